@@ -21,23 +21,31 @@ class Hours:
         self._ends_ns = None if limit is None else self._born_ns + limit
 
     def wall_clock_ns(self) -> int | None:
-        """Return the time left of the wall clock, or None if it has no limit."""
+        """Return the time until the job's wall-clock limit in nanoseconds, or None if it has no such limit."""
         return None if self._ends_ns is None else self._ends_ns - self._clock.elapsed_ns()
 
     def left_ns(self) -> int | None:
-        """Return the time left until the wall clock ends or the window closes, or None if there is neither."""
+        """Return the time until the wall-clock limit or the end of the window, in nanoseconds, or None if the
+        job has neither.
+        """
         left = [ns for ns in (self.wall_clock_ns(), self._window_ns()) if ns is not None]
         return min(left, default=None)
 
     def over(self, at: Instant) -> Over | None:
-        """Return the event if the wall clock has ended or the window has closed, else None."""
+        """Return the event that the wall-clock limit has passed or the window has closed, or None if neither
+        is the case.
+        """
         wall_clock_ns = self.wall_clock_ns()
         if wall_clock_ns is not None and wall_clock_ns <= 0:
             return ev.WallClockEnded(at)
         return ev.WindowClosed(at) if self._window_ns() == 0 else None
 
     def which(self, limit: ev.Limit) -> ev.Limit:
-        """Return the limit that refused a hold. If it is the wall clock but the window closes sooner, return "window"."""
+        """Return the limit to name for a refused hold.
+
+        `limit` is the one that the ledger found. If it is the wall clock but the window closes sooner, return
+        "window".
+        """
         window_ns, wall_clock_ns = self._window_ns(), self.wall_clock_ns()
         sooner = window_ns is not None and (wall_clock_ns is None or window_ns < wall_clock_ns)
         return "window" if limit == "wall_clock" and sooner else limit

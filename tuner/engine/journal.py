@@ -26,13 +26,17 @@ from tuner.domain.usage import Usage
 
 
 class JournalTx(Protocol):
-    """The records of one turn. Nothing is visible to others until the block ends. An exception undoes all of it."""
+    """One transaction: the records of one turn of the loop.
+
+    They become visible to others when the `with` block ends. An exception undoes all of them.
+    """
 
     def append(self, event: Event) -> int:
         """Record an event and return its sequence number. The numbers of a job start at 1 and have no gaps."""
 
     def hold(self, hold: OpenHold) -> bool:
-        """Place a hold. Return False, and change nothing, if posted + held + cost would exceed the budget.
+        """Place a hold (reserve money). Return False, and change nothing, if posted + held + cost would
+        exceed the budget.
 
         Return True if the same hold exists already.
         """
@@ -56,10 +60,10 @@ class JournalTx(Protocol):
         """Return the account as this transaction sees it."""
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        """Return what may be held at this time.
+        """Return the largest hold that the budgets have room for at this time.
 
-        With `freeing`, return what may be held once this hold is settled and gives back `freed`. A hold that fits the
-        result is not refused in the same transaction.
+        With `freeing`, assume that the hold with this id has been settled and has released `freed`. A hold
+        that fits into the result is not refused in the same transaction.
         """
 
     def put_trial(
@@ -74,7 +78,7 @@ class JournalTx(Protocol):
         """Create or replace the record of what the attempt has used of its machine so far."""
 
     def put_report(self, report: ReportRow) -> bool:
-        """Record a report. Return False if the trial has reported this step before: the first report stays."""
+        """Record a report. Return False if the trial has reported this step before. The first report is kept then."""
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
         """Return cost and duration (ns) of the trial's report of this step, or None if it has no such report."""
@@ -88,11 +92,11 @@ class JournalTx(Protocol):
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
         """Forget the trial's checkpoints except the newest `keep` and the one of the best reported step.
 
-        Its worker removes the same ones.
+        The worker removes the files of the same checkpoints.
         """
 
     def forget_checkpoints(self, trial: str, *, above: int) -> None:
-        """Forget the checkpoints of later steps, because they are damaged."""
+        """Remove the records of the trial's checkpoints after step `above`, because they are damaged."""
 
     def put_job(
         self,
@@ -128,9 +132,11 @@ class Turn:
     tx: JournalTx
     at: Instant
     orders: list[Callable[[], None]] = field(default_factory=list)
-    #: Trials that were promoted, or allowed to continue, in this turn.
+    #: The trials that were promoted or allowed to continue in this turn.
     go: set[str] = field(default_factory=set)
-    suggest: Suggest | None = None  #: A suggestion to ask for after the commit, because the sampler is slow.
+    suggest: Suggest | None = (
+        None  #: The suggestion to request from the sampler after the commit, because the sampler is slow.
+    )
 
 
 class Journal(Protocol):

@@ -1,4 +1,4 @@
-"""What the sampler learns from events, while a job runs and when it is rebuilt."""
+"""Pass a job's events to its sampler, while the job runs and when it is rebuilt."""
 
 import math
 
@@ -36,9 +36,9 @@ class Learner:
         self.suggestion_ns = 0
 
     def answer(self, state: State, order: do.Suggest | do.Consult, clock: Clock) -> ev.Suggested | ev.Advised:
-        """Carry out a command of `decide` for a suggestion or an advice, and return the resulting event.
+        """Carry out a command of `decide` that needs the sampler, and return the resulting event.
 
-        Suggestions are timed.
+        Also measure how long a suggestion takes.
         """
         if isinstance(order, do.Consult):
             return self.advise(state, order.trial, clock.now())
@@ -50,9 +50,10 @@ class Learner:
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
         """Choose the work for a free worker.
 
-        In this order: a paused trial that has earned more steps; a trial of an earlier job to continue (warm start);
-        a new configuration for `trial`. If the remaining money is reserved to finish the best trials, nothing is
-        chosen. Money that cannot finish anything any more is spent on new trials.
+        The first choice is a paused trial that has earned more steps, then a trial of an earlier job to
+        continue (warm start), then a new configuration for `trial`. If the remaining money is reserved to
+        finish the best trials, nothing is chosen. If the remaining money cannot finish any trial, it is spent
+        on new trials.
         """
         promoted = self._earned(state)
         if promoted is not None:
@@ -98,7 +99,7 @@ class Learner:
                 | ev.Preempted(_, trial)
             ):
                 self._on_end(state, trial_number(trial))
-            case ev.Launched():  # trials that were about to end when the driver died have ended
+            case ev.Launched():  # trials that were about to end when the previous driver died have ended now
                 for number in range(len(state.trials)):
                     self._on_end(state, number)
             case _:
@@ -129,7 +130,7 @@ class Learner:
     def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
         """Pass a report to the sampler.
 
-        If it lies beyond the rung that it crossed, only the share of its time up to the rung counts.
+        If the report lies beyond the rung that it crossed, pass only the share of its training time up to the rung.
         """
         assert record.value is not None
         score = self._spec.objective.score(record.value)

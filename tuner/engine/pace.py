@@ -1,6 +1,7 @@
 """Durations learned from workers' reports.
 
-They determine the shortest useful lease, and when a trial counts as hanging."""
+They determine the shortest useful lease, and when a trial counts as hanging.
+"""
 
 from dataclasses import dataclass, field
 

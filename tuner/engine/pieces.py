@@ -6,8 +6,8 @@ Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
 
 - Each attempt has its own pieces. So an attempt that was wrongly considered dead removes no piece that a later one
   relies on.
-- Consecutive saves use different directories (turns). A checkpoint shares no piece with the one before it, so damage
-  to one is not damage to both.
+- Consecutive saves use different directories (turns). A checkpoint shares no piece with the one before it, so
+  a damaged piece never damages both.
 - A piece is removed with the last manifest that names it.
 """
 
@@ -38,14 +38,13 @@ class Pieces:
         self._turn = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Return whether a file of this size is stored in pieces.
-
-        In local storage none is: a whole file is linked or copied there.
+        """Return whether a file of this size is stored in pieces. Local storage has no pieces, because a
+        whole file is linked or copied there.
         """
         return not self._storage.is_local and size_bytes > PIECE_BYTES
 
     def put(self, file: Path) -> dict[str, object]:
-        """Store the pieces of a file that do not exist yet, and return the entry about them for the manifest.
+        """Store those pieces of a file that do not exist yet, and return the file's entry for the manifest.
 
         May be repeated after an error.
         """
@@ -68,7 +67,7 @@ class Pieces:
         return {}
 
     def next_turn(self) -> None:
-        """Use the other directory for the next save. Called once a manifest that names the stored pieces is durable."""
+        """Use the other directory for the next save. First make a manifest durable that names the stored pieces."""
         self._turn = (self._turn + 1) % TURNS
 
     def remove_all_but(self, named: Iterable[Piece], among: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from tuner.tuning.state import State, TrialRecord
 STARTS: tuple[CostKind, ...] = ("setup", "restore")
 # The start of a worker on another, new machine: a process that imports Ray and torch.
 WORKER_NS = 10 * NS
-DOUBT = 0.5  # relative error of an estimate from a single step
+DOUBT = 0.5  # relative error of a duration estimated from a single step
 
 
 def standing(
@@ -67,8 +67,8 @@ def standing(
 def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
     """Return the most training time that may be left, or None if nothing is known.
 
-    It uses the trial's own steps if there are any, else the slowest step of all trials. It is the upper bound,
-    because the time lost through an estimate that was too low could not be made good.
+    It uses the trial's own steps if there are any, else the slowest step of all trials. The result is an
+    upper bound, because an estimate that is too low could make the trial miss its deadline.
     """
     if not trial.steps:
         return pace.slowest_ns * max(0, steps) or None
@@ -76,19 +76,23 @@ def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
 
 
 def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
-    """Return the least training time that may be left. If even that is too long, the deadline is lost."""
+    """Return the least training time that may be left.
+
+    If even that exceeds the time left, the deadline cannot be met.
+    """
     trained_ns, done = (trial.trained_ns, trial.steps) if trial.steps else (state.trained_ns, state.steps)
     return round(trained_ns * max(0, steps) * (1 - _doubt(trial.steps))) // max(1, done)
 
 
 def _doubt(steps: int) -> float:
-    """Return the fraction by which the mean of this many steps may be wrong."""
+    """Return the relative error of a mean step duration that was measured over this many steps."""
     return DOUBT / math.sqrt(max(1, steps))
 
 
 def _starts_ns(purses: Mapping[str, Purse]) -> int:
-    """Return the longest start of the current attempts. Nothing else is known about starts until the first attempt
-    ends.
+    """Return the longest time that a current attempt has spent on its start, in nanoseconds.
+
+    Until the first attempt ends, nothing else is known about starts.
     """
     return max(
         (sum(purse.meter.ns.get(kind, 0) for kind in STARTS) for purse in purses.values()),
@@ -97,7 +101,7 @@ def _starts_ns(purses: Mapping[str, Purse]) -> int:
 
 
 def may_move(trial: TrialRecord, purse: Purse) -> bool:
-    """Return whether the attempt can be ended to continue on another machine from what it saves here."""
+    """Return whether the running attempt could save a checkpoint now, end, and continue on another machine."""
     under_way = trial.status == "running" and purse.last_step > purse.from_step
     return under_way and trial.resumable and purse.moving is None and not purse.leaving
 
@@ -110,7 +114,8 @@ def unsaved_ns(purse: Purse, kept: int) -> int:
 def lost_ns(purse: Purse, kept: int, *, done_again: bool) -> int:
     """Return the training time of an ended attempt that counts as lost.
 
-    This is training that repeated earlier training, and, with `done_again`, training that was not saved.
+    It is the training that repeated earlier training. With `done_again`, training that was not saved is lost
+    too, because the trial has to repeat it.
     """
     lost = purse.again_ns + (unsaved_ns(purse, kept) if done_again else 0)
     return min(lost, purse.meter.ns.get("train", 0))

@@ -1,4 +1,4 @@
-"""Send the loop's commands to Tune and to the workers' actors.
+"""Carry out the loop's commands with Ray Tune and the workers' actors.
 
 A Tune trial is one *attempt* of one of our trials. An attempt to begin waits in a queue until Tune's searcher asks
 for one. Its worker receives its commands through its actor's mailbox, which Ray processes in order, before Tune calls
@@ -55,7 +55,10 @@ class Actuator:
             self._call_off(trial, "stopped")
 
     def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:
-        """Cancel an attempt that still waits. If its worker is gone, the loop learns of that in another way."""
+        """Cancel an attempt that still waits for a worker.
+
+        Do nothing if the attempt had one: its end is reported elsewhere.
+        """
         if trial in self._pending or any(one.trial == trial for one in self._queue):
             self._withdrawn[trial] = how
 
@@ -78,9 +81,10 @@ class Actuator:
         return assignment
 
     def started(self, trial: str, send: Send, lease_ns: int) -> None:
-        """Begin the attempt on the worker that Tune found, with the lease that it has there.
+        """Begin the attempt on the worker that Tune found. `lease_ns` is its lease at the price of that
+        worker's machine.
 
-        Called before the first `train()`.
+        Call this before the first `train()`.
         """
         assignment = replace(self._pending.pop(trial), lease_ns=lease_ns)
         self._actors[trial] = (assignment.attempt, send)
@@ -89,7 +93,7 @@ class Actuator:
             send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
 
     def ended(self, trial: str, attempt: int) -> None:
-        """Forget an attempt that does not run any more, or never will.
+        """Forget an attempt that has ended, or that never begins.
 
         A later attempt of the trial may have started already.
         """
@@ -103,15 +107,17 @@ class Actuator:
         return list(self._pending.values())
 
     def withdraw_queued(self) -> list[Progress]:
-        """Remove the attempts that were cancelled before Tune knew about them, and return the messages of their end."""
+        """Remove the attempts that were cancelled before Tune knew about them, and return a final message for
+        each.
+        """
         called = [one for one in self._queue if one.trial in self._withdrawn]
         for assignment in called:
             self._queue.remove(assignment)
         return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
 
     def withdraw_pending(self) -> list[Progress]:
-        """Remove the attempts that were cancelled while Tune looked for a worker, and return the messages of their
-        end.
+        """Remove the attempts that were cancelled while Tune looked for a worker, and return a final message
+        for each.
 
         The caller must inform Tune.
         """
@@ -135,7 +141,8 @@ def actor_sender(actor: Any) -> Send:
 
 
 def task_name(message: Mapping[str, Any]) -> str:
-    """Return what Ray's dashboard shows for a command: for a new attempt, its trial and step.
+    """Return the name of a command's Ray task, which the dashboard shows. For a new attempt it contains the
+    trial and step.
 
     The name of the actor itself cannot show this, because a reused actor keeps its first name.
     """

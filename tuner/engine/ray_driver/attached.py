@@ -17,26 +17,29 @@ log = logging.getLogger("tuner.driver")
 
 
 class Attached:
-    """The known machines of attempts. Used by the driver's thread.
+    """Look up the machines of attempts. Used by the driver's thread only.
 
-    If Ray does not answer, no machine is returned. The worker's next message is another chance.
+    If Ray does not answer, return None. The machine is looked up again with the worker's next message.
     """
 
     def __init__(self) -> None:
-        # What the cloud says about each node.
+        # The facts that the cloud reports about each node, by Ray's node id.
         self._facts: dict[str, Mapping[str, str]] = {}
-        # The facts with which each attempt's machine was last returned.
+        # The cloud's facts that were used when each attempt's machine was last returned.
         self._known: dict[tuple[str, int], Mapping[str, str]] = {}
 
     def landed(self, trial: str, attempt: int, actor: Any) -> Machine | None:
-        """Return the machine of a new attempt, before it begins its work there."""
+        """Return the machine that a new attempt was given, or None if Ray does not answer.
+
+        Call it before the attempt begins.
+        """
         with contextlib.suppress(Exception):
             return self._look(trial, attempt, node_of(None, actor))
         log.warning("%s: its machine is looked at again when it has said something", trial)
         return None
 
     def heard(self, progress: Progress) -> Machine | None:
-        """Return the machine if a message makes more known about it than before, else None."""
+        """Return the attempt's machine if the message adds facts about it. Otherwise return None."""
         node, facts = progress.node, progress.machine
         if facts:
             self._facts[node] = facts

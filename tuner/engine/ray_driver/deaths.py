@@ -1,4 +1,4 @@
-"""Why a worker died: because its machine was taken away, or for another reason."""
+"""Find out whether a worker died because its machine was taken away, or for another reason."""
 
 import contextlib
 import socket
@@ -18,8 +18,8 @@ def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
 
     Takes up to a second if nothing answers at its node's address.
 
-    It does if the node was drained for a preemption, even if Ray does not know of the node's death yet, or if the
-    node is a spot machine that disappeared without notice.
+    It counts if the node was drained for a preemption, even if Ray does not know of the node's death yet. It
+    also counts if the node is a spot machine that disappeared without notice.
 
     Args:
         error: The error that Ray reported for the worker.

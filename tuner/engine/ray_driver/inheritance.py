@@ -1,6 +1,7 @@
-"""Copy the checkpoints of earlier jobs that a job continues (warm start) before its trials begin.
+"""Copy checkpoints of earlier jobs before the trials that continue from them begin (warm start).
 
-The copies are verified and belong to the new job, so it does not matter what the earlier jobs still remove.
+The copies are verified and belong to the new job, so the earlier jobs may remove their own checkpoints
+afterwards.
 """
 
 import logging
@@ -17,7 +18,7 @@ from tuner.engine.checkpoints import CheckpointStore, Found
 from tuner.engine.heirs import BEFORE, Heirs
 from tuner.tuning.samplers import Sampler
 
-HEIRS_MAX = 10  # those that would be promoted first; the sampler learns from the others too
+HEIRS_MAX = 10  # the most trials to continue, best first; the sampler learns from the others too
 GRID_MAX = 10_000
 log = logging.getLogger("tuner.driver")
 
@@ -66,8 +67,8 @@ def heirs_of(
 ) -> Heirs:
     """Choose the earlier trials to continue, and copy their checkpoints.
 
-    The best are continued first, from trial 0 on. On a grid each is continued at its own place. The first `begun`
-    trials are skipped, because they have begun already.
+    The best are continued first, from trial 0 on. On a grid, each continues as the trial of the grid point
+    with its configuration. The first `begun` trials are skipped, because they have begun already.
     """
     found = list(found)
     numbers = _places(sampler, found) if spec.algorithm.sampler == "grid" else dict(enumerate(found))

@@ -17,10 +17,10 @@ HEAD = "node:__internal_head__"
 
 
 class Machines:
-    """A callable that returns the machines as of about a second ago. Create it after `ray.init`.
+    """A callable that returns the machines as of about a second ago. Call `ray.init` before creating it.
 
-    The call returns at once, because it is made within transactions. A thread asks Ray, which can take a minute if
-    the head does not answer. Until then the last known machines are returned.
+    A call returns at once, because callers are within a transaction. A thread asks Ray, which can take a
+    minute if the head does not answer. Meanwhile the last known machines are returned.
 
     Nodes that drain, or are known to be dead, are not included. `types` are the machines that may still be started.
     """

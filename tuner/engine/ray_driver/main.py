@@ -54,7 +54,7 @@ from tuner.tuning.samplers import Sampler, sampler_for
 BEAT_S = 0.5
 LOOK_S = 0.25
 HANGS_AFTER_S = 60.0
-# How long to wait for a database that restarts. Meanwhile trials continue within their leases.
+# How long to wait for a database that restarts. Trials continue within their leases during the wait.
 DATABASE_AWAY_S = 20.0
 # How long a worker can outlive its driver's last heartbeat: one more heartbeat, and the time until Ray notices.
 OUTLIVES_NS = 1_500_000_000
@@ -72,7 +72,7 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class Post:
-    """The launch of a job that this process carries out, and its access to the database."""
+    """This process's launch of its job (job and epoch), and the launch's access to the database."""
 
     database: Database
     job: str
@@ -81,8 +81,8 @@ class Post:
     def control(self) -> Control:
         """Return the requested state and the budget of the job.
 
-        If the connection breaks during the query, the query is repeated once. Raise Unavailable if the database stays
-        away for longer than its patience.
+        If the connection breaks during the query, repeat the query once. Raise Unavailable if the database
+        cannot be reached within its patience.
         """
         try:
             return self._control()
@@ -98,7 +98,7 @@ class Post:
     def goes_on(self) -> bool:
         """Return whether a job that has not begun yet should still begin.
 
-        It should unless a pause or cancel was requested or its wall clock has ended.
+        Return False if a pause or cancel was requested, or if the job's wall-clock limit has passed.
         """
         with self.database.read() as db:
             wanted = jobs.control(db, self.job)
@@ -119,13 +119,13 @@ class Post:
             return losses(db, self.job, market, Instant(time.time_ns()))
 
     def say_versions(self) -> None:
-        """Record this driver's versions for users who upgrade the service while it runs."""
+        """Record the versions of this driver's software, for users who upgrade the service while the driver runs."""
         versions = {"tuner": release(), "ray": ray.__version__, "python": platform.python_version()}
         with self.database.write("driver.versions") as db:
             launches.say_versions(db, self.job, self.epoch, **versions)
 
     def begin(self) -> JobRow:
-        """Record that the job runs from now on, and return its row."""
+        """Set the job's state to running, and return its row."""
         with self.database.write("driver.begin") as db:
             jobs.begin_running(db, self.job, at=Instant(time.time_ns()))
             return jobs.get(db, self.job)
@@ -137,9 +137,9 @@ class Post:
 
 
 class Heart(threading.Thread):
-    """The thread that sends heartbeats while the loop makes progress.
+    """The thread that records a heartbeat regularly while the loop makes progress.
 
-    If a later driver has started, this process ends at once, and its workers with it.
+    If a later driver of the job has started, the thread ends this process at once, and its workers with it.
     """
 
     def __init__(self, post: Post) -> None:
@@ -175,7 +175,7 @@ class Heart(threading.Thread):
 
 
 class Attention:
-    """Check for control requests and budget changes a few times per second, and let time pass for the loop."""
+    """Check for control requests and budget changes a few times per second, and call the loop's `tick`."""
 
     def __init__(
         self, loop: Loop, journal: SqlJournal, post: Post, heart: Heart, display: RayDisplay
@@ -224,7 +224,7 @@ def rebuild(
         row: The job.
         heart: The heartbeat thread.
         died_at: When the previous driver's workers are known to have stopped. None: not known.
-        find: Returns the offer that a machine is, with its price.
+        find: Returns the priced offer that matches a machine.
         places: The kinds of machines to choose from. None: every machine is as good as any other.
     """
     now = Instant(time.time_ns())
@@ -280,7 +280,10 @@ def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart:
 
 
 def _machines(row: JobRow, settings: Settings) -> Machines | None:
-    """Return None if the nodes' labels do not show their market. Every machine is as good as any other then."""
+    """Return the machines of the cluster, or None if no offer of the job names node labels.
+
+    None means that every machine is as good as any other.
+    """
     bound = any(offer.labels for offer in row.offers)
     return Machines(node_types_of(settings.node_types)) if bound else None
 
@@ -295,7 +298,9 @@ def _is_there(places: Places | None, offer: Offer) -> bool:
 
 
 def _died_at(post: Post) -> Instant | None:
-    """Return when the workers of the previous driver had stopped at the latest, or None if there was none."""
+    """Return the latest time at which a worker of the previous driver may have run, or None if there was no
+    such driver.
+    """
     with post.database.read() as db:
         launch = launches.get(db, post.job)
     if launch is None or launch.heartbeat_at is None:
@@ -304,7 +309,10 @@ def _died_at(post: Post) -> Instant | None:
 
 
 def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
-    """Return whether the job should still begin and its window is open. Also shows that the driver makes progress."""
+    """Return whether the job should still begin and its window is open.
+
+    Also note for the heartbeat that the driver makes progress.
+    """
     heart.turns()
     return post.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
 

@@ -30,7 +30,7 @@ class Orders:
     best_checkpoint: Callable[[str], tuple[float, int] | None]
     #: Returns the attempt that wrote a trial's checkpoint of a step.
     saved_by: Callable[[str, int], int | None]
-    losses: Callable[[str], Losses]  #: Returns what became of the job's attempts on a market so far.
+    losses: Callable[[str], Losses]  #: Returns how the job's attempts on a market have ended so far.
 
     def begin(self, assignment: Assignment) -> Message:
         spec, step = self.row.spec, assignment.restore_step

@@ -1,4 +1,4 @@
-"""What Ray's dashboard shows of a running job: its spend, and the work of each worker.
+"""Show a running job in Ray's dashboard: its spend, and the work of each worker.
 
 The spend is shown in the metadata of the Ray Job, and the work in the repr of the worker's actor. Ray 2.60 sets both
 only once, when it creates them, and has no public call to change them. So this module changes the records that the
@@ -46,7 +46,7 @@ class Work:
     trial: str
     attempt: int
     step: int
-    unposted: Money  #: Spent since the attempt's spend was last posted to the ledger.
+    unposted: Money  #: The cost since the attempt's spend was last posted to the ledger.
 
     def text(self, job: str, posted: Money) -> str:
         """Return the text for the dashboard, such as "my-job: trial_00003, attempt 1, step 5, $0.012000"."""
@@ -59,7 +59,7 @@ class Spend:
     """The job's money according to the ledger."""
 
     metadata: Mapping[str, str]  #: Spend and budget of the job.
-    posted: Mapping[str, Money]  #: The posted spend of each trial that was asked for.
+    posted: Mapping[str, Money]  #: The posted spend of each requested trial.
 
 
 class RayDisplay:
@@ -111,7 +111,7 @@ class RayDisplay:
             self._thread.join(TIMEOUT_S)
 
     def _work_of(self, trial: str, attempt: int) -> Work | None:
-        """Return None if the attempt is over: its worker is idle."""
+        """Return what the worker of this attempt does, or None if the attempt is over and the worker idle."""
         purse = self._loop.purses.get(trial)
         if purse is None or purse.attempt != attempt:
             return None

@@ -26,7 +26,9 @@ class Tester:
 
 
 class Seat:
-    """An actor that waits for a machine from its creation on. The end of the `with` block gives it up.
+    """An actor for the self-test. It waits for a machine from its creation on.
+
+    The actor is killed at the end of the `with` block.
 
     Methods raise SeatLost if the actor dies.
     """
@@ -65,10 +67,10 @@ class Seat:
         return verdict  # type: ignore[no-any-return]
 
     def used_ns(self) -> int:
-        """Return the time used of the machine.
+        """Return for how long the test has used the machine, in nanoseconds.
 
-        If the process has reported its age, that is the time. Otherwise it is counted from when the machine was first
-        seen.
+        If the process has reported its age, return that. Otherwise count from the time when the actor was
+        first seen to have a machine.
         """
         if self._began_ns is None:
             return 0

@@ -1,8 +1,8 @@
 """Before a job may use spot machines, its trainable must pass the restore self-test.
 
-The test runs on the cluster in the place of one trial, on a machine that is not spot if one is available. The job
-pays for it as `setup`, from a hold like any other. The result is stored by the digest of the trainable's code, so
-later jobs with the same code are not tested again.
+The test runs on the cluster with the resources of one trial, on an on-demand machine if one is available. The
+job pays for it as `setup`, from a hold like any other. The result is stored by the digest of the trainable's
+code, so later jobs with the same code are not tested again.
 """
 
 import logging
@@ -35,8 +35,7 @@ from tuner.store.self_tests import SelfTest, refusal
 if TYPE_CHECKING:  # it imports Ray, which takes a second
     from tuner.engine.ray_driver.seat import Seat
 
-# The test may use this fraction of the remaining money, and ten minutes in any case. Even if machines cost nothing,
-# it may use no more than a day.
+# The test may use this fraction of the remaining money, but always at least ten minutes and at most a day.
 SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
@@ -64,15 +63,15 @@ class SpotGate:
     seen: str | None = None  #: The digest of the code as the service computed it.
     storage: str = ""
     seat: Callable[[Offer, Resources], "Seat"] = field(kw_only=True)
-    #: Whether a machine of this kind exists. Of machines that have yet to be started, the cheapest is requested,
-    #: because trials can use it too.
+    #: Whether a machine of this kind exists. If none exists, the cheapest kind is requested, because trials
+    #: can use that machine too.
     is_there: Callable[[Offer], bool] = lambda offer: True
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
         """Return why this job may not run, or None if it may.
 
-        Also return None if the job is not to continue. A job that has had an attempt has passed before and may
-        continue: its code may change while it runs, and its results are not taken away.
+        Also return None if the job is not to continue. A job that has had an attempt passed the test before.
+        It may continue even if its code has changed since.
 
         Args:
             died_at: When the previous driver is known to have stopped.
@@ -164,7 +163,8 @@ class SpotGate:
         """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""
         kinds = sorted(self.row.offers, key=self._preference)
         for turn, offer in enumerate(cycle(kinds)):
-            # A seat's machine is known only once its process runs there, so allow for the start of a process.
+            # Whether the actor has a machine is known only once its process runs there, so allow for the
+            # start of a process.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.seat(offer, self.row.spec.resources) as seat:
                 if self._awaited(seat.landed, wait_s):
@@ -180,7 +180,11 @@ class SpotGate:
         return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
 
     def _paid(self, seat: "Seat", offer: Offer, number: int) -> Verdict | None:
-        """Run the test on a seat that has a machine, paid from a hold. Return None if the job is not to continue."""
+        """Place a hold (reserve money) for the test, run the test on a `Seat` that has a machine, and settle
+        the hold.
+
+        Return None if the job is not to continue.
+        """
         size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         with self.database.write("gate.hold") as db:

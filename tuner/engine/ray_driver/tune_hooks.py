@@ -1,7 +1,8 @@
 """Tune's searcher, scheduler and callback, which only forward events to the loop.
 
-Tune's own pausing, restoring and checkpointing are not used. Tune treats an exception in a hook as the failure of a
-trial. Here it means that memory and record may differ, so it ends the driver.
+Tune's own pausing, restoring and checkpointing are not used. Tune treats an exception in a hook as the
+failure of a trial. Here an exception means that the state in memory may differ from the recorded one, so it
+ends the driver.
 """
 
 import functools
@@ -29,16 +30,17 @@ from tuner.engine.ray_driver.ray_display import RayDisplay
 from tuner.engine.worker.actor import TOLD
 from tuner.engine.world import Assignment
 
-# How many trials Tune may keep, in addition to the running ones, before the ended ones are dropped.
+# How many trials Tune may keep in addition to the running ones. Above that, the records of ended trials are
+# dropped.
 FORGET_AT = 200
 # How long a worker may take to start on the machine that was found for it. Ray gives up on a process after 60 s and
 # starts another one. If the machine is taken away meanwhile, Ray silently looks for the next one.
 STARTS_WITHIN_S = 120.0
-# How many waiting attempts are checked per turn for a better place. Each check goes through everything that the job
-# has.
+# How many waiting attempts are checked for a better place per turn. Each check looks at all trials and
+# machines of the job.
 ASKED_AT_ONCE = 20
 
-# A driver that was not called for this long was busy or stopped.
+# If Tune has not called the scheduler for this long, the driver was busy or stopped.
 INATTENTIVE_S = 2.0
 # How long Ray may take to report that a worker that was killed is dead.
 GONE_AFTER_S = 3.0
@@ -65,9 +67,9 @@ def or_die(hook: Callable[P, R]) -> Callable[P, R]:
 
 
 class Unrecorded:
-    """A hook with empty pickled state.
+    """Base class of hooks whose pickled state is empty.
 
-    Tune pickles its hooks into snapshots of itself, from which nothing is ever restored.
+    Tune pickles its hooks into snapshots of itself, but nothing is ever restored from them.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class Unrecorded:
 class Assigner(Unrecorded, Searcher):
     """The searcher, which gives Tune the attempts that the loop wants to begin.
 
-    `shared` is the part of the trial's config that is the same for all.
+    `shared` is the part of Tune's trial config that is the same for all attempts.
     """
 
     def __init__(
@@ -135,8 +137,10 @@ class Messenger(Unrecorded, TrialScheduler):
         self._added: dict[tuple[str, int], Trial] = {}
         # When a machine was first seen for an attempt whose worker is starting.
         self._found_at: dict[tuple[str, int], float] = {}
-        self._killed: dict[tuple[str, int], float] = {}  # silent workers, with the time of the kill
-        # The last turn of Tune's loop, and since when there were turns without long breaks.
+        self._killed: dict[
+            tuple[str, int], float
+        ] = {}  # when each silent worker was killed, by trial and attempt
+        # The time of the last turn of Tune's loop, and the time since which no turn came late.
         self._turned_at = self._attentive_since = clock()
         self._next = 0  # the waiting attempt to check next
 
@@ -150,9 +154,9 @@ class Messenger(Unrecorded, TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Pass a worker's message to the loop.
 
-        A worker on a node that is about to be taken away must not be used again, but Tune keeps workers that it stops
-        for reuse. So this one is told to continue instead. It refuses and is then removed. What it reports about its
-        attempt after that is ignored as outdated.
+        A worker on a node that is about to be taken away must not be used again, but Tune keeps each worker
+        that it stops, for reuse. So such a worker is ordered to continue instead of to stop. It refuses and
+        is then removed. Its later messages about the attempt are ignored as outdated.
         """
         progress = Progress.parse(result[TOLD][0])
         self._nodes[trial.trial_id] = progress.node
@@ -192,7 +196,7 @@ class Messenger(Unrecorded, TrialScheduler):
 
     @or_die
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Let time pass for the loop, and return the pending trial that has waited longest.
+        """Do the driver's periodic work, and return the pending trial that has waited longest.
 
         Tune calls this on every turn of its loop, at least ten times per second. Pending trials start by themselves.
         The result only decides who gets a worker that becomes free, which Tune would give to the newest trial.
@@ -217,10 +221,10 @@ class Messenger(Unrecorded, TrialScheduler):
         return next(iter(self._added.values()), None)
 
     def _kill_silent_workers(self, tune: Any) -> None:
-        """Kill workers that must have ended or sent something by now: user code can stop its worker, and storage can hang it.
+        """Kill workers that are overdue: user code can stop its worker's process, and storage can block it.
 
-        A driver that was busy or stopped itself has messages that it has not read. So it only kills after it has listened for some
-        seconds, and never a worker whose next message has arrived.
+        A driver that was busy or stopped has messages that it has not read yet. So it kills no worker until
+        Tune has called it regularly for some seconds, and no worker whose next message has arrived.
         """
         now = self._clock()
         if now - self._turned_at > INATTENTIVE_S:
@@ -239,7 +243,7 @@ class Messenger(Unrecorded, TrialScheduler):
                 kill_worker(trial.temporary_state.ray_actor)
 
     def _forget_silent(self, tune: Any, trial: Trial | None, name: str, attempt: int) -> None:
-        """Stop waiting for Ray to report the death of a worker that was killed."""
+        """End the attempt of a killed worker as lost, although Ray has not reported the worker's death."""
         del self._killed[name, attempt]
         self._actuator.ended(name, attempt)
         self._attached.gone(name, attempt)
@@ -251,9 +255,9 @@ class Messenger(Unrecorded, TrialScheduler):
         self._loop.lost(name, attempt, SILENT, preempted=taken, node=node)
 
     def _asked_now(self) -> list[Assignment]:
-        """Return the next waiting attempts to check, in turn.
+        """Return the next few waiting attempts to check for a better place, in turn.
 
-        A thousand may wait for as long as machines take to start.
+        A thousand attempts may wait while machines start, too many to check on each turn.
         """
         waiting = self._actuator.looking()
         if self._next >= len(waiting):
@@ -263,9 +267,8 @@ class Messenger(Unrecorded, TrialScheduler):
         return found
 
     def _starts(self, tune: Any, name: str, attempt: int) -> bool:
-        """Return whether the attempt has a machine, on which its worker is starting.
-
-        Then it does not wait for a machine.
+        """Return whether the attempt was given a machine and its worker is starting there. Such an attempt is
+        not moved.
         """
         actor = tune._trial_to_actor.get(self._added.get((name, attempt)))
         if actor is None or not tune._actor_manager.is_actor_started(actor):
@@ -301,7 +304,7 @@ class Greeter(Unrecorded, Callback):
 
 
 def _live_trial(tune: Any, name: str, attempt: int) -> Trial | None:
-    """Return Tune's trial for this attempt, if Tune still has it."""
+    """Return Tune's trial object for this attempt, or None if Tune has dropped it."""
     for trial in tune.get_live_trials():
         if trial.config["trial"] == name and trial.config["attempt"] == attempt:
             return trial
@@ -309,7 +312,7 @@ def _live_trial(tune: Any, name: str, attempt: int) -> Trial | None:
 
 
 def _has_message(tune: Any, trial: Trial) -> bool:
-    """Return True if the worker answered, and Tune has not delivered the answer yet."""
+    """Return True if the worker has sent a message that Tune has not delivered yet."""
     manager, actor = tune._actor_manager, tune._trial_to_actor.get(trial)
     # Tune keeps futures that it has delivered together with the others. Only those with an event are still to come.
     futures = list(
@@ -321,8 +324,9 @@ def _has_message(tune: Any, trial: Trial) -> bool:
 def forget_ended(tune: Any) -> None:
     """Drop the records of ended trials from Tune, many at once.
 
-    Tune keeps about 30 kB for each trial that it ever had, and searches all of them when nothing runs. Ours are in
-    the database. The newest ended one stays, because without any Tune would conclude that nothing was run.
+    Tune keeps about 30 kB for each trial that it ever had, and searches all of them when nothing runs. Our
+    own records are in the database. The newest ended trial stays, because Tune would otherwise conclude that
+    nothing was run.
     """
     if len(tune._trials) < FORGET_AT + len(tune._live_trials):
         return
@@ -337,10 +341,10 @@ def forget_ended(tune: Any) -> None:
 
 
 def _unstage(tune: Any, trial: Trial) -> None:
-    """Have Tune stop counting a trial as one that needs a worker.
+    """Make Tune stop reserving a worker for a trial that never starts.
 
-    Tune counts a trial until its worker has started. For a trial that never starts it would keep an idle worker
-    indefinitely, with its node's CPUs.
+    Tune counts a trial as one that needs a worker until its worker has started. For a trial that never
+    starts, Tune would keep an idle worker and its node's CPUs indefinitely.
     """
     if trial in tune._staged_trials:
         tune._unstage_trial_with_resources(trial)

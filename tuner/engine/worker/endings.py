@@ -51,7 +51,8 @@ def _memory(code: int) -> str:
 def protocol_broken(what: str) -> Trouble:
     """Describe a child that was killed because it sent an invalid message.
 
-    `what` completes "the trial's process ..."."""
+    `what` completes "the trial's process ...".
+    """
     message = f"the trial's process {what}; report with tuner.training or ray.tune.report, from one thread"
     return {"kind": "protocol", "type": "InvalidMessage", "message": message, "traceback": ""}
 

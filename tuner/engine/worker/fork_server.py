@@ -112,7 +112,8 @@ def _preload(entry: str) -> None:
 def _unheard() -> Iterator[None]:
     """Discard the output that user code prints while it is imported.
 
-    It would go to the worker's log, whose size is not limited."""
+    It would go to the worker's log, whose size is not limited.
+    """
     kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(null, number)

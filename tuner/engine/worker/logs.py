@@ -1,6 +1,7 @@
 """Collect the output of user code.
 
-Its beginning and its end are kept in memory and in the job's storage. The rest is only counted."""
+Its beginning and its end are kept in memory and in the job's storage. The rest is only counted.
+"""
 
 import logging
 import os

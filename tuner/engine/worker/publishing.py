@@ -1,6 +1,7 @@
 """Store checkpoints in shared storage, one after the other, and restore them.
 
-Failed storage operations are retried."""
+Failed storage operations are retried.
+"""
 
 import contextlib
 import logging

@@ -44,7 +44,8 @@ class Saves:
     def phase(self, kind: str, at: int) -> None:
         """Note that the child does work of this kind from `at` on.
 
-        Training is stalled while the kind is `checkpoint`."""
+        Training is stalled while the kind is `checkpoint`.
+        """
         if self._stalls_since is not None:
             self._stall_ns = max(0, at - self._stalls_since)
             self._stalled_ns += self._stall_ns
@@ -71,7 +72,8 @@ class Saves:
 
     def cheap(self, step_ns: int) -> bool:
         """Return whether saving at every step costs little: `STALL_PART` stalls fit into a step, and a save is durable before the
-        next one."""
+        next one.
+        """
         return max(STALL_PART * max(LEAST_NS, (self.saving or GUESS).stall_ns), self.durable_ns) <= step_ns
 
     def answered(self, at: int, *, save: bool) -> None:

@@ -258,7 +258,8 @@ class Supervisor:
     def reply_if_due(self, attempt: Attempt) -> None:
         """Reply to the report that waits for a reply, if the reply is due.
 
-        Never wait for the child. Call it under the lock."""
+        Never wait for the child. Call it under the lock.
+        """
         reply, channel = attempt.answer(), self._channel
         if reply is None or channel is None:
             return
@@ -428,7 +429,8 @@ class Supervisor:
     def _describe(self, attempt: Attempt) -> None:
         """Add the environment to the attempt's next result, once per attempt, when it has a child.
 
-        Call it under the lock."""
+        Call it under the lock.
+        """
         found = self.server.environment
         if not attempt.described and attempt.from_step is not None and found is not None:
             attempt.described, attempt.environment = True, found.with_seed(attempt.order.get("seed"))
