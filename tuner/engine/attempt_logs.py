@@ -23,8 +23,8 @@ class Printed:
     total: int  #: Bytes printed.
     head: bytes
     tail: bytes
-    complete: bool  #: The attempt will print nothing more.
-    at_ns: int = 0  #: When this was written.
+    complete: bool  #: Whether the attempt has ended and will print nothing more.
+    at_ns: int = 0  #: When the log was last written.
 
     def since(self, after: int, limit: int) -> tuple[bytes, int, bytes]:
         """Return the newest kept output, up to `limit` bytes, that follows the first `after` bytes.

@@ -22,9 +22,9 @@ from tuner.engine.pieces import PIECE_BYTES, Pieces, pieces_of, put_together
 from tuner.engine.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"
-VERSION = 2  # of the manifest; version 1 had no pieces
+VERSION = 2  # format version of the manifest; version 1 had no pieces
 READ = (1, 2)
-CHUNK_BYTES = 1 << 20  # of a download
+CHUNK_BYTES = 1 << 20  # size of one chunk of a download, in bytes
 Read = Callable[[int, int], bytes]
 log = logging.getLogger("tuner.checkpoints")
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
@@ -36,10 +36,8 @@ class CheckpointDamaged(Exception):
 
 
 class CheckpointMissing(FileNotFoundError):
-    """There is no manifest.
-
-    If the checkpoint is known to be durable, the manifest may still become visible, or the storage is not the one
-    that it was written to.
+    """The checkpoint has no manifest. If it is known to be durable, the manifest may become visible later, or
+    this is not the storage to which the checkpoint was written.
     """
 
 
@@ -75,13 +73,13 @@ class CheckpointStore:
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
         """Make the files of `source` durable as the trial's checkpoint of `step`.
 
-        The directory `source` is removed afterwards.
+        The directory `source` is removed on success.
 
         Raises:
             FileNotFoundError: `source` has no files.
         """
         began = time.monotonic()
-        # User code may have made this checkpoint from another one, with its manifest.
+        # User code may have copied another checkpoint with its manifest. This checkpoint gets its own.
         (source / MANIFEST).unlink(missing_ok=True)
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
@@ -113,7 +111,7 @@ class CheckpointStore:
     def connect(self) -> None:
         """Connect to a remote storage, so that the first save does not wait a second for its client to start.
 
-        Errors are ignored: the save will see them.
+        Errors are ignored, because the first save raises them again.
         """
         if not self._storage.is_local:
             with contextlib.suppress(Exception):  # each kind of storage has errors of its own
@@ -159,7 +157,7 @@ class CheckpointStore:
         manifest, place = self._manifest(trial, found), self._where(trial, found)
         for file in manifest["files"]:
             if pieces_of(file):
-                continue  # a piece is named by its content
+                continue  # a piece is named by its digest, so the name shows what it contains
             try:
                 size = self._storage.size(*place, str(file["path"]))
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -228,16 +226,16 @@ class CheckpointStore:
     ) -> tuple[int, Path] | None:
         """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
 
-        Damaged ones are skipped. An error of the storage is raised and not skipped: the checkpoint may be intact, and
-        continuing from an older one would have it removed.
+        Damaged ones are skipped. An error of the storage is raised, because the checkpoint may be intact.
+        Continuing from an older one would remove it.
 
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
             at_most: The newest step to consider.
-            expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing does not
-                show it yet: after the database was restored from a backup, other checkpoints of its step may be of
-                another trial.
+            expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing
+                does not show it yet. Other checkpoints of its step may be of another trial if the database
+                was restored from a backup.
             last_try: Also skip `expected` if its manifest is missing, and checkpoints that fail the storage's own
                 checksum.
 
@@ -268,12 +266,12 @@ class CheckpointStore:
     ) -> None:
         """Remove the trial's checkpoints that are no longer needed.
 
-        The newest `keep` intact ones up to step `newest` stay, and those of protected steps. A checkpoint beyond
-        `newest` is removed: an earlier attempt saved it, and its driver died before it learned of it. Partial
-        checkpoints of workers that died are removed too.
+        The newest `keep` intact checkpoints up to step `newest` are kept, and those of the steps in
+        `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, and the driver died
+        before it recorded it. Partial checkpoints of workers that died are removed too.
 
-        What later attempts than `attempt` wrote stays. The checkpoint that `attempt` published as `newest` stays as
-        well, even if its manifest cannot be seen.
+        Checkpoints of attempts after `attempt` are kept. The checkpoint that `attempt` published as `newest`
+        is kept as well, even if its manifest is not visible yet.
         """
         names = self._storage.names(self._project, self._job, trial)
         kept: list[Found] = []
@@ -291,7 +289,7 @@ class CheckpointStore:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
-        # A delayed listing may hide a checkpoint but show its pieces.
+        # A delayed listing may hide a checkpoint but show its pieces, which must not be removed then.
         if {newest, *protect} - {0} <= {found.step for found in kept}:
             self._prune_pieces(trial, attempt, names, kept)
 
@@ -321,14 +319,18 @@ class _Segment:
 class CheckpointArchive:
     """A stored checkpoint as one tar file. Any range of its bytes can be read without reading the rest.
 
-    The members are the checkpoint's files in the order of its manifest, then the manifest. All times and owners are
-    zero, so the same checkpoint is the same tar file each time, and an interrupted download can continue.
+    The members are the checkpoint's files in the order of its manifest, then the manifest. All times and
+    owners are zero. So the same checkpoint always gives the same bytes, and an interrupted download can
+    continue.
     """
 
     def __init__(
         self, storage: Storage, place: tuple[str, ...], manifest: Mapping[str, Any], data: bytes
     ) -> None:
-        """Lay out the tar file of the checkpoint in the directory `place`. `data` is the manifest as it is stored."""
+        """Compute the layout of the tar file.
+
+        `place` is the checkpoint's directory, and `data` is the stored manifest.
+        """
         self._storage, self._place = storage, place
         self._segments: list[_Segment] = []
         for file in manifest["files"]:
@@ -339,8 +341,8 @@ class CheckpointArchive:
         self._add_bytes(data)
         self._pad(len(data))
         self._add_bytes(bytes(2 * tarfile.BLOCKSIZE))
-        self.digest = hashlib.sha256(data).hexdigest()  #: Identifies the content.
-        self.size = sum(segment.size for segment in self._segments)  #: Bytes of the tar file.
+        self.digest = hashlib.sha256(data).hexdigest()  #: Identifies the content of the tar file.
+        self.size = sum(segment.size for segment in self._segments)  #: The size of the tar file in bytes.
 
     def read(self, start: int, stop: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to `stop`, in chunks of at most one MiB.

@@ -1,4 +1,7 @@
-"""A digest of a trainable's code. What was learned about the trainable is valid while the digest is the same."""
+"""Compute a digest of a trainable's code.
+
+Results about the trainable, such as its self-test, are valid while the digest is the same.
+"""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""The risks of an attempt, from its market and from what has happened to the job so far."""
+"""Estimate the risk that an attempt is lost, from its market and from how the job's attempts have ended so far."""
 
 from tuner.domain.time import NS
 from tuner.store.losses import Losses
@@ -12,7 +12,8 @@ NOTICE_NS = 15 * NS
 def exposure(market: str, seen: Losses) -> Exposure:
     """Return the risks of an attempt on a machine of this market.
 
-    On spot, a worker that was lost counts as preempted without notice.
+    `seen` counts how the job's attempts on this market ended. On spot, a lost worker counts as a preemption
+    without notice.
     """
     preempted, lost = seen.ends.get("preempted", 0), seen.ends.get("lost", 0)
     if market == "on_demand":
@@ -24,9 +25,9 @@ def exposure(market: str, seen: Losses) -> Exposure:
 
 
 def _crashes(held_ns: int, events: int) -> Hazard:
-    """Return the hazard of crashes on demand.
+    """Return the rate of crashes on demand, estimated from the time on machines and the number of losses.
 
-    Before the first loss the prior is that a machine lasts for a month, with the weight of a month. From the first
-    loss on, the prior of spot machines is used, which has less weight.
+    Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss
+    on, the prior of spot machines is used, which has less weight.
     """
     return Hazard(SPOT_MEAN_NS).after(held_ns, events) if events else Hazard.of_crashes().after(held_ns)

@@ -53,7 +53,10 @@ def anew(folder: Path, *inner: str) -> Path:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Return whether the directory's owner is gone. A directory without a lock file is just being created."""
+    """Return whether the process that created the directory is gone.
+
+    A directory without a lock file is just being created.
+    """
     with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

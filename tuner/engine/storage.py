@@ -12,8 +12,9 @@ import fsspec
 
 PROBES = ".probes"
 PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
-# Callers retry, and know for how long. By default botocore would try each request five times and s3fs each of those
-# five times, so a storage that accepts connections and never answers would hold up a save for half an hour.
+# Few tries per request, because the callers retry and limit how long. By default botocore would try each
+# request five times and s3fs each of those five times, so a storage that accepts connections and never
+# answers would hold up a save for half an hour.
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 S3_TRIES = 2
 # Errors of a local folder that last. A cloud may return similar errors temporarily.
@@ -21,9 +22,9 @@ LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, e
 
 
 class Storage:
-    """Directories of files under one root.
+    """Read and write directories of files under one root.
 
-    The last file of a directory is written after the others. A reader that checks for it first sees the whole
+    One file of a directory is written after all others. A reader that checks for it first sees the whole
     directory or nothing.
     """
 
@@ -43,7 +44,8 @@ class Storage:
         return "/".join((self._root, *parts))
 
     def stays_so(self, error: Exception) -> bool:
-        """Return whether an error of a local folder will last: the folder is full, refuses access or does not exist.
+        """Return whether an error is a lasting one of a local folder, which is full, refuses access or does
+        not exist.
 
         Retrying for minutes would not help then. Errors of remote storage are never considered lasting.
         """
@@ -65,7 +67,7 @@ class Storage:
         return bytes(self._fs.cat_file(self.path(*parts)))
 
     def read_range(self, start: int, stop: int, *parts: str) -> bytes:
-        """Return the bytes of a file from `start` up to `stop`, or fewer if the file ends before.
+        """Return the bytes of a file from `start` up to `stop`, or fewer if the file is shorter.
 
         Raise FileNotFoundError if there is none.
         """
@@ -215,7 +217,7 @@ def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
         beside.rename(target)
         _sync(target.parent)
     except BaseException:
-        # a full disk must not stay full because of an unusable copy
+        # remove the unusable copy, because it would keep a full disk full
         shutil.rmtree(beside, ignore_errors=True)
         raise
 
@@ -224,7 +226,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # on another file system, or on one without links
+    except OSError:  # the source is on another file system, or the file system has no hard links
         shutil.copyfile(source, target)
 
 

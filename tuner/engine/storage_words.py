@@ -1,4 +1,4 @@
-"""Advice for a storage that fails, for users who read why a trial waited or failed."""
+"""Advice to users about errors of the storage, as part of the reason why a trial waited or failed."""
 
 import errno
 
@@ -16,14 +16,17 @@ _SILENT_WORDS = ("timeout", "timed out", "connect", "cannot resolve", "endpoint 
 
 
 def explained(error: BaseException) -> str:
-    """Return the error, and what to do about it."""
+    """Return the error as text, with advice on what to do about it if there is any."""
     text = f"{type(error).__name__}: {error}"
     advice = _advice(error)
     return f"{text} ({advice})" if advice else text
 
 
 def _advice(error: BaseException) -> str:
-    """Return advice for an error. Its cause is searched too, because a cloud's client wraps the service's error code."""
+    """Return advice for an error.
+
+    The error's cause is searched too, because a cloud's client wraps the service's error code.
+    """
     text = f"{error!r} {error.__cause__!r}".lower()
     if getattr(error, "errno", None) in _FULL_ERRNOS or any(word in text for word in _FULL_WORDS):
         return FULL

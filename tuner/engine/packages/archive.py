@@ -1,8 +1,9 @@
 """Check and unpack an uploaded package, which is a zip file or a wheel. All of it is checked before any file is used.
 
 Sizes in the archive's headers are not trusted: the unpacked bytes are counted as they are read. Only plain files of pure Python and
-data are allowed. Refused are names that may lead to another place (absolute, `..`, backslashes, drives, duplicates), links, devices,
-and files that Python runs by itself (`.pth`, `sitecustomize`). See Snyk's "Zip Slip" (2018), CWE-22 and CWE-409.
+data are allowed. Names that may lead to another place (absolute, `..`, backslashes, drives, duplicates) are
+refused. So are links, devices, and files that Python runs by itself (`.pth`, `sitecustomize`). See Snyk's
+"Zip Slip" (2018), CWE-22 and CWE-409.
 """
 
 import hashlib
@@ -120,7 +121,7 @@ def _target(into: Path | None, name: str) -> "IO[bytes] | nullcontext[None]":
 
 
 def _files(entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-    """Check all entries, alone and together, and return those that are files.
+    """Check all entries of the archive, each alone and all together, and return those that are files.
 
     Raises:
         BadFile: An entry is not allowed, entries conflict, or there is no Python file.

@@ -103,7 +103,7 @@ def _make(data: bytes, folder: Path) -> None:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Return the digest of each file by its name. A link or special file has a text that no digest equals."""
+    """Return the digest of each file by its name. For a link or special file, return a text that equals no digest."""
     found = {}
     for parent, names, others in os.walk(folder):
         linked = [name for name in names if os.path.islink(os.path.join(parent, name))]

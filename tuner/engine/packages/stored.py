@@ -1,4 +1,4 @@
-"""Packages in shared storage, by their digest: `<storage>/<project>/packages/<sha256>.zip`."""
+"""Store and read packages in shared storage, by their digest: `<storage>/<project>/packages/<sha256>.zip`."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The file in which a local cluster's process tells other processes of its home that it runs, and which nodes it has."""
+"""The file that lists the nodes of a running local cluster, for other processes of the same home directory."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ LOCK_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KeptNode:
-    """A node of a local cluster."""
+    """A node of a local cluster, as the cluster file lists it."""
 
     name: str
     node_id: str  #: Ray's id. Empty while the node starts.
@@ -30,7 +30,7 @@ class KeptNode:
 
 @dataclass(frozen=True, slots=True)
 class KeptCluster:
-    """A local cluster."""
+    """A local cluster, as its file describes it."""
 
     #: The session of the head that was started for this cluster, without CPUs. Empty if the nodes joined an existing
     #: head.
@@ -50,7 +50,10 @@ class ClusterFile:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the lock, and remove the file on exit. Raise Conflict if another process runs a cluster of this home."""
+        """Hold the file's lock, and remove the file at the end of the `with` block.
+
+        Raise Conflict if another process runs a cluster of this home.
+        """
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock_path.open("a") as file:
             deadline = time.monotonic() + LOCK_TIMEOUT_S

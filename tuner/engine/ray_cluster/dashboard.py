@@ -1,4 +1,4 @@
-"""Access to a cluster's dashboard: HTTP with a token, a timeout on every request, and one class of error."""
+"""HTTP client of a cluster's dashboard, with a token, a timeout on every request, and one class of error."""
 
 import os
 from collections.abc import Mapping

@@ -65,7 +65,7 @@ class LocalHead:
             home: The directory of the state, log and token files.
             cpus: Logical CPUs of the head's node. None: those of the machine.
             gpus: Logical GPUs of the head's node. None: those of the machine.
-            ports: Where to look for free ports. None: the usual range.
+            ports: The range in which to look for free ports. None: the usual range.
         """
         self._home, self._cpus, self._gpus, self._ports = home.absolute(), cpus, gpus, ports
         self._cluster = ClusterFile(self._home)
@@ -97,7 +97,7 @@ class LocalHead:
         return Dashboard(head.dashboard_url, self.token)
 
     def find_or_start(self, *, timeout_s: float = START_TIMEOUT_S) -> Head:
-        """Return the head of this home. Start one, which takes seconds, if none answers.
+        """Return the head of this home. Start a head if none answers, which takes seconds.
 
         Raises:
             RayUnavailable: The head did not start.
@@ -147,9 +147,8 @@ class LocalHead:
         return state if state is not None and state.lives() else None
 
     def is_for_a_cluster(self) -> bool:
-        """Return whether the head was started for a local cluster that is running now.
-
-        That cluster's process ends the head.
+        """Return whether the head was started for a local cluster that runs now. The caller must not end such
+        a head, because the cluster's process does.
         """
         kept = self._cluster.read()
         return kept is not None and bool(kept.own_head)
@@ -181,7 +180,7 @@ class LocalHead:
         self._clear()
         self._make_temp_dir()
         _ = self.token
-        # If there are nodes for the jobs, the head offers no CPUs and GPUs of its own.
+        # If the local cluster's nodes run the jobs, the head offers no CPUs and GPUs of its own.
         counts = (0, 0) if self.is_for_a_cluster() else (self._cpus, self._gpus)
         launch = Launch(
             session=f"{self.tag}-{secrets.token_hex(8)}",

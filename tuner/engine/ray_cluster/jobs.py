@@ -1,4 +1,4 @@
-"""Ray Jobs: one driver process per tuning job. A submission can be repeated, and the job is started only once."""
+"""Submit and stop Ray Jobs, one driver process per tuning job. A repeated submission does not start the job again."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -20,7 +20,7 @@ _STATUS: dict[str, JobStatus] = {
 
 
 class RayJobs:
-    """Ray's Jobs API. A status is only a hint: Ray forgets all jobs when its head ends."""
+    """Client of Ray's Jobs API. A status is only a hint, because Ray forgets all jobs when its head ends."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard

@@ -1,4 +1,4 @@
-"""What a node's labels say about it: its market, its machine type and its price."""
+"""Read a node's market, machine type and price from its Ray labels."""
 
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
@@ -48,8 +48,8 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
 def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
     """Return the labels, corrected by the facts that the machine's cloud reports, because these are billed.
 
-    `facts` may contain `instance_type`, `market`, `region` and `zone`. If they show another kind of machine than the
-    labels, the labels' price is dropped.
+    `facts` may contain `instance_type`, `market`, `region` and `zone`. If the facts show another kind of
+    machine than the labels, the price label is dropped.
     """
     names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
     found = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}

@@ -1,4 +1,4 @@
-"""How Ray is started on this machine: the command, the environment and the ports."""
+"""Build the command, the environment and the ports with which Ray is started on this machine."""
 
 import os
 import socket
@@ -135,7 +135,7 @@ def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
 
     Args:
         count: How many ports.
-        within: Where to look. None: the default range.
+        within: The range of ports to look in. None: the default range.
 
     Raises:
         OSError: Too few ports are free.

@@ -83,7 +83,7 @@ class LocalCluster:
                 self._end()
 
     def turn(self) -> list[str]:
-        """Check the head and the nodes, and restart those that are due. Return the changes as texts."""
+        """Restart the head if it is lost, and the lost nodes that are due. Return the changes as texts."""
         said = []
         if not self._head.alive():
             said.append(self._rejoin())

@@ -44,7 +44,7 @@ class NodeSpec:
     usd_per_hour: Decimal
     cpus: int  #: Logical CPUs.
     gpus: int  #: Logical GPUs.
-    memory_bytes: int  #: Its share of the machine's memory.
+    memory_bytes: int  #: The node's share of the machine's memory.
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -103,7 +103,7 @@ class LocalNode:
         self.state, self.node_id, self._raylet = "alive", node_id, self._find_raylet()
 
     def has_ended(self) -> bool:
-        """Return whether its raylet has ended for any reason.
+        """Return whether the node's raylet has ended for any reason.
 
         `ray start` ends within a second if its raylet fails, but never if the raylet ends because it was drained.
         """
@@ -115,12 +115,17 @@ class LocalNode:
         return tail(self._log_path)
 
     def kill(self) -> None:
-        """Kill the node at once, like a machine that is taken away. Also kills what is left of a node that ended."""
+        """Kill the node at once, like a machine that is taken away.
+
+        Also kill remaining processes of a node that has ended.
+        """
         kill_marked(self._prefix)
         if self._process is not None:
             self._process.wait()
             self._process = None
-        if self.state == "starting":  # it did not start: another process may have taken one of its ports
+        if (
+            self.state == "starting"
+        ):  # the node did not start: another process may have taken one of its ports
             self._ports = ()
         self.state = "gone"
 

@@ -1,6 +1,5 @@
-"""The process that watches for preemption notices next to a local head.
-
-There is one per machine, for all of the cluster's nodes on it.
+"""Start the process that watches for preemption notices of this machine, next to a local head. One process
+serves all of the cluster's nodes on the machine.
 """
 
 import contextlib
@@ -30,8 +29,9 @@ class Metadata:
 class LocalWatch:
     """The watch process of a head. Used by one thread.
 
-    Like the head, the process outlives the process that started it. Its mark begins with the head's mark, so that it
-    is killed with the head. On a machine without a cloud it notices that within seconds, and ends.
+    Like the head, the watch process outlives the process that started it. Its mark (in its environment)
+    begins with the head's mark, so that it is killed with the head. On a machine that is not in a cloud it
+    ends within seconds.
     """
 
     def __init__(self, home: Path, token_path: Path, metadata: Metadata) -> None:

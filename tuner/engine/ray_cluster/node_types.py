@@ -1,7 +1,6 @@
-"""The machines that an autoscaler may start, read from the autoscaler's own configuration.
-
-This is a cluster file of Ray's launcher, or KubeRay's RayCluster. The interfaces of Ray 2.60 do not show what its
-autoscaler may start, only which nodes exist.
+"""Read which machines an autoscaler may start from the autoscaler's own configuration: a cluster file of
+Ray's launcher, or KubeRay's RayCluster. The interfaces of Ray 2.60 do not show what its autoscaler may start,
+only which nodes exist.
 """
 
 import json
@@ -34,7 +33,7 @@ class NodeType:
     cpus: float
     gpus: float
     memory_bytes: int
-    at_most: int  #: How many may exist at once.
+    at_most: int  #: How many machines of this type may exist at once.
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def is_one(self, labels: Mapping[str, str], cpus: float, gpus: float) -> bool:
@@ -67,7 +66,7 @@ class NodeTypes:
         return [one for one in self.types for _ in range(min(left[one.name], room))]
 
     def nodes_to_come(self, there: Iterable[Node]) -> list[Node]:
-        """Return the machines that may still be started as nodes that are not alive and have no id."""
+        """Return a `Node` for each machine that may still be started. Such a node is not alive and has no id."""
         workers = ((node.labels, node.cpus, node.gpus) for node in there if node.alive and not node.is_head)
         return [
             Node("", one.cpus, one.gpus, one.memory_bytes, one.labels, alive=False, name=one.name)
@@ -127,7 +126,7 @@ def _read_file(path: Path, mtime_ns: int, size: int) -> NodeTypes:
 def read_node_types(text: str, name: str) -> NodeTypes:
     """Parse a cluster file of Ray's launcher, or the RayClusters among Kubernetes objects.
 
-    A RayCluster without `enableInTreeAutoscaling` has a fixed size, so none of its machines is to come.
+    A RayCluster without `enableInTreeAutoscaling` has a fixed size, so no further machine of it may be started.
 
     Args:
         text: The YAML text.

@@ -1,4 +1,7 @@
-"""The machines of a cluster. With them a request that fits on no node is refused, and does not wait indefinitely."""
+"""List the machines of a cluster.
+
+The list is used to refuse a request that fits on no node, which would wait indefinitely.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +17,7 @@ NODES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine and all its resources, used or not."""
+    """A machine and its total resources, both used and free."""
 
     id: str
     cpus: float

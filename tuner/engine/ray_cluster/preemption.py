@@ -1,4 +1,5 @@
-"""Take a node of a local cluster away: with a notice, like a cloud, or without one, like a power failure.
+"""Simulate a preemption: take a node of a local cluster away with a notice, like a cloud, or without one,
+like a power failure.
 
 announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
 """
@@ -23,13 +24,13 @@ def kill(node: KeptNode) -> int:
 
 
 def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
-    """Notify the node's workers and Ray that the node will be taken away, and return when.
+    """Notify the node's workers and Ray that the node will be taken away, and return the deadline.
 
     Ray places no new work on the node. The notice period starts after Ray is imported into this process, which takes
     a second, and much longer on a busy machine.
 
     Raises:
-        RayUnavailable, NotFound, Conflict: No notice is in effect.
+        RayUnavailable, NotFound, Conflict: The node could not be notified. No notice is in effect.
     """
     found = head.found()
     if found is None:
@@ -52,9 +53,9 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
 
 
 def wait_until(node: KeptNode, deadline: Instant) -> bool:
-    """Wait for the deadline.
+    """Wait until the deadline or until the node ends. Return whether the node has ended.
 
-    Return True at once if the node ends before, as a drained node does when nothing runs on it.
+    A drained node ends when nothing runs on it.
     """
     while time.time_ns() < deadline:
         if next(marked(node.session), None) is None:

@@ -1,6 +1,7 @@
-"""The processes of one Ray session, found by a mark in their environment that each of them inherits.
+"""Find and kill the processes of one Ray session by a mark in their environment, which each of them inherits.
 
-The system reuses process ids, and every Ray cluster of the machine uses the same names. The mark is unique.
+Process ids and names would not do: the system reuses ids, and every Ray cluster of the machine uses the same
+names. The mark is unique.
 """
 
 import contextlib
@@ -16,7 +17,10 @@ KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 
 def mark_of(pid: int) -> str | None:
-    """Return the session that a process belongs to. Return None for other processes, dead ones and zombies."""
+    """Return the session that a process belongs to, according to its mark.
+
+    Return None if it has no mark, is dead or is a zombie.
+    """
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.environ().get(MARK)
@@ -40,6 +44,8 @@ def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
 
     Return how many there were.
 
+
+
     One pass is not enough, because a process may fork while the list is read.
 
     Raises:
@@ -61,7 +67,7 @@ def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
 def _families(prefix: str) -> list[psutil.Process]:
     """Return the marked processes and their descendants.
 
-    User code runs without the mark, because it gets none of the environment.
+    User code has no mark, because it does not inherit the environment, so it is found as a descendant.
     """
     found: dict[int, psutil.Process] = {}
     for process in marked(prefix):

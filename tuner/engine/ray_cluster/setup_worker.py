@@ -1,8 +1,9 @@
-"""Start a worker of Ray with the variables of its runtime environment, without importing Ray for that.
+"""Start a worker of Ray with the variables of its runtime environment, without importing Ray twice.
 
-The raylet runs this program in place of Ray's own `setup_worker.py`, which imports all of Ray, half a second of a processor, before it
-runs the worker, which imports it again. A job starts two workers. `start_hook` passes the path of this file as `setup_worker_path`; the
-raylet recognizes such a program by the name of its file. A runtime environment that needs more than variables is left to Ray's program.
+The raylet runs this program in place of Ray's own `setup_worker.py`. That one imports all of Ray, which takes
+half a second of processor time, and then runs the worker, which imports Ray again. A job starts two workers.
+`start_hook` passes the path of this file as `setup_worker_path`; the raylet recognizes such a program by the
+name of its file. A runtime environment that needs more than variables is left to Ray's program.
 """
 
 import importlib.util
@@ -20,7 +21,10 @@ APPLIED = ("env_vars", "py_executable")
 
 
 def main(arguments: list[str]) -> None:
-    """Become the worker. `arguments` are its program and options, and among them this program's own two."""
+    """Replace this process by the worker.
+
+    `arguments` are the worker's program and options, and this program's own two options.
+    """
     context: dict[str, Any] = next(
         (json.loads(a[len(CONTEXT) :]) for a in arguments if a.startswith(CONTEXT)), {}
     )
@@ -36,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _program_of_ray() -> str:
-    found = importlib.util.find_spec("ray")  # imports nothing
+    found = importlib.util.find_spec("ray")  # find_spec does not import Ray
     assert found is not None
     assert found.origin is not None
     return str(Path(found.origin).parent / "_private" / "workers" / "setup_worker.py")

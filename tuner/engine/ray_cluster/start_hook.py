@@ -19,12 +19,12 @@ def without_client_server(params: Any, head: bool) -> None:
 def on_the_loopback(params: Any, head: bool) -> None:
     """Prepare a node that joins a head of this machine.
 
-    If clusters are "not enabled", Ray refuses to join. If they are, it replaces 127.0.0.1, the only address of our
-    heads, by the machine's address. Here clusters are enabled, and the address stays.
+    If clusters are "not enabled", Ray refuses to join. If they are enabled, Ray replaces 127.0.0.1, the only
+    address of our heads, by the machine's address. This hook enables clusters and keeps the address.
 
     Ray numbers the sockets of a machine's nodes by the files that exist. If two nodes start at once, one fails, and a
-    node that restarts may get the sockets of another. Here each node has its own, whose path prefix is in the
-    environment.
+    node that restarts may get the sockets of another. So this hook gives each node its own sockets, whose
+    path prefix is in the environment.
     """
     from ray._private import ray_constants, services
 

@@ -21,7 +21,7 @@ def ray_of(dashboard: Dashboard) -> str:
 
 
 def misfit(dashboard: Dashboard) -> str | None:
-    """Return which version differs and what to do, or None if none differs.
+    """Return a message that says which version differs and what to do, or None if no version differs.
 
     Raise RayUnavailable if the cluster does not answer.
     """
