@@ -1,1 +1,1 @@
-"""The engine: it carries out decisions and records what comes of them."""
+"""The engine runs jobs: it carries out the decisions of the core with workers, and records the results."""

@@ -1,7 +1,8 @@
 """Notices of EC2 Spot: the interruption notice and the rebalance recommendation.
 
 The interruption notice usually comes two minutes before the end. A hibernation begins at once, without lead time. The rebalance
-recommendation may come earlier. The metadata service answers both with 404 while there is none. Every request carries an IMDSv2 token.
+recommendation may come earlier. The metadata service answers 404 to both requests while there is no such
+notice. Every request carries an IMDSv2 token.
 """
 
 import asyncio
@@ -101,7 +102,7 @@ class Imds:
             return self._token
 
     async def _forget(self, token: str) -> None:
-        """Drop a rejected token, unless another feed has renewed it meanwhile."""
+        """Forget a rejected token, unless another feed has already replaced it."""
         async with self._renewing:
             if self._token == token:
                 self._until = 0.0

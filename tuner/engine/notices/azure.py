@@ -1,4 +1,7 @@
-"""Notices of Azure Scheduled Events: one document with the events of all machines of a group. Only those that name this one count."""
+"""Read notices from Azure Scheduled Events: one document with the events of all machines of a group.
+
+Only the events that name this machine count.
+"""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +38,7 @@ class Event:
     id: str
     type: str
     shared: bool  #: Whether the event also names other machines.
-    not_before: Instant | None  #: When it begins at the earliest. None if it may have begun.
+    not_before: Instant | None  #: The earliest time at which the event begins. None if it may have begun.
 
     def notice(self, seen: Instant) -> Notice:
         kind, act = KINDS[self.type]
@@ -117,7 +120,7 @@ async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
 
 
 class AzureFeed(Feed):
-    """Follow the scheduled events of this machine.
+    """A feed that follows the scheduled events of this machine.
 
     The first answer may take minutes (`first_s`), because the first request enables the service. If `machine` is empty, the metadata
     service is asked for the machine's name.

@@ -34,7 +34,7 @@ class Sources:
     aws_poll_s: float = 5.0
     #: Time from a preemption's notice to the end of the machine: 30, or more if it was created with a preemption notice duration.
     gcp_lead_s: float = 30.0
-    gcp_hang_s: int = 10  #: How long a request waits for a change.
+    gcp_hang_s: int = 10  #: How long a request waits for a change of the notices.
     gcp_pause_s: float = 1.0
     azure_machine: str = ""  #: The machine's name in Azure. If empty, the metadata service is asked for it.
     azure_poll_s: float = 1.0
@@ -44,7 +44,10 @@ class Sources:
 
 
 async def detect(http: httpx2.AsyncClient, sources: Sources) -> Cloud | None:
-    """Return the cloud whose metadata service answers in its specific way, or None if none does within `detect_s`."""
+    """Return the cloud of this machine, or None if no cloud is recognized within `detect_s`.
+
+    A cloud is recognized because its metadata service answers in a specific way.
+    """
     probes: dict[Cloud, Awaitable[bool]]
     with suppress(TimeoutError):
         async with asyncio.timeout(sources.detect_s):

@@ -10,10 +10,10 @@ from tuner.engine.notices.notice import Notice
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All current notices for this machine from one source."""
+    """The answer of one source: all its current notices for this machine."""
 
     notices: tuple[Notice, ...]
-    doubt: str = ""  #: Why some may be missing, or an empty text. If it is set, missing notices do not count as withdrawn.
+    doubt: str = ""  #: Why some notices may be missing, or an empty text. If it is set, missing notices do not count as withdrawn.
 
 
 class Feed(ABC):

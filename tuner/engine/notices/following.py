@@ -1,4 +1,4 @@
-"""Follow one feed for as long as the watcher runs."""
+"""Read one feed of notices repeatedly for as long as the watcher runs."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from random import Random
 from tuner.engine.notices.feed import Feed, Look
 from tuner.engine.notices.notice import Notice, changes
 
-# More doublings would exceed any limit, and finally the range of a float.
+# Limit of the doublings. With more, the number would finally exceed the range of a float.
 DOUBLINGS_MAX = 16
 TROUBLE_MAX = 300
 Call = Callable[[Notice], Awaitable[bool]]
@@ -27,8 +27,8 @@ def backoff_s(failures: int, random: Random, *, first_s: float, most_s: float) -
 class Follower:
     """Pass on the new and withdrawn notices of one feed.
 
-    `notify` and `retract` pass on one notice and return whether that worked. `trouble` says why the last look was incomplete, or is
-    empty.
+    `notify` and `retract` pass on one notice and return whether that worked. `trouble` says why the feed's
+    last answer was incomplete, or is empty.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Follower:
         self._failures, self._may_wait = 0, False
 
     async def follow(self) -> None:
-        """Follow the feed until cancelled."""
+        """Read the feed and pass its changes on until cancelled."""
         while True:
             well = await self._turn()
             # After a failure, do not wait for a change: the notice that could not be passed on has already been seen.
@@ -55,7 +55,7 @@ class Follower:
     async def _turn(self) -> bool:
         try:
             look = await self.feed.look(wait=self._may_wait)
-        except Exception as error:  # the watch continues after any error of a metadata service
+        except Exception as error:  # the loop continues after any error of a metadata service
             self._note(
                 f"{type(error).__name__}: {error}"[:TROUBLE_MAX] if str(error) else type(error).__name__
             )
@@ -80,7 +80,10 @@ class Follower:
         return well
 
     def _note(self, trouble: str) -> None:
-        """Note the trouble. Log only when it begins and ends, so that a long outage writes two lines."""
+        """Store the problem with the last answer.
+
+        Log only when it begins and ends, so that a long outage writes two lines.
+        """
         if trouble and not self.trouble:
             log.warning("%s: %s; it is asked again and again", self.feed.name, trouble)
         elif self.trouble and not trouble:

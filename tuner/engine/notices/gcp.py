@@ -1,7 +1,8 @@
-"""Notices of Compute Engine: preemption, 30 s ahead, and the effect of host maintenance on this machine.
+"""Read the notices of Google Compute Engine: of a preemption, 30 s ahead, and of host maintenance that
+affects this machine.
 
-The metadata server answers both values with status 200 at all times. The text says whether there is a notice. A request may wait
-until the value changes.
+The metadata server answers both values with status 200 at all times. The text of the answer says whether
+there is a notice. A request may wait until the value changes.
 """
 
 from collections.abc import Callable
@@ -61,7 +62,7 @@ async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
 
 
 class GcpFeed(Feed):
-    """Follow one value of the metadata server.
+    """A feed that follows one value of the metadata server.
 
     A request waits up to `hang_s` seconds for a change. The answer may take `timeout_s` seconds more.
     """

@@ -1,4 +1,5 @@
-"""The notices of a node, in small files that all processes on the node can read without a network or a running server.
+"""Keep the preemption notices of a node in small files, which all processes on the node can read without a
+network or a server.
 
 There is one directory per node, named by its id, and one file per notice. Files are replaced atomically.
 """
@@ -15,7 +16,8 @@ from tuner.domain.time import Instant, seconds_ns
 from tuner.engine.notices.feed import wall_clock
 from tuner.engine.notices.notice import Notice
 
-# The assumed time left of a node whose notice has no deadline: half of the clouds' shortest notice, to allow for delivery.
+# The time left that is assumed for a node whose notice has no deadline. It is half of the clouds' shortest
+# notice, to allow for its delivery.
 UNTOLD_S = 15.0
 
 
@@ -69,7 +71,10 @@ class NodeBoard:
         return {}
 
     def standing(self, node_id: str) -> Notice | None:
-        """Return the notice with the earliest deadline, or None if there is none, which takes a few microseconds."""
+        """Return the notice with the earliest deadline, or None if there is no notice.
+
+        Without a notice this takes a few microseconds.
+        """
         found = []
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._folder / node_id):

@@ -54,7 +54,8 @@ class Watcher:
 
     def close(self) -> None:
         """Stop the watcher's thread and wait up to `PATIENCE_S` for a call in progress. Must not be called from `on_notice` or
-        `on_withdrawn`."""
+        `on_withdrawn`.
+        """
         if self._thread is None or self._loop is None or self._task is None:
             return
         with suppress(RuntimeError):  # the event loop has ended already
@@ -107,7 +108,7 @@ class Watcher:
 
     @property
     def state(self) -> Mapping[str, str]:
-        """The problem with the last answer of each feed, by the feed's name. An empty text means no problem."""
+        """The problem with each feed's last answer, by the feed's name. An empty text means no problem."""
         return {follower.feed.name: follower.trouble for follower in tuple(self._followers)}
 
     def _run_alone(self) -> None:

@@ -1,4 +1,4 @@
-"""Notices that come from this process itself: from an operator or a signal."""
+"""Notices that are announced within this process, by an operator or a signal."""
 
 import asyncio
 import signal

@@ -44,8 +44,6 @@ def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
 
     Return how many there were.
 
-
-
     One pass is not enough, because a process may fork while the list is read.
 
     Raises:

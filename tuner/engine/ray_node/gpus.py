@@ -1,4 +1,4 @@
-"""Which GPUs a process of Ray may see."""
+"""Restrict the GPUs that a process of Ray sees."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""One machine and its nodes of a Ray cluster: a notice for the machine is passed on to each of them."""
+"""Pass the preemption notices of one machine on to each of the Ray nodes that run on it."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger("tuner.notices")
 
 
 class Drains(Protocol):
-    """The part of the cluster's interface that is needed here."""
+    """The one operation of the cluster that `MachineWatch` needs."""
 
     def drain(self, node_id: str, notice: Notice) -> None:
         """Drain a node.
@@ -34,16 +34,16 @@ class Drains(Protocol):
 class MachineWatch:
     """Pass the machine's notices on to its nodes.
 
-    A notice is first posted for the workers, which needs no other process, and then sent to Ray. A node that starts
-    while a notice stands is notified at once.
+    A notice is first written to files that the workers read, which needs no other process, and then sent to
+    Ray. A node that starts while a notice is current is notified at once.
 
     Args:
         ray: Drains nodes.
         here: Returns the machine's nodes by id. May raise Unavailable.
         sources: Where notices come from.
-        may_release: Tell the cloud that it need not wait once all nodes are gone. Only if nothing else needs the
-            machine.
-        facts: What the cloud says about the machine. The workers of its nodes pass it on.
+        may_release: Whether to tell the cloud, once all nodes are gone, to take the machine before the
+            deadline. Set it only if nothing else needs the machine.
+        facts: The cloud's facts about the machine. The workers of its nodes pass them on to their drivers.
         look_s: How often to look for nodes.
         silent_s: After this long without an answer of the cluster, its nodes count as gone.
     """
@@ -63,8 +63,8 @@ class MachineWatch:
         self._look_s, self._silent_s = look_s, silent_s
         self._facts = facts or {}
         self.watcher = Watcher(self._on_notice, self._on_withdrawn, sources)
-        # Held while nodes are notified: otherwise a notice and a node that arrive at the same time would miss each
-        # other.
+        # Held while nodes are notified. Otherwise a node that starts while a notice arrives could miss the
+        # notice.
         self._telling = threading.Lock()
         self._nodes: dict[str, RayNode] = {}
         self._standing: dict[str, Notice] = {}
@@ -91,7 +91,10 @@ class MachineWatch:
             self.watcher.close()
 
     def _look(self) -> bool:
-        """Look for new nodes, and return whether there are any nodes. Raise TunerError if that is not known."""
+        """Add new nodes, forget those that are gone, and return whether any node is left.
+
+        Raise TunerError if the cluster does not answer.
+        """
         found = self._here()
         with self._telling:
             for node in [node for node_id, node in found.items() if node_id not in self._nodes]:
@@ -102,13 +105,13 @@ class MachineWatch:
         return bool(found)
 
     def _welcome(self, node: RayNode) -> None:
-        """Add a new node: notify it of the standing notices and give its workers the machine's facts."""
+        """Add a new node: notify it of the current notices and give its workers the machine's facts."""
         for notice in self._standing.values():
             self._tell([node], notice)
         self._nodes[node.id] = node
         log.info("node %s is on this machine", node.id)
         if self._facts and node.session_dir.is_dir():
-            with contextlib.suppress(OSError):  # then only the node's labels are known
+            with contextlib.suppress(OSError):  # without the facts, drivers use the node's labels only
                 node.boards.describe(node.id, self._facts)
         if not node.session_dir.is_dir():
             log.warning(
@@ -119,9 +122,9 @@ class MachineWatch:
             )
 
     def _on_notice(self, notice: Notice) -> None:
-        """Notify all nodes of a notice that ends them.
+        """Pass a notice that ends the nodes on to all of them.
 
-        Raise Unavailable if one could not be notified; the call is then repeated.
+        Raise Unavailable if one could not be notified. The watcher then repeats the call.
         """
         if not notice.ends_node:
             return
@@ -130,14 +133,14 @@ class MachineWatch:
             self._tell(self._nodes.values(), notice)
 
     def _on_withdrawn(self, notice: Notice) -> None:
-        """Withdraw a notice. What still runs continues, but a drained node gets no new work."""
+        """Withdraw a notice from all nodes. Work that still runs continues, but a drained node gets no new work."""
         with self._telling:
             self._standing.pop(notice.id, None)
             for node in self._nodes.values():
                 node.boards.withdraw(node.id, notice.id)
 
     def _tell(self, nodes: Iterable[RayNode], notice: Notice) -> None:
-        """Notify these nodes and Ray. If some cannot be notified, the others are, and then Unavailable is raised."""
+        """Notify these nodes and Ray. If some cannot be notified, notify the others and then raise Unavailable."""
         nodes, failed = list(nodes), list[Unavailable]()
         for node in nodes:
             try:
@@ -156,9 +159,8 @@ class MachineWatch:
             raise failed[0]
 
     def _release(self) -> None:
-        """Tell the cloud that it need not wait, because everything here has ended.
-
-        The remaining time need not be paid for.
+        """Tell the cloud to take the machine before the deadline, because all nodes have ended. The rest of
+        the time is then not billed.
         """
         with self._telling:
             standing = list(self._standing.values()) if self._may_release else []

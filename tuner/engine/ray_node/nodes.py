@@ -1,4 +1,6 @@
-"""A node's view of itself, and the drain call of Ray. Uses Ray's control service (GCS) without joining the cluster."""
+"""Find the Ray nodes of this machine, and drain a node, through Ray's control service (GCS) without joining
+the cluster.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,12 +33,15 @@ class RayNode:
 
     @property
     def boards(self) -> NodeBoard:
-        """The notice board of the node. Use it on the node itself."""
+        """The board of preemption notices that the node's workers read. Use it on the node itself."""
         return NodeBoard(self.session_dir / BOARDS)
 
 
 def own_board() -> NodeBoard:
-    """Return the notice board of this process's node. The process must be started by Ray or have joined its cluster."""
+    """Return the board of preemption notices of this process's node.
+
+    The process must be started by Ray or have joined its cluster.
+    """
     context = ray.get_runtime_context()
     return NodeBoard(Path(context.get_temp_dir()) / context.get_session_name() / BOARDS)
 
@@ -47,10 +52,12 @@ def own_addresses() -> frozenset[str]:
 
 
 def give_notice(address: str, node_id: str, notice: Notice) -> None:
-    """Notify a node's workers, and then Ray, which places no new work on the node. Call it on the node itself.
+    """Give a preemption notice to a node's workers, and then to Ray, which places no new work on the node.
+
+    Call it on the node itself.
 
     Raises:
-        NotFound, Unavailable: No notice is in effect.
+        NotFound, Unavailable: Ray does not know the node or does not answer. No notice is in effect.
         Conflict: The node is the head. No notice is in effect.
     """
     gcs = Gcs(address)
@@ -86,7 +93,7 @@ class Gcs:
         return self._living([_Selector(node_ip_address=address) for address in sorted(addresses)])
 
     def drain(self, node_id: str, notice: Notice) -> None:
-        """Stop placing work on a node, and count what ends with it as preempted.
+        """Make Ray place no new work on a node, and count the work that ends with the node as preempted.
 
         This cannot be undone: the node ends once nothing runs there.
 

@@ -1,4 +1,4 @@
-"""Notify a node, from anywhere in its cluster, that it is about to be taken away.
+"""Give a node a preemption notice, from anywhere in its cluster.
 
 Run as a Ray Job: `python -m tuner.engine.ray_node.telling`. Exit status 0: its workers and Ray were notified. 1:
 nothing has changed, and the last line of output says why.
@@ -20,12 +20,14 @@ REACH_S = 30.0
 
 
 def tell(node_id: str, notice: Notice) -> None:
-    """Notify a node through a task on the node itself, because its workers look for notices on its disk.
+    """Give a node a preemption notice, through a Ray task on the node itself.
+
+    The task must run there because the node's workers read notices from its disk.
 
     The calling process must have joined the cluster.
 
     Raises:
-        Unavailable: The node cannot be reached. A node that is already drained cannot.
+        Unavailable: The node cannot be reached. A node that is already drained cannot be reached.
         NotFound, Conflict: As `give_notice`.
     """
     place = NodeAffinitySchedulingStrategy(node_id, soft=False)

@@ -1,10 +1,10 @@
-"""Watch for notices for this machine, and notify the cluster's nodes on it.
+"""Watch for preemption notices of this machine, and pass them on to the cluster's nodes on it.
 
 Run as `python -m tuner.engine.ray_node.watch --address HOST:PORT`. One such process runs next to each machine's
 nodes. It is started with them, and again whenever it ends.
 
-Exit status 0: the nodes are gone, or their cluster was silent for so long that they should be. 2: wrong usage. 3: no
-cloud gives notices to this machine.
+Exit status 0: the nodes are gone, or their cluster has not answered for so long that they count as gone. 2:
+wrong usage. 3: no cloud gives notices to this machine.
 """
 
 import argparse

@@ -1,1 +1,5 @@
-"""The same loop on a simulated clock: a journal in memory, workers that train by table, faults from a seed."""
+"""Simulation of jobs.
+
+The real loop runs on a simulated clock, with a journal in memory, workers that look up recorded curves, and
+faults drawn from a seed.
+"""

@@ -1,4 +1,4 @@
-"""The simulated workers: which are up, which have a notice, and which attempts wait for a worker.
+"""The simulated workers of a run: which are up, which have a preemption notice, and which attempts wait for a worker.
 
 An attempt that begins while no worker is free waits in a queue, as a real one waits for Ray to find a node. Nothing is billed while it
 waits. A worker with a notice gets no new attempt. Its current attempt ends as preempted and is saved if there is time. Unsaved work is
@@ -25,7 +25,7 @@ class Worker:
 
     offer: Offer | None = None  #: The offer of its machine. None means that it fits every offer.
     up: bool = True
-    leaving: bool = False  #: Whether it has a notice.
+    leaving: bool = False  #: Whether it has a preemption notice.
     cold: bool = True  #: Whether it has not run an attempt yet. A worker that comes back is cold again.
     attempt: SimulatedAttempt | None = None
 
@@ -35,7 +35,7 @@ class Worker:
 
     @property
     def there(self) -> bool:
-        """Whether its machine is up and has no notice, so that attempts may be placed on it."""
+        """Whether the worker's machine is up and has no preemption notice, so that attempts may be placed on it."""
         return self.up and not self.leaving
 
     def free_for(self, offer: Offer | None) -> bool:
@@ -47,7 +47,7 @@ class Fleet:
 
     Args:
         make: Creates the attempt of an assignment. The second argument is whether the worker is cold.
-        taken: Called with each attempt that is lost because its worker went.
+        taken: Called with each attempt that is lost because its worker was taken away.
     """
 
     def __init__(
@@ -63,7 +63,10 @@ class Fleet:
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
-        """Make the first workers come and go at these times, counted from now. If `notice_ns` is None, they go without a notice."""
+        """Schedule when the first workers come up and are taken away, in times counted from now.
+
+        If `notice_ns` is None, they are taken away without a preemption notice.
+        """
         for worker, times in zip(self.workers, up_times, strict=False):
             worker.up = False
             self._next_up(worker, times, self._clock.elapsed_ns(), notice_ns)
@@ -135,7 +138,7 @@ class Fleet:
                 worker.attempt.over = True
             worker.attempt, worker.cold = None, True
 
-    # One worker's time: up, a notice, down, up again
+    # The states of one worker: up, with a preemption notice, down, up again
 
     def _next_up(
         self, worker: Worker, times: Iterator[UpTimes], start_ns: int, notice_ns: int | None

@@ -35,9 +35,8 @@ class InvariantBroken(AssertionError):
 
 
 class Invariants:
-    """Check the invariants of one run.
-
-    Pass `recorded` to the run as a watcher. Call `after_turn` after each turn and `at_end` at the end.
+    """Check the invariants of one run. Pass the method `recorded` to the run as a watcher. Call `after_turn`
+    after each turn and `at_end` at the end.
     """
 
     def __init__(self) -> None:

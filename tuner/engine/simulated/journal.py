@@ -24,7 +24,7 @@ from tuner.domain.usage import Usage
 
 @dataclass
 class Tables:
-    """The records of one job. The last four fields are indexes of the others."""
+    """The recorded tables of one job. The last four fields are indexes over the other fields."""
 
     account: Account
     job: tuple[JobState, StopReason | None, str] = ("running", None, "")
@@ -98,7 +98,7 @@ class MemoryTx:
         self.committed = Committed([], [], [])
 
     def commit(self) -> None:
-        """Write everything to the tables. Called once, at the end of the transaction."""
+        """Write the transaction's records to the tables. Call this once, at the end of the transaction."""
         self._t.account, self._t.job = self._account, self._job
         self._t.events += self.committed.events
         for name, written in self._above.items():
@@ -170,7 +170,7 @@ class MemoryTx:
         return self._account
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        """Return what the job's account has left plus `freed`. A simulated job has no shared budget."""
+        """Return the amount that the job's account has left, plus `freed`. A simulated job has no shared budget."""
         return Allowance(self._account.left + freed)
 
     def put_trial(

@@ -40,7 +40,7 @@ class Markets:
 
     @property
     def rate(self) -> Rate:
-        """The rate of the most expensive offer. The job's decisions use it."""
+        """The rate of the most expensive offer. The job's decisions estimate costs with it."""
         rates = [offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus) for offer in self.offers]
         return max(rates, key=lambda rate: rate.price)
 

@@ -1,4 +1,4 @@
-"""Tuning over recorded learning curves: a table of configurations with the metric and seconds of each step.
+"""Tune over recorded learning curves: a table of configurations with the metric and the seconds of each step.
 
 Budgets over a table are counted in trainings: 1 is the mean cost of training one row to its last step. A proposal that is not in the
 table is replaced by the nearest unused row, in the unit cube of the search space.

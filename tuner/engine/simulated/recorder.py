@@ -16,8 +16,8 @@ from tuner.store.codec import encode
 class BestCurve:
     """The best reported value against the money that the whole job had spent by then, without idle time.
 
-    Pass `recorded` to the run as a watcher, and pass the run to `follow` at once, because the curve also counts money that is spent but
-    not posted yet.
+    Pass the method `recorded` to the run as a watcher. Pass the run to `follow` at once, because the curve
+    also counts money that is spent but not posted to the ledger yet.
     """
 
     points: list[tuple[Money, float]] = field(default_factory=list)

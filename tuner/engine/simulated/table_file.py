@@ -67,7 +67,7 @@ def _arrays(path: Path) -> Arrays:
         ) from error
     except (
         Exception
-    ) as error:  # the readers of zip and npy raise a dozen kinds for what is cut off or strange
+    ) as error:  # the zip and npy readers raise a dozen kinds of errors for truncated or invalid files
         raise _Wrong(
             f"is no whole .npz archive without pickled objects ({error}): copy it again, or write it with "
             "numpy.savez and plain numbers"
@@ -81,7 +81,7 @@ def _array(found: "np.lib.npyio.NpzFile[Any]", name: str) -> npt.NDArray[Any]:
         raise _Wrong(f"{name} has {size} bytes: at most {MAX_BYTES} are read")
     try:
         return np.asarray(found[name])
-    except Exception as error:  # as above
+    except Exception as error:  # the readers raise many kinds of errors, as above
         raise _Wrong(
             f"{name} is cut off, or has pickled objects ({error}): copy the file again, or write plain numbers"
         ) from error

@@ -29,7 +29,8 @@ METRIC = "metric"
 SLICE_STEPS = 8
 HEARTBEAT_STEPS = 4
 HEARTBEAT_MIN_NS = NS
-# A trial's placement is checked at each heartbeat. A real worker sends one per second. A move tolerates this longer interval.
+# A trial's placement is checked at each heartbeat. A real worker sends one per second. Moves between markets
+# tolerate this longer interval.
 HEARTBEAT_MAX_NS = 60 * NS
 HEARTBEAT_IN_TIME_NS = 10 * NS
 SAVE_EVERY_NS = 30 * NS
@@ -42,7 +43,7 @@ STALL_PART = 10
 class Spot:
     """The spot machines and checkpoints of a simulated job."""
 
-    trace: Trace | None = None  #: When machines are available. None means that they are never taken.
+    trace: Trace | None = None  #: When machines are available. None means that they are never taken away.
     start_ns: int = 0  #: Where in the trace to start.
     notice_ns: int | None = None  #: How long before a preemption the notice comes. None means no notice.
     market: Market = "spot"

@@ -7,7 +7,7 @@ Three CSV formats are supported. They are distinguished by their columns. Each m
 - lifetimes: `log, slot, created_at, ended_at` of each machine.
 
 The fraction of workers that are up equals the number of available nodes divided by the trace's largest number, rounded down to whole
-workers. The workers with the highest index go first. When a trace ends, it starts again.
+workers. The workers with the highest index are taken away first. When a trace ends, it starts again.
 """
 
 import csv

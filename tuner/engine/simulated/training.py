@@ -1,4 +1,4 @@
-"""The training of simulated workers and the overheads around it."""
+"""The port through which simulated workers train, and the overheads of their attempts."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -7,7 +7,7 @@ from tuner.domain.space import Config
 
 
 class Training(Protocol):
-    """The duration and metric of each step of a configuration. Pure."""
+    """Return the duration and the metric of each step of a configuration. Implementations must be pure functions."""
 
     def step_ns(self, config: Config, step: int) -> int: ...
 

@@ -29,7 +29,7 @@ class SimulatedAttempt:
     metric: str
     max_step: int | None
     saves: Saves | None = None  # decides when to save in the background; None means never
-    warming_ns: int = 0  # additional setup on a cold worker
+    warming_ns: int = 0  # additional setup time on a cold worker, one that has not run an attempt yet
     heartbeat_ns: int = HEARTBEAT_NS
     kind: CostKind = "setup"  # the kind of the time that passes now
     since_ns: int = 0  # when that kind began
@@ -41,9 +41,9 @@ class SimulatedAttempt:
     saved: int = 0  # the newest durable step
     over: bool = False
     waiting: bool = False  # whether it waits for the driver
-    need_ns: int = 0  # the lease that the next step needs in addition
+    need_ns: int = 0  # by how much the lease is too short for the next step
     parking: bool = False  # whether the driver ordered a pause
-    leaving: bool = False  # whether the worker has a notice
+    leaving: bool = False  # whether the worker has a preemption notice
     recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     generation: int = 0  # rises when scheduled calls of the training become invalid
     pending: list[StepReport] = field(default_factory=list)
@@ -85,7 +85,7 @@ class SimulatedAttempt:
         self._end("stopped")
 
     def leave(self, left_ns: int) -> None:
-        """Handle a notice that the worker will be taken away in `left_ns` nanoseconds.
+        """Handle a preemption notice: the worker will be taken away in `left_ns` nanoseconds.
 
         Like a real worker, it predicts the duration of the current step from recent steps, to decide whether to finish and save
         it.
@@ -189,7 +189,7 @@ class SimulatedAttempt:
             self._step_on()
 
     def _copied(self) -> None:
-        """Continue after the child copied the state to save, for which training was stalled."""
+        """Continue training after the stall in which the child copied the state to save."""
         if self.leaving or self.parking:
             self._next_step()
         else:
@@ -265,7 +265,9 @@ class SimulatedAttempt:
     def _beat_ns(self) -> int:
         """Return the time until the next heartbeat.
 
-        The driver renews a lease after half of it is used. A heartbeat every second would do, but costs more to simulate.
+        The next heartbeat comes after 5/8 of the rest of the lease, within the bounds `HEARTBEAT_NS` and
+        `heartbeat_ns`, because the driver renews a lease after half of it is used. A heartbeat every second
+        would work too, but takes longer to simulate.
         """
         soon_ns = (self.lease_ns - self._used_ns()) * 5 // 8
         return min(self.heartbeat_ns, max(HEARTBEAT_NS, soon_ns))

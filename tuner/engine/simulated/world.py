@@ -157,7 +157,7 @@ class SimulatedRun:
         raise RuntimeError(f"the job did not end in {turns_max} turns")
 
     def top_up(self, budget: Budget) -> None:
-        """Set a higher budget for a job that ended or is paused, and resume it."""
+        """Set a higher budget for an ended or paused job, and resume it."""
         self.budget = budget
         with self.journal.transaction() as tx:
             tx.set_limit(budget)
@@ -197,7 +197,9 @@ class SimulatedRun:
     # Trials that wait for a machine
 
     def look_later(self) -> None:
-        """Schedule a check in `look_ns` whether waiting trials should move to another market, if there are several markets."""
+        """If there are several markets, schedule a check in `look_ns` of whether waiting trials should move
+        to another one.
+        """
         several = self.markets is not None and self.markets.are_several
         if several and not self._looks and self.fleet.is_wanted:
             self._looks, loop = True, self.loop
@@ -250,7 +252,7 @@ class SimulatedRun:
         return ns
 
     def hear(self, attempt: SimulatedAttempt, progress: Progress) -> None:
-        """Deliver a worker's message after its transit time, and draw the faults that happen with it."""
+        """Deliver a worker's message after its transit time, and draw the random faults for this message."""
         loop, now = self.loop, self.clock.elapsed_ns()
         attempt.line_ns = max(attempt.line_ns, now + self.transit_ns())
         self.clock.after(attempt.line_ns - now, lambda: self._arrive(loop, progress))
@@ -269,7 +271,10 @@ class SimulatedRun:
             self.fleet.place()
 
     def answer(self, progress: Progress) -> None:
-        """Deliver a result for an attempt that has no worker. It comes from the driver's own side, so it cannot be lost."""
+        """Deliver the final result of an attempt that has no worker.
+
+        It does not cross the network, so it cannot be lost.
+        """
         loop = self.loop
         self.clock.after(MESSAGE_NS, lambda: self._arrive(loop, progress))
 
