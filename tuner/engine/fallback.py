@@ -1,7 +1,7 @@
-"""Spot machines with fallback to on-demand ones, for all trials of a job.
+"""Placement on spot machines with fallback to on-demand ones, for all trials of a job.
 
-It applies `tuner.tuning.placement` to each trial, with what is known about the cluster. A trial falls back to an
-on-demand machine
+It applies the rules of `tuner.tuning.placement` to each trial, with the machines that the cluster has or may
+start. A trial falls back to an on-demand machine
 
 - once it has waited for spot for as long as the job's patience allows,
 - at once if it would otherwise not reach its target before the wall clock ends,

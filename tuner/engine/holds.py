@@ -267,13 +267,13 @@ class Treasury:
         purse.cut(purse.settled.total_ns + place.rate.affords_ns(purse.held))
 
     def close(self, tx: JournalTx, purse: Purse, *, lost_ns: int, at: Instant) -> None:
-        """Post the rest of the attempt's cost and release what it did not use.
+        """Post the rest of the attempt's cost and release the unused rest of its hold.
 
         Args:
             tx: The transaction.
             purse: The attempt's money.
-            lost_ns: How much of the training counts as lost. Training that is already posted is moved from `train` to
-                `lost`.
+            lost_ns: The part of the training time that counts as lost, in nanoseconds. Training that is
+                already posted is moved from `train` to `lost`.
             at: The time of the entries.
         """
         added = purse.meter.minus(purse.settled)

@@ -42,10 +42,11 @@ class JournalTx(Protocol):
         """
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        """Post what was used, by kind, and release the rest. Settling a settled hold again changes nothing.
+        """Settle a hold: post the used part, by kind, and release the rest. Settling a settled hold again
+        changes nothing.
 
         Raises:
-            ValueError: More was used than was held.
+            ValueError: The used part exceeds the hold.
         """
 
     def correct(
@@ -84,7 +85,7 @@ class JournalTx(Protocol):
         """Return cost and duration (ns) of the trial's report of this step, or None if it has no such report."""
 
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
-        """Return what was posted for the attempt so far, by kind, including corrections."""
+        """Return the cost that was posted for the attempt so far, by kind, including corrections."""
 
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
         """Create or replace the checkpoint."""
@@ -121,7 +122,7 @@ class JournalTx(Protocol):
         """Set the limit of the account and the budget of the job.
 
         Raises:
-            Conflict, BudgetRefused: The limit is below what is posted and held.
+            Conflict, BudgetRefused: The limit is below the sum of the posted and held amounts.
         """
 
 

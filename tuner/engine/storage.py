@@ -164,7 +164,7 @@ class Storage:
         self._fs.rm_file(self.path(PROBES, name))
 
     def _check_size(self, target: str, given: int) -> None:
-        """Raise OSError if the stored file does not have the size of what was written."""
+        """Raise OSError if the stored file does not have the size of the written data."""
         stored = int(self._fs.info(target)["size"])
         if stored != given:
             raise OSError(f"{target} has {stored} bytes, of {given} that were written")
@@ -194,7 +194,7 @@ class Storage:
 
 
 def is_corrupt(error: Exception) -> bool:
-    """Return whether a storage client reports that the content it received is not what was stored.
+    """Return whether a storage client reports that the content it received differs from the stored content.
 
     This is botocore's FlexibleChecksumError or gcsfs's ChecksumError. They are recognized by name, because neither
     library need be installed.

@@ -1,4 +1,4 @@
-"""A notice for a machine, in the same form for all sources."""
+"""The notice of a coming event for a machine, such as a preemption, in the same form for all sources."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ class Notice:
 
     source: Source
     kind: Kind
-    id: str  #: Stays the same while the notice is current, so that a repeated notice is recognised.
+    id: str  #: The id stays the same while the notice is current, so that a repeated notice is recognised.
     deadline: (
         Instant | None
-    )  #: When it happens, by this machine's clock. None if unknown. Clouds may act earlier.
-    text: str  #: For people.
+    )  #: When the event happens, by this machine's clock. None if unknown. Clouds may act earlier.
+    text: str  #: A description for people.
 
     @property
     def ends_node(self) -> bool:

@@ -147,8 +147,8 @@ class LocalHead:
         return state if state is not None and state.lives() else None
 
     def is_for_a_cluster(self) -> bool:
-        """Return whether the head was started for a local cluster that runs now. The caller must not end such
-        a head, because the cluster's process does.
+        """Return whether the head was started for a local cluster that runs now. The process of that cluster
+        ends such a head, so the service must not.
         """
         kept = self._cluster.read()
         return kept is not None and bool(kept.own_head)

@@ -106,7 +106,10 @@ class Launch:
 
 
 def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> list[str]:
-    """Return the command for `ray start`. It keeps running, and ends what it started when it is ended."""
+    """Return the command for `ray start`.
+
+    The command keeps running. When it is ended, it ends the processes that it started.
+    """
     values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
     return ray_command("start", *_FLAGS, *flags, *values)
 

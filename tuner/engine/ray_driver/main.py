@@ -361,7 +361,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         gate.refuse(why, died_at=died_at)
         return 0
     with post.database.read() as db:
-        row = jobs.get(db, post.job)  # a pause may have been requested meanwhile
+        row = jobs.get(db, post.job)  # a pause may have been requested during the self-test
         row = replace(row, concurrency=quotas.get(db, row.project).width(row.concurrency))
     find, places = finder(settings, row), _places(row, machines)
     loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=find, places=places)

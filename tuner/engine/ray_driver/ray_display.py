@@ -91,7 +91,10 @@ class RayDisplay:
         self._runs[actor] = (trial, attempt)
 
     def turn(self, now: float) -> None:
-        """Take a snapshot of what the workers do, at most every two seconds. Called by the driver's thread."""
+        """Take a snapshot of the workers' current work, at most every two seconds.
+
+        Call this in the driver's thread only.
+        """
         if now < self._next:
             return
         self._next = now + WORKERS_EVERY_S

@@ -147,7 +147,7 @@ class SimulatedAttempt:
     def _lease_ended(self, generation: int, rest_ns: int, act: Callable[[], None]) -> None:
         if self.over or generation != self.generation:
             return
-        if self.lease_ns > self._used_ns():  # the lease was extended meanwhile
+        if self.lease_ns > self._used_ns():  # the lease was extended after this call was scheduled
             self._later(rest_ns, act)
             return
         self._end("paused", Trouble("lease", "", "the lease ended before the step did"))

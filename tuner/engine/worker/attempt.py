@@ -77,8 +77,8 @@ class Attempt:
     stepped_at: int = 0  # when the current step began, on the monotonic clock; 0 before the first step
     saves: Saves = field(init=False)
     notice: Notice | None = None  # the preemption notice of the machine
-    told_leaving: bool = False  # whether the last result said that the machine has a notice
-    told_waiting: bool = False  # whether the last result said that the child waits for the driver
+    told_leaving: bool = False  # whether the last result reported the machine's preemption notice
+    told_waiting: bool = False  # whether the last result reported that the child waits for the driver
     scores: dict[int, float] = field(default_factory=dict)
     spared: frozenset[int] = (
         frozenset()
@@ -151,7 +151,7 @@ class Attempt:
             self.stepped_at = message.at
 
     def reported(self, message: ReportMessage) -> None:
-        """Note a report. The child waits for the reply before it trains on.
+        """Note a report of the child, which waits for the reply before it trains again.
 
         Raises:
             InvalidMessage: The step is not the next one, or the previous report has no reply yet.
@@ -251,7 +251,8 @@ class Attempt:
         """Note that the child wrote a checkpoint, which the publisher will store.
 
         Raises:
-            InvalidMessage: The child cannot have that checkpoint, or announces checkpoints faster than they are stored.
+            InvalidMessage: The child cannot have a checkpoint of that step, or it announces checkpoints
+                faster than they are stored.
         """
         check_saved_step(message.step, last_step=self.step)
         if self.unpublished >= MAX_UNPUBLISHED:

@@ -118,7 +118,7 @@ def wait_status(changed: threading.Condition, told: Callable[[], object], server
 
     Args:
         changed: The supervisor's lock and condition.
-        told: Returns a true value once the wait may end.
+        told: Returns a true value once the wait may end, because the status is known.
         server: The fork server of the child.
     """
     until = time.monotonic() + STATUS_S

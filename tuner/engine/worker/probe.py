@@ -49,7 +49,7 @@ def describe(entry: str, package: str = "") -> dict[str, Any]:
 
 
 def _takes_no_config(entry: str, found: Any) -> str | None:
-    """Return what is wrong with a function that cannot be called with a configuration, or None."""
+    """Return why a function cannot be called with a configuration, or None if it can."""
     if inspect.isclass(found):
         return None
     try:

@@ -77,7 +77,10 @@ class Saves:
         return max(STALL_PART * max(LEAST_NS, (self.saving or GUESS).stall_ns), self.durable_ns) <= step_ns
 
     def answered(self, at: int, *, save: bool) -> None:
-        """Note that a reply was sent at `at` and the next step begins. `save` is whether the reply orders a save."""
+        """Note that the reply to a report was sent at `at` and the next step begins.
+
+        `save` is whether the reply orders a save.
+        """
         self._stalled_ns = 0
         if save:
             self.ordered_at, self._trained_ns, self._ordered = at, 0, True
