@@ -1,11 +1,14 @@
-"""Shared budgets in SQL. A hold counts in every shared budget above its job, or is refused, in the transaction that places it.
+"""Shared budgets in SQL: limits on the spend of all jobs with certain tags.
+
+When a hold (money reserved for a job's work) is placed, the same transaction counts it in every shared budget above the
+job. If one of them does not have enough left, the hold is refused.
 
 Each shared budget has an account for each of its periods, with the same bound as a job's account as a CHECK on the row.
-Money counts in the period in which it was held.
+Money counts in the period in which its hold was placed.
 
 Locks: a transaction that reads or changes these accounts first locks all budgets of the project, ordered by name
 (`guarded`). A transaction that changes the budgets themselves locks the whole table (`shut_out`), so that no hold is
-placed without counting in a budget that is being created.
+placed meanwhile: it would be missing from a budget that is being created.
 """
 
 from collections.abc import Sequence
@@ -66,7 +69,7 @@ def get(db: Connection, project: str, name: str) -> Kept:
 
 
 def guarded(db: Connection, project: str) -> list[AboveBudget]:
-    """Lock and return all shared budgets of the project. Until the transaction ends nobody else counts anything in them."""
+    """Lock and return all shared budgets of the project. Until this transaction ends, no other transaction can lock them."""
     query = select(budgets.c.spec).where(budgets.c.project == project).order_by(budgets.c.name)
     return [decode(spec) for spec in db.execute(query.with_for_update()).scalars()]
 
@@ -86,14 +89,14 @@ def tags_of(db: Connection, job: str) -> dict[str, str]:
 
 
 def standing(db: Connection, project: str, budget: AboveBudget, at: Instant) -> Standing:
-    """Return the period that contains `at`, even if nothing was held in it yet."""
+    """Return the budget's account for the period that contains `at`. If it has none yet, return an empty account."""
     began_at, ends_at = budget.span(at)
     row = db.execute(select(budget_accounts).where(period(project, budget.name, began_at))).first()
     return Standing(began_at, ends_at, Account(budget.limit)) if row is None else _standing(row)
 
 
 def periods(db: Connection, project: str, name: str, *, since: Instant) -> list[Standing]:
-    """Return the periods in which something was held and that end after `since`, oldest first. There are at most PERIODS_MAX."""
+    """Return the newest PERIODS_MAX periods that have an account and end after `since`, oldest first."""
     a = budget_accounts.c
     mine = (a.project == project) & (a.name == name) & (a.ends_at.is_(None) | (a.ends_at > since))
     rows = db.execute(select(budget_accounts).where(mine).order_by(a.began_at.desc()).limit(PERIODS_MAX))
@@ -113,12 +116,14 @@ def _standing(row: Row[Any]) -> Standing:
 def allowance(
     db: Connection, project: str, job: str, at: Instant, own: Cost, *, freeing: str = "", freed: Cost = FREE
 ) -> Allowance:
-    """Return how much of `own` the shared budgets above the job leave.
+    """Return how much the job may still hold: the least of `own` and what each shared budget above the job has left.
+
+    The result names the shared budget that is the limit, for dollars and for GPU time.
 
     Args:
         own: What the job's own budget has left. It already includes `freed`.
-        freeing: The hold that is settled before the allowance is used.
-        freed: What that hold gives back.
+        freeing: Id of a hold that will be settled before the allowance is used. Empty if there is none.
+        freed: What settling that hold gives back.
     """
     found = Allowance(own)
     above = guarded(db, project)
@@ -135,7 +140,7 @@ def allowance(
 
 
 def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:
-    """Return True if the hold counts in this period of the budget."""
+    """Return True if the hold was counted in the account of this budget period."""
     b = budget_holds.c
     mine = (b.hold == hold) & (b.name == name) & (b.began_at == began_at)
     return db.execute(select(b.hold).where(mine)).first() is not None
@@ -171,9 +176,9 @@ def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Ins
 
 
 def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) -> None:
-    """Subtract the hold from, and add what was spent to, each shared-budget account that the hold counts in.
+    """Update each shared-budget account in which the hold counts: subtract `held` from it and add `spent`.
 
-    Before reading the hold, the caller must lock the project's shared budgets (`guarded`).
+    The caller must lock the project's shared budgets with `guarded` before it reads the hold's row.
     """
     b = budget_holds.c
     query = select(b.name, b.began_at).where(b.hold == hold).order_by(b.name)
@@ -210,7 +215,7 @@ def _add(
     posted: Cost = FREE,
     bounded: bool = False,
 ) -> bool:
-    """Add to an account. Return False, with nothing changed, if `bounded` is set and the amount does not fit."""
+    """Add the amounts to an account. If `bounded` is set and its limit would be exceeded, change nothing and return False."""
     a, mine = budget_accounts.c, period(project, *where)
     if bounded:
         mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd

@@ -1,4 +1,4 @@
-"""Create, change and remove shared budgets, and recount them from holds and entries."""
+"""Create, change and remove shared budgets, and recalculate their accounts from holds and ledger entries."""
 
 from collections.abc import Mapping
 
@@ -16,12 +16,12 @@ from tuner.store.tables import entries, holds, job_tags, jobs
 
 
 def put(db: Connection, project: str, new: AboveBudget, *, secret: str, at: Instant) -> None:
-    """Create or replace the shared budget, and recount all shared budgets of the project for their current periods.
+    """Create or replace the shared budget, and recalculate the current accounts of all shared budgets of the project.
 
     Call `above.shut_out` first in the same transaction, so that no hold is placed meanwhile.
 
     Raises:
-        Conflict: Jobs have already spent and held more than one of the budgets allows.
+        Conflict: The jobs under one of the budgets have already spent and held more than its limit in this period.
     """
     b = budgets.c
     mine = (b.project == project) & (b.name == new.name)
@@ -41,7 +41,7 @@ def put(db: Connection, project: str, new: AboveBudget, *, secret: str, at: Inst
 def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
     """Remove the shared budget.
 
-    The caller has called `above.shut_out`.
+    Call `above.shut_out` first in the same transaction.
 
     Raises:
         NotFound: There is no such budget.
@@ -64,10 +64,12 @@ def _forget(db: Connection, project: str, name: str) -> None:
 
 
 def recount(db: Connection, project: str, at: Instant) -> None:
-    """Count again what jobs have spent and held in the current period of each shared budget, by the tags that jobs have now.
+    """Recalculate the current account of each shared budget from what its jobs have spent and held in the period.
+
+    The current tags of the jobs decide which budgets they count in.
 
     Raises:
-        Conflict: That is more than a budget allows.
+        Conflict: The sum for one of the budgets exceeds its limit.
     """
     counted = covered(db, project)
     for one in above.kept(db, project):
@@ -75,7 +77,7 @@ def recount(db: Connection, project: str, at: Instant) -> None:
 
 
 def covered(db: Connection, project: str) -> dict[str, set[str]]:
-    """Return the jobs that count in each shared budget, by the tags that they have now."""
+    """Return the ids of the jobs under each shared budget, by budget name, as their current tags decide."""
     present = [one.budget for one in above.kept(db, project)]
     if not present:
         return {}
@@ -122,7 +124,7 @@ def _sum(costs: Mapping[str, Cost], mine: set[str]) -> Cost:
 
 
 def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) -> dict[str, Cost]:
-    """Return what was posted, by job, of holds that were placed in this period."""
+    """Return the cost that was posted, by job, from holds that were placed in this period."""
     e, h = entries.c, holds.c
     same = (e.job == h.job) & (e.trial == h.trial) & (e.attempt == h.attempt) & (e.slice == h.slice)
     query = (
@@ -149,9 +151,9 @@ def _open_holds(
 
 
 def violations(db: Connection, project: str, at: Instant) -> list[str]:
-    """Return the differences between the current accounts and the ledger, by the tags that jobs have now.
+    """Return one line for each shared budget whose current account exceeds its limit or differs from the ledger.
 
-    It recounts in a nested transaction, which is rolled back.
+    To find differences, recalculate the accounts in a nested transaction and roll it back.
     """
     before = {
         one.budget.name: above.standing(db, project, one.budget, at).account

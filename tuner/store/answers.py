@@ -84,7 +84,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What changed in a job after an event: new reports, and the changed trials in their current state."""
+    """The changes of a job after an event: new reports, and the changed trials in their current state."""
 
     seq: int  #: The newest event that is included.
     reports: list[Reached]
@@ -164,7 +164,7 @@ def _all_trials(mode: Mode) -> Select[Any]:
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
-    """Return the spend per market and price, where the price is that of a trial's share of a machine."""
+    """Return the spend for each market and price. The price is per trial: that of its share of a machine."""
     found = db.execute(_spent_by_market(), {"of": job})
     return [(market, Price(price), Money(int(usd))) for market, price, usd in found]
 
@@ -181,7 +181,7 @@ def _spent_by_market() -> Select[Any]:
 
 
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
-    """Return the sums of posts and corrections, by trial and kind."""
+    """Return what each trial was billed, by trial and kind of cost: the sums of its `post` and `correct` ledger entries."""
     found: dict[str, dict[CostKind, Cost]] = {}
     for name, kind, usd, gpu_ms in db.execute(_bill_by_trial(), {"of": job}):
         found.setdefault(name, {})[kind] = Cost(Money(int(usd)), int(gpu_ms))
@@ -227,7 +227,7 @@ def told_after(
         limit: About how many reports to return at most. All reports of one event are returned together.
     """
     r = reports.c
-    # The newest event is read first. On a database where later reads see newer commits, those are left for the next call.
+    # Read the newest event's number first. If a later query sees newer commits, as on PostgreSQL, `last` leaves them for the next call.
     last = until
     if last is None:
         last = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
@@ -285,8 +285,8 @@ def _trial_rows(costs: Any, mode: Mode, *, one: bool = False) -> Select[Any]:
 def _best(mode: Mode) -> ColumnElement[float | None]:
     """Return a subquery of the best metric that a trial reported, correlated with the row of `trials`."""
     r = reports.c
-    # Adding 0.0 keeps SQLite from using the index on `value`, in which it would search the job's reports for one of this trial.
-    # For 10,000 trials with 27 reports each, a page took 52 s that way, instead of 0.07 s.
+    # Adding 0.0 keeps SQLite from using the index on (job, value): it would walk through the reports of the whole job
+    # until it finds one of this trial. With 10,000 trials of 27 reports each, a page then took 52 s instead of 0.07 s.
     value = r.value + 0.0
     best = func.max(value) if mode == "max" else func.min(value)
     return select(best).where(r.job == trials.c.job, r.trial == trials.c.trial).scalar_subquery()
@@ -334,7 +334,7 @@ def _trial(row: Row[Any]) -> TrialRow:
 
 
 def last_reports(db: Connection, job: str) -> Iterator[Row[Any]]:
-    """Return each trial's last report, which has the steps it reached and their cost."""
+    """Return the report with the highest step of each trial. It has the trial's progress and the cost of reaching it."""
     r = reports.c
     last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
     return iter(

@@ -1,4 +1,4 @@
-"""The audit log: who changed what. Each change adds its entry in its own transaction."""
+"""The audit log: who changed what. The entry is added in the same transaction as the change that it records."""
 
 import json
 from collections.abc import Mapping

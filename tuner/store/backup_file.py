@@ -1,4 +1,4 @@
-"""The backup file: a zip of the database's copy and of its description, which a digest seals.
+"""The backup file: a zip archive with a copy of the database and a description of it. A digest protects the description.
 
 `unzip` extracts the copy without tuner: a SQLite database, or a dump for pg_restore.
 """
@@ -38,7 +38,7 @@ class About:
 
 
 def pack(copy: Path, about: About, to: Path) -> None:
-    """Write the backup file. It is synced to disk when this returns."""
+    """Write the backup file `to`, which must not exist yet, and sync it to disk."""
     handle = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     # A dump of pg_dump is already compressed.
     how = zipfile.ZIP_DEFLATED if about.kind == "sqlite" else zipfile.ZIP_STORED
@@ -104,7 +104,10 @@ def _about(data: bytes) -> About:
 
 
 def _is_possible(about: About) -> bool:
-    """Return True if the description has values of the right types. Someone who alters a backup can also update its seal."""
+    """Return True if the description's values have the right types and ranges.
+
+    The seal does not guarantee that, because somebody who alters a backup can also recompute its seal.
+    """
     words = (about.tuner, about.revision, about.kind, about.sha256)
     counts = (about.taken_at, about.jobs, about.size_bytes)
     return all(type(one) is str for one in words) and all(
@@ -123,7 +126,7 @@ def _private(path: Path) -> IO[bytes]:
 def _copied(source: IO[bytes], target: IO[bytes], size_max: int) -> tuple[str, int]:
     """Copy to `target`, and return the SHA-256 and the size of the copy.
 
-    It stops at most one block after `size_max`, because a small zip file can unpack to one that fills the disk.
+    Copying stops at most one block after `size_max` bytes, because a small zip file can unpack to a file that fills the disk.
     """
     seen, size = hashlib.sha256(), 0
     while size <= size_max and (block := source.read(BLOCK)):

@@ -1,4 +1,4 @@
-"""Which report of a job is best within limits on its cost, read from the job's front."""
+"""Find the report of a job with the best metric within cost limits, in the job's front (`tuner.store.front`)."""
 
 import json
 import math
@@ -32,7 +32,7 @@ class Limits:
         )
 
     def given(self) -> dict[str, int]:
-        """Return the limits that are set, by column of the front."""
+        """Return the limits that are set, by their column in the `front` table."""
         usd = None if self.usd is None else self.usd.micro_usd
         each = {"usd": usd, "gpu_ms": self.gpu_ms, "duration_ns": self.duration_ns}
         return {name: most for name, most in each.items() if most is not None}
@@ -82,7 +82,10 @@ _PLACES, _AT_PLACES = _places(), _at_places()
 
 
 def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
-    """Return the best report within the limits. Of equal metrics the cheapest wins, then the fastest, then the first."""
+    """Return the report with the best metric within the limits, or None if there is none.
+
+    Among equal metrics the cheapest in dollars wins, then the one with the shortest training, the least GPU time, and the earliest.
+    """
     given = limits.given()
     return _first(
         db, job, _best_within(tuple(given)), **{f"most_{name}": most for name, most in given.items()}
@@ -98,12 +101,12 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
 
 
 def next_better(db: Connection, job: str, mode: Mode, than: float) -> Reached | None:
-    """Return the cheapest point of the front with a better metric than `than`."""
+    """Return the cheapest report of the front whose metric is better than `than`, or None if there is none."""
     return _first(db, job, _NEXT_BETTER, below=loss_of(mode, than))
 
 
 def cheapest(db: Connection, job: str) -> Reached | None:
-    """Return the cheapest point of the front."""
+    """Return the cheapest report of the front, or None if the front is empty."""
     return _first(db, job, _CHEAPEST)
 
 

@@ -21,25 +21,25 @@ LONGEST_NS = 3600 * NS
 class Wait:
     """A paused job that waits for a shared budget.
 
-    In the period in which the job was paused it is not tried again before `not_before`. Each try waits longer than the
-    one before, because the job may need much more than the little that is left.
+    Until the budget's next period begins, the job is not resumed before `not_before`. Each time it is resumed and paused
+    again, the next wait is longer, because the job may need much more than the little that the budget has left.
     """
 
     job: str
     project: str
     name: str
     began_at: Instant  #: Start of the budget period in which the job was paused.
-    #: What the budget had left when the job was paused. It may be more than when the hold was refused, because the job
-    #: saved its trials in between.
+    #: What the budget had left when the job was paused. This may be more than when a hold was refused: the job then saved
+    #: its trials, and their unused holds were released.
     left: Cost
     not_before: Instant
     tries: int  #: How often the job was resumed and paused again in this period.
 
     def is_over(self, now: above.Standing, at: Instant) -> bool:
-        """Return True if a new period has begun, or the job may be tried again.
+        """Return True if the job may be resumed.
 
-        It may be tried from `not_before` on, if the budget has more left than when the job was paused, or has some of
-        every unit left.
+        It may as soon as a new budget period has begun. Before that it may from `not_before` on, if the budget has more
+        dollars or GPU time left than when the job was paused, or has some of both left.
         """
         if now.began_at != self.began_at:
             return True
@@ -74,8 +74,9 @@ def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None
 
 
 def claim(db: Connection, wait: Wait) -> bool:
-    """Lock the job's waiting record, before the job is resumed. Return False if the record was removed or changed since it was
-    read.
+    """Lock the row of `wait` until the transaction ends. Call it before resuming the job.
+
+    Return False if the row was removed or changed since `wait` was read.
     """
     w = budget_waits.c
     same = (w.job == wait.job) & (w.name == wait.name) & (w.began_at == wait.began_at)
@@ -84,7 +85,7 @@ def claim(db: Connection, wait: Wait) -> bool:
 
 
 def hurry(db: Connection, project: str, name: str) -> None:
-    """Let the jobs that wait for this shared budget be tried at once, because the budget was changed."""
+    """Make the jobs that wait for this shared budget due at once. Call it when the budget was changed."""
     w = budget_waits.c
     mine = (w.project == project) & (w.name == name)
     db.execute(update(budget_waits).where(mine).values(not_before=0, tries=0))
@@ -103,12 +104,12 @@ def _standing(db: Connection, project: str, name: str, at: Instant) -> above.Sta
 
 
 def projects(db: Connection) -> list[str]:
-    """Return the projects in which a job waits."""
+    """Return the projects with at least one job that waits for a shared budget."""
     return list(db.execute(select(budget_waits.c.project).distinct()).scalars())
 
 
 def waiting(db: Connection, project: str) -> list[Wait]:
-    """Return the project's waits whose jobs are still paused."""
+    """Return the project's jobs that wait for a shared budget and are still paused."""
     w = budget_waits.c
     query = select(budget_waits).join(jobs, jobs.c.id == w.job)
     rows = db.execute(query.where(w.project == project, jobs.c.state == "paused").order_by(w.job))
@@ -127,9 +128,9 @@ def waiting(db: Connection, project: str) -> list[Wait]:
 
 
 def over(db: Connection, project: str, at: Instant) -> list[Wait]:
-    """Return the waits whose jobs can be resumed.
+    """Return the project's waiting jobs that can be resumed now.
 
-    A budget that was removed, or is no longer above the job, does not hold the job back.
+    A job can also be resumed if the budget that it waits for was removed or no longer covers it.
     """
     waits = waiting(db, project)
     budgets = {one.budget.name: one.budget for one in above.kept(db, project)} if waits else {}

@@ -1,4 +1,4 @@
-"""What the cluster's machines cost by hour, type and price, and how much of that while nothing ran on them.
+"""The time of the cluster's machines by hour, type, market and price: how long they were alive, and how long nothing ran on them.
 
 Observed machine time is stored in whole milliseconds, so that money is rounded only once, when it is read.
 """
@@ -29,7 +29,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Time of the machines of one type, market and price."""
+    """The summed time of the machines of one type, market and price."""
 
     kind: Kind
     price: Price
@@ -47,7 +47,7 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """For how long the cluster was observed, and the time of machines whose price is unknown."""
+    """How long the cluster was observed, and the summed time of machines whose price is unknown."""
 
     watched_ns: int
     unpriced_ns: int
@@ -76,7 +76,11 @@ def begin(db: Connection, project: str, at: Instant) -> None:
 
 
 def advance(db: Connection, project: str, seen: Clock, now: Instant) -> bool:
-    """Move the clock to `now`. Return True if the caller may count the time since `seen`, because nobody else counted it."""
+    """Move the project's clock from `seen.until` to `now`.
+
+    Return True if the caller must now count the machine time in between. Return False if another process has moved the
+    clock since `seen` was read, and so counts that time.
+    """
     c = cluster_clock.c
     mine = (c.project == project) & (c.until == seen.until)
     return db.execute(update(cluster_clock).where(mine).values(until=now)).rowcount == 1
@@ -140,9 +144,9 @@ def idle_cost(times: Iterable[Time]) -> dict[Kind, Money]:
 
 
 def busy(db: Connection) -> Busy:
-    """Return where attempts of all projects are running, including restore self-tests, for which no machine is recorded.
+    """Return where attempts of all projects are running. Restore self-tests are included, with an unknown machine.
 
-    It reads through indexes, because it runs every few seconds.
+    The queries use indexes, because this runs every few seconds.
     """
     a, h, j = attempts.c, holds.c, jobs.c
     under_way = a.end.is_(None) & a.landed_at.is_not(None)
@@ -160,9 +164,10 @@ def _within(table: Table, project: str, since: Instant, until: Instant) -> Colum
 
 
 def _add(db: Connection, table: Table, key: Mapping[str, object], more: Mapping[str, int]) -> None:
-    """Add to the row of this key, or insert it.
+    """Add the numbers to the row with this key, or insert the row.
 
-    No other process does so at the same time, because `advance` has locked the row of the project's clock.
+    Call `advance` first in the same transaction. It locks the project's clock, so that no other process adds at the same
+    time.
     """
     mine = [table.c[name] == value for name, value in key.items()]
     plus = {name: table.c[name] + value for name, value in more.items()}

@@ -1,4 +1,4 @@
-"""Tables of what the cluster's machines cost, whether or not a job uses them."""
+"""Tables of the time and price of the cluster's machines, including machines that no job uses."""
 
 from sqlalchemy import BigInteger, Column, String, Table
 

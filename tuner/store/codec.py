@@ -1,4 +1,4 @@
-"""Encode domain values as versioned JSON, which is how rows store them, and decode them."""
+"""Encode domain values as versioned JSON for the database's text columns, and decode them."""
 
 import dataclasses
 import json
@@ -72,7 +72,10 @@ def _to_json(value: object) -> object:
 
 
 def _fields(value: "DataclassInstance") -> dict[str, object]:
-    """Return the fields as JSON. A new field that is None is left out, so that older releases can read the rest."""
+    """Return the dataclass's fields as JSON values.
+
+    A field that is marked as new is left out if it is None, so that older releases, which do not know it, can read the row.
+    """
     given = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
     kept = {field: one for field, one in given.items() if one is not None or "new" not in field.metadata}
     return {field.name: _to_json(one) for field, one in kept.items()}

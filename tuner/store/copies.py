@@ -19,7 +19,7 @@ from tuner.store.tables import leadership as terms
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """What the database contains that is to be replaced by a copy."""
+    """The relevant contents of a database that is about to be replaced by a copy."""
 
     accounts: dict[str, Account] = field(default_factory=dict)  #: The account of each job.
     empty: bool = True  #: Whether it has neither jobs nor shared budgets.
@@ -36,7 +36,7 @@ def kind_of(database: Database) -> Kind:
 
 
 def take(database: Database, to: Path) -> None:
-    """Copy the database to the new file `to`, while others write to it.
+    """Copy the database to the new file `to`. Other processes may write to the database meanwhile.
 
     Raises:
         BadFile: The database is damaged.
@@ -52,7 +52,7 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
     """Replace everything in the database by the copy, in one transaction. On PostgreSQL this also fences earlier drivers.
 
     Returns:
-        The copy of the former file if that was damaged. Otherwise None.
+        Path of a copy of the SQLite file that was replaced, if that file was damaged. Otherwise None.
 
     Raises:
         Unavailable: The copy cannot be loaded, and nothing has changed.

@@ -1,6 +1,6 @@
-"""Numbers of trials, steps and attempts by kind, over all jobs or some of them.
+"""Numbers of trials by state, of steps, and of ended attempts by outcome, over all jobs or over some of them.
 
-A caller that counts repeatedly counts all jobs once, and after that only the jobs that changed.
+A caller that needs current numbers calls `of_all` once, and after that `of_jobs` for the jobs that have changed.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ def _count_ends(db: Connection, page: list[str], found: dict[str, tuple[Counts, 
 
 
 def begun(db: Connection) -> list[str]:
-    """Return the jobs that have started and not ended."""
+    """Return the ids of the jobs that have started and are running or paused."""
     j = jobs.c
     query = select(j.id).where(j.state.in_(("running", "paused")), j.started_at.is_not(None))
     return list(db.execute(query).scalars())

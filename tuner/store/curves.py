@@ -36,7 +36,7 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trial with the part of its reports that matters, ascending by step.
+    """A trial with the reports that show its progress, ascending by step.
 
     A report with a metric is included if it is the trial's first or last, is better than all before it, or is the first
     at or after a rung.
@@ -50,7 +50,7 @@ class Trained:
 
 
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
-    """Return the improvements in the order of their reports. `spent` never decreases."""
+    """Return the reports that improved the job's best metric, in the order of their events. Their `spent` never decreases."""
     r, e = reports.c, events.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     before = best.over(order_by=(r.seq, r.step), rows=(None, -1))
@@ -79,7 +79,7 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
 def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[Trained]:
     """Yield every trial that has reported a metric.
 
-    The reports are read page by page, because with a rollback journal nobody can commit during a read.
+    The reports are read page by page, because with SQLite's rollback journal nobody can commit during a read.
     """
     e, t = entries.c, trials.c
     setups = (
@@ -103,7 +103,7 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
 
 
 def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
-    """Return a query for the reports of these trials that belong in `Trained`, ordered by trial and step."""
+    """Return a query for the reports of these trials that belong in `Trained.curve`, ordered by trial and step."""
     r = reports.c
     of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
     best = func.max(r.value) if mode == "max" else func.min(r.value)
@@ -133,7 +133,7 @@ def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The reports of a trial up to an event, as parallel lists in ascending order of steps."""
+    """The reports of a trial up to a given event of the job, as parallel lists in ascending order of steps."""
 
     steps: list[int]
     values: list[float | None]
@@ -159,9 +159,10 @@ _VERSION = _version()
 
 
 def version(db: Connection, job: str, project: str) -> tuple[str, tuple[int, ...]]:
-    """Return the job's state, and numbers of which at least one changes with every recorded change of the job.
+    """Return the job's state, followed by the number of its newest event and the amounts of its account.
 
-    It is one short query, because many callers poll it.
+    The result changes with every event, and with every change of the job's state or account, so that a caller that polls
+    can compare it with the previous one. It is one short query, because many callers poll.
 
     Raises:
         NotFound: There is no such job in the project.
@@ -186,7 +187,7 @@ _COURSES = _courses()
 
 
 def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
-    """Return the courses of all trials that had reported by event `until`."""
+    """Return the reports up to event `until`, by trial. A trial without a report by then is left out."""
     found: dict[str, Course] = {}
     for trial, step, value, usd, body in db.execute(_COURSES, {"of": job, "until": until}):
         course = found.get(trial)
@@ -235,5 +236,5 @@ def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, 
 
 
 def _number(value: Any) -> float | None:
-    """Return a reported value if it is a number that a chart can show."""
+    """Return the reported value as a float, or None if it is not a number. True and False do not count as numbers."""
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)

@@ -1,7 +1,7 @@
 """The database: one engine, read and write transactions, and schema migrations.
 
-SQLite is used with a rollback journal, because the API and the driver of each job write to it from separate processes.
-SQLite's write-ahead log can be corrupted by that before version 3.51.3
+SQLite is used with a rollback journal instead of a write-ahead log. The API and the driver of each job write from
+separate processes, which can corrupt the write-ahead log of SQLite versions before 3.51.3
 (docs/decisions/0001-sqlite-rollback-journal.md).
 """
 
@@ -27,18 +27,19 @@ from tuner.store.sqlite_locks import BUSY_TIMEOUT_S, Turns, insist
 if TYPE_CHECKING:
     from alembic.config import Config
 
-# All connections stay open. A new one reads the schema before its first query, and on PostgreSQL also starts a server process.
+# All connections stay open, because a new one is slow: it reads the schema before its first query, and on PostgreSQL it also starts a
+# server process.
 CONNECTIONS = 15
-# Number of the PostgreSQL advisory lock that is held while the schema changes. Any number works that nothing else in this database
-# uses.
+# Number of the PostgreSQL advisory lock that a migration takes. The number is arbitrary, but nothing else in the database may use it.
 MIGRATING = 7_205_759_403
-# A migration that waits for a table blocks everyone who needs the table after it. If the migration and a driver wait for each other,
-# PostgreSQL detects the deadlock after a second. So the migration gives up its wait earlier, pauses, and tries again.
+# A migration that waits for a table lock blocks every later user of that table. If the migration and a driver wait for each other,
+# PostgreSQL detects the deadlock after a second, and may end the driver's transaction. So the migration gives up after LOCKED_OUT_MS,
+# pauses for GIVES_WAY_S, and tries again, up to TRIES times.
 LOCKED_OUT_MS, GIVES_WAY_S, TRIES = 500, 0.5, 60
-# PostgreSQL's codes for a refused statement: the server is a standby, or the user lacks the permission.
+# PostgreSQL's error codes for a refused write: the server is a read-only standby, or the user lacks the permission.
 READ_ONLY, NOT_PERMITTED = "25006", "42501"
-# Connection settings that detect within about 20 s that the server's machine is gone or unreachable, because it then sends no error.
-# Settings in the URL take precedence.
+# Connection settings with which a lost or unreachable server is detected within about 20 s. Without them a connection would wait for
+# minutes, because such a server sends no error. Settings in the URL take precedence.
 GONE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -47,7 +48,7 @@ GONE = {
     "tcp_user_timeout": 20_000,  # ms
 }
 ASK_AGAIN_S = 0.2
-# A deferred SQLite transaction takes its read lock at its first query, so this one is sent at once.
+# A deferred SQLite transaction takes its read lock only at its first query, so this query is sent right after BEGIN.
 LOOK = "SELECT 1 FROM sqlite_master LIMIT 1"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -58,9 +59,9 @@ class Database:
     Every write transaction takes the write lock when it begins, so that none fails half-way because of another writer.
 
     Args:
-        failpoint: Where the process is to end, for tests. See `tuner.store.failpoints`.
-        patience_s: How long a transaction waits before it begins if the server does not answer, for example during a
-            restart.
+        failpoint: For tests: the point at which this process exits (`tuner.store.failpoints`). Empty for none.
+        patience_s: How long to keep trying to connect at the beginning of a transaction if the server does not answer,
+            for example because it restarts.
 
     Raises:
         ValueError: The URL is not usable, or there is no such failpoint. The text names the setting.
@@ -95,7 +96,7 @@ class Database:
         """Open a write transaction. It commits at the end of the block; an exception rolls all of it back.
 
         Args:
-            name: The failpoint of this transaction, from `tuner.store.failpoints`.
+            name: The name of this transaction in `tuner.store.failpoints`, at whose commit a test can end the process.
 
         Raises:
             Unavailable: The database does not answer, refuses the write, or is damaged.
@@ -115,10 +116,10 @@ class Database:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let the writers of this process wait for each other, if the database is SQLite.
+        """If the database is SQLite, wait until no other thread of this process writes.
 
-        SQLite allows one writer at a time, and a waiting writer only polls, so others may pass it for seconds. After
-        `BUSY_TIMEOUT_S` the writer proceeds anyway, because SQLite's own lock is what guarantees exclusion.
+        SQLite allows one writer at a time. A waiting writer only polls for the lock, so other writers could get it first for
+        seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway: SQLite's own lock still keeps writers apart.
         """
         mine = self.is_sqlite and self._one_writes.acquire(timeout=BUSY_TIMEOUT_S)
         try:
@@ -137,7 +138,7 @@ class Database:
         return nullcontext() if self._turns is None else self._turns.reading()
 
     def _connected(self) -> Connection:
-        """Return a connection that works. Retrying is safe, because nothing has been done on it yet."""
+        """Open a connection, retrying for `patience_s`. Retrying is safe, because no statement was sent yet."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
@@ -150,8 +151,8 @@ class Database:
     def migrate(self) -> None:
         """Bring the schema up to date. Nothing is written if it already is.
 
-        It is safe if several processes start at once: one migrates, and the others find it done. It is also safe while
-        drivers run: the migration gives way to them, and tries again for a while.
+        Several processes may call this at the same time: one migrates, and the others then find the schema up to date.
+        Drivers may run meanwhile: if the migration cannot lock a table soon, it lets them go first and tries again.
 
         Raises:
             Unavailable: The database is newer than this code, or its tables stay locked.
@@ -179,7 +180,7 @@ class Database:
         Data that the older schema has no place for is lost.
 
         Raises:
-            Unavailable: The database is newer than this code, or others are using it.
+            Unavailable: The database is newer than this code, or other transactions keep its tables locked.
         """
         from alembic import command
 
@@ -187,7 +188,11 @@ class Database:
             command.downgrade(self._migrating(connection), to)
 
     def _migrating(self, connection: Connection) -> "Config":
-        """Block other migrations until the transaction ends, and return Alembic's configuration."""
+        """Return Alembic's configuration, after blocking other migrations until the transaction ends.
+
+        Raises:
+            Unavailable: The database is newer than this code.
+        """
         from alembic.config import Config
 
         if not self.is_sqlite:
@@ -252,7 +257,7 @@ def older_revisions(revision: str | None) -> list[str]:
 
 
 def knows_revision(revision: str | None) -> bool:
-    """Return True if this code can work on a database at this revision after migrating it."""
+    """Return True if this code can use a database at this revision, possibly after migrating it. None means an empty database."""
     return revision is None or revision in revisions.known(MIGRATIONS)
 
 
@@ -264,7 +269,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _is_locked(error: Unavailable) -> bool:
-    """Return True if another transaction held a table for too long: lock_not_available or deadlock_detected."""
+    """Return True if a lock could not be taken: PostgreSQL's lock_not_available or deadlock_detected."""
     cause = error.__cause__
     return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
 

@@ -1,4 +1,4 @@
-"""The outbox of webhook messages: each message is recorded once, and sent until it is accepted or given up."""
+"""The outbox of webhook messages. Each message is recorded once, and sent again until it is accepted or given up."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -41,14 +41,14 @@ def exists(db: Connection, delivery: str) -> bool:
 
 
 def projects_due(db: Connection, at: Instant) -> list[str]:
-    """Return the projects with deliveries that are due."""
+    """Return the projects with pending deliveries whose next try is due."""
     d = deliveries.c
     query = select(d.project).where(d.state == "pending", d.next_at <= at).distinct()
     return list(db.execute(query.order_by(d.project)).scalars())
 
 
 def due(db: Connection, project: str, at: Instant, *, limit: int) -> list[Delivery]:
-    """Return a project's deliveries that are due, the longest due first."""
+    """Return up to `limit` of a project's pending deliveries whose next try is due, the earliest due time first."""
     d = deliveries.c
     query = select(deliveries).where(d.project == project, d.state == "pending", d.next_at <= at)
     return [_delivery(row) for row in db.execute(query.order_by(d.next_at, d.id).limit(limit))]
@@ -62,9 +62,9 @@ def of_budget(db: Connection, project: str, name: str, *, limit: int) -> list[De
 
 
 def claim(db: Connection, one: Delivery, *, next_at: Instant) -> bool:
-    """Claim the delivery before sending it: count a try, and put off the next one.
+    """Claim the delivery before sending it: count one more try, and set the time of the next one.
 
-    Return False if another process has claimed or ended it.
+    Return False if another process has claimed or ended the delivery since it was read.
     """
     d = deliveries.c
     same = (d.id == one.id) & (d.state == "pending") & (d.tries == one.tries)

@@ -1,4 +1,4 @@
-"""What advice for a job is based on: its attempts with their measured usage, and its learning curves at some steps."""
+"""Queries for the advice about a job: its attempts with their measured usage and cost, and its metrics at given steps."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -19,7 +19,10 @@ from tuner.store.tables import attempt_usage, attempts, entries, reports, self_t
 def attempts_of(
     db: Connection, job: str, names: Collection[str]
 ) -> Iterator[tuple[AttemptRow, Usage | None]]:
-    """Yield every attempt of these trials with its measured usage, by trial and number. The usage is None if none was measured."""
+    """Yield every attempt of these trials with its measured usage, ordered by trial and attempt.
+
+    The usage is None if nothing was measured.
+    """
     for row in db.execute(_attempts(), {"of": job, "trials": list(names)}):
         found = dict(row._mapping)
         facts = found["used_facts"]
@@ -50,7 +53,7 @@ def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
 def values_at(
     db: Connection, job: str, names: Collection[str], steps: Collection[int]
 ) -> Iterator[tuple[str, int, float | None, Money]]:
-    """Yield trial, step, metric and cost up to that step, for these trials' reports of these steps."""
+    """Yield (trial, step, metric, dollars spent up to the step) for each report of these trials at these steps."""
     r = reports.c
     query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.trial.in_(names), r.step.in_(steps))
     for trial, step, value, usd in db.execute(query.order_by(r.trial, r.step)):
@@ -58,9 +61,9 @@ def values_at(
 
 
 def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] | None:
-    """Return whether the trainable passed its newest restore self-test, and the reason if not.
+    """Return the newest restore self-test of the trainable: whether it passed, and if not, why.
 
-    Return None if it was never tested.
+    Return None if the trainable was never tested.
     """
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == trainable)
@@ -69,7 +72,7 @@ def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] 
 
 
 def bills(db: Connection, job: str, names: Collection[str]) -> dict[tuple[str, int], dict[CostKind, Money]]:
-    """Return the sums of posts and corrections of these trials' attempts, by kind."""
+    """Return what each attempt of these trials was billed, by kind of cost. Keys are (trial, attempt)."""
     e = entries.c
     query = (
         select(e.trial, e.attempt, e.kind, func.sum(e.usd))

@@ -1,7 +1,7 @@
-"""Named points just before and just after the commit of each write transaction, where a process can be made to exit as if killed.
+"""Failpoints: named points just before and just after the commit of each write transaction.
 
-A test ends the process there and checks that nothing was lost or done twice (docs/failpoints.md). Without
-TUNER_FAILPOINT nothing happens at these points.
+A test makes a process exit at such a point as if it were killed, and then checks that nothing was lost or done twice
+(docs/failpoints.md). Unless TUNER_FAILPOINT is set, nothing happens at these points.
 """
 
 import difflib
@@ -63,7 +63,7 @@ FAILPOINTS: Mapping[str, str] = {
 
 
 class Failpoint:
-    """Where this process is to exit: before or after the commit of this name, at its `number`th passing. Thread-safe."""
+    """The point at which this process exits: the `number`th time that it is just before or after the named commit. Thread-safe."""
 
     def __init__(self, name: str, side: str, number: int = 1) -> None:
         self._where, self._left = (name, side), number
@@ -71,7 +71,7 @@ class Failpoint:
 
     @classmethod
     def parse(cls, text: str) -> "Failpoint":
-        """Parse `NAME:before` or `NAME:after`, with `:3` appended for the third passing.
+        """Parse `NAME:before` or `NAME:after`. An appended `:3` means the third time that the process reaches this point.
 
         Raises:
             ValueError: The text has another form, or there is no such failpoint. The error names the setting and the
@@ -93,7 +93,7 @@ class Failpoint:
         return cls(name, side, int(number or 1))
 
     def reached(self, name: str, side: str) -> None:
-        """Exit at once, without flushing or cleaning up, if this is the point and the passing at which to exit."""
+        """Record that the process is at this point. If it is time to exit, exit at once, without flushing or cleaning up."""
         if (name, side) != self._where:
             return
         with self._lock:

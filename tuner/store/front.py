@@ -1,9 +1,9 @@
-"""The front of a job, from which the best report within limits on its cost is answered.
+"""The front of a job: an index of its reports, used to find the best report within cost limits.
 
-The front is the set of the job's reports that no other report equals or beats in metric, dollars, GPU time and duration
-at once (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). For all limits, the best report within them is on the
-front. It is an index: it derives from the reports alone, is written in the transaction of each report, and is read
-instead of the reports, because of a million reports only some hundreds are on it.
+A report is on the front unless another report is at least as good in metric, dollars, GPU time and duration all at once
+(the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front.
+Queries read the front instead of all reports, because only some hundreds of a million reports are on it. It is derived
+from the reports alone, and updated in the transaction that records each report.
 """
 
 from sqlalchemy import Connection, delete, insert, select
@@ -14,7 +14,10 @@ from tuner.store.tables import front
 
 
 def note(db: Connection, job: str, project: str, mode: Mode, report: ReportRow, *, seq: int) -> None:
-    """Add a report with a metric to the front, in the order of the job's events. Of equal reports the first stays."""
+    """Add the report to the front unless a report there is at least as good, and remove the reports that it beats.
+
+    The report must have a metric. Call this in the order of the job's events: of equal reports, the first stays.
+    """
     assert report.value is not None
     f, loss = front.c, loss_of(mode, report.value)
     usd, gpu_ms, duration_ns = report.cost.usd.micro_usd, report.cost.gpu_ms, report.duration_ns
@@ -29,5 +32,5 @@ def note(db: Connection, job: str, project: str, mode: Mode, report: ReportRow, 
 
 
 def loss_of(mode: Mode, value: float) -> float:
-    """Return the metric as a loss, of which lower is better."""
+    """Return the metric as a loss, for which lower is better."""
     return -value if mode == "max" else value

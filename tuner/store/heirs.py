@@ -17,11 +17,12 @@ from tuner.store.tables import checkpoints, events, jobs, reports, trials
 
 
 def heritages(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[Heritage]:
-    """Return up to `limit` trials that the job may continue, from its source jobs whose code has this digest, best score first.
+    """Return up to `limit` trials of earlier jobs that the job may continue, best score first.
 
-    Each comes with its newest checkpoint that has a reported metric and was reported before the source's cut-off. Failed
-    trials, and trials outside the job's search space, are left out. If several trials have the same configuration, only the
-    best is kept. Equal scores are ordered by source, as the job lists them, and then by trial number.
+    Only source jobs whose trainable's code has the digest `code` are considered. Each trial is returned with its newest
+    checkpoint whose step has a metric that was reported by the source's cut-off event (`Mark.until_seq`). Its score is
+    that metric. Failed trials, and trials outside the job's search space, are left out. If several trials have the same
+    configuration, only the best is kept. Equal scores are ordered by source, as the job lists them, and then by trial number.
     """
     found: list[tuple[float, Mark, Row[Any]]] = []
     for mark in marks(db, job):
@@ -34,9 +35,10 @@ def heritages(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int)
 
 
 def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
-    """Return the newest checkpoint that counts of each trial whose configuration lies in the job's search space.
+    """Return a row for each trial of the source that the job may continue: its newest usable checkpoint, with the metric there.
 
-    Each row has the metric at the checkpoint. Failed trials are left out.
+    A checkpoint is usable if its step has a metric that was reported by the cut-off event `mark.until_seq`. Failed
+    trials, and trials whose configuration lies outside the job's search space, are left out.
     """
     r, c, t = reports.c, checkpoints.c, trials.c
     counts = (c.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)

@@ -1,4 +1,7 @@
-"""Trials of earlier jobs for a warm start: how far each source job's record counts, and what it contains up to there."""
+"""Trials of earlier jobs for a warm start.
+
+A mark records, for each source job, the last event that the new job considers. The queries return what was reported up to it.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,15 +25,15 @@ Curve = tuple[tuple[int, float, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far the record of a source job counts for a warm start."""
+    """The cut-off in the events of a source job: later ones are ignored in the warm start."""
 
     source: str
-    until_seq: int  #: The last event of `source` that counts.
+    until_seq: int  #: The last event of `source` that is considered.
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A trial's last report with a metric, and whether the trial failed, as far as its job's record counts."""
+    """A trial's last report with a metric up to its job's cut-off event, and whether the trial had failed by then."""
 
     mark: Mark
     trial: str
@@ -41,9 +44,10 @@ class _End:
 
 
 def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
-    """Record that each source's record counts up to its current newest event.
+    """Record the current newest event of each source job as its cut-off.
 
-    Later events are not seen, so that the job's decisions are the same however often its driver starts.
+    Later events of a source are ignored. Otherwise a driver of the job that starts again could see other trials than the
+    first one, and decide differently.
     """
     e = events.c
     for number, source in enumerate(sources):
@@ -62,11 +66,12 @@ def marks(db: Connection, job: str) -> list[Mark]:
 def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX_TRIALS) -> list[PastTrial]:
     """Return the trials that the job learns from, ordered by source as the job names them, then by number.
 
-    Every call returns the same list. The reports are read page by page, because with a rollback journal nobody can
-    commit during a read. Records that count do not change between the pages.
+    Every call returns the same list. The reports are read page by page, because with SQLite's rollback journal nobody can
+    commit during a read. Reports up to the cut-off events do not change between the pages.
 
     Args:
-        limit: How many trials to return at most: the best half, and the most trained of the others.
+        limit: How many trials to return at most. If there are more, the better half by score is kept, and for the rest those
+            with the most steps.
     """
     with database.read() as db:
         counted = marks(db, job)
@@ -83,7 +88,7 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
 
 
 def _ends(database: Database, mark: Mark, space: Space, objective: Objective) -> Iterator[_End]:
-    """Yield the ends of the trials whose configuration lies in `space`, by number."""
+    """Yield the last report of each trial whose configuration can be transferred to `space`, by trial number."""
     r, t = reports.c, trials.c
     counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
     last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()

@@ -18,7 +18,7 @@ from tuner.store.tables import accounts, events, launches
 class JobStanding:
     """A job's account, launch and newest event.
 
-    Standings compare by identity. The same record gives the same object as long as it is cached.
+    Instances compare by identity. Reading an unchanged row again returns the same object while it is cached.
     """
 
     account: Account
@@ -46,7 +46,7 @@ def of_jobs(db: Connection, names: Collection[str]) -> dict[str, JobStanding]:
 
 @lru_cache(maxsize=4096)
 def _standing(values: tuple[Any, ...]) -> JobStanding:
-    """Return the standing of a row, from a cache if the same row was read before: pages are requested repeatedly."""
+    """Convert a row. Equal rows are converted once and cached, because the same pages are requested again and again."""
     told = dict(zip(_COLUMNS, values, strict=True))
     launch = None if told["epoch"] is None else Launch(told["job"], **{name: told[name] for name in _NAMES})
     return JobStanding(account_of(SimpleNamespace(**told)), launch, told["newest"] or 0)

@@ -31,7 +31,7 @@ _TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=Tr
 class JobRow:
     """A job as the database has it.
 
-    Rows compare by identity. The same record gives the same object as long as it is cached.
+    Instances compare by identity. Reading an unchanged row again returns the same object while it is cached.
     """
 
     id: str
@@ -74,7 +74,9 @@ class NewJob:
     concurrency: int
     at: Instant
     key: str | None = None  #: The request's Idempotency-Key. A repeat of the request finds the same job.
-    body_sha256: str = ""  #: Tells a repeat of the request from another request with the same key.
+    body_sha256: str = (
+        ""  #: Digest of the request's body. Distinguishes a repeat from another request with the same key.
+    )
     others: tuple[Offer, ...] = ()
     priority: int = 0
     detail: str = ""
@@ -228,12 +230,13 @@ def change_alone(db: Connection, job: str) -> None:
 
     Call it before reading the job's row.
     """
-    # An advisory lock, not a lock on the job's row: the driver locks the account's row first and the job's row after it.
+    # An advisory lock instead of a lock on the job's row. The driver locks the account's row first and the job's row after
+    # it, so a request that locked the job's row first could deadlock with the driver.
     _lock(db, job)
 
 
 def _lock(db: Connection, what: str) -> None:
-    """Take a lock until the transaction ends. SQLite needs none, because it runs one writing transaction at a time."""
+    """Take the lock named `what` until the transaction ends. SQLite needs none: it runs one write transaction at a time."""
     if db.dialect.name == "postgresql":
         db.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(what, 0))))
 
@@ -287,7 +290,7 @@ def control(db: Connection, job: str) -> Control:
 def move(
     db: Connection, job: str, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = ""
 ) -> None:
-    """Change the job's state and add up the time that it was running.
+    """Change the job's state. When the job stops running, add the time since it started to its running time.
 
     A job that a user cancelled while it was pausing becomes cancelled.
 
@@ -379,9 +382,9 @@ def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
 
 @lru_cache(maxsize=2048)
 def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobRow:
-    """Return the row as a `JobRow`, from a cache if the same row was read before.
+    """Convert a row to a `JobRow`. Equal rows are converted once and cached.
 
-    The same pages are requested again and again, and building their rows takes most of the time of such a request.
+    The same pages are requested again and again, and converting their rows takes most of the time of such a request.
     """
     found: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
     del found["name"], found["trainable"]

@@ -1,4 +1,4 @@
-"""The journal of a job in SQL: implements `tuner.engine.journal.Journal` with one database transaction per turn of the run loop."""
+"""The journal of a job in SQL. Implements `tuner.engine.journal.Journal`, with one transaction per turn of the run loop."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -31,10 +31,10 @@ LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
 
 class SqlJournal:
-    """The journal of one job, used by one thread of the driver with launch `epoch`.
+    """The journal of one job, for the driver that was started as launch `epoch`. Use it from one thread only.
 
-    Every transaction raises Fenced once the job has a newer launch, or this one has ended. The driver must keep
-    `budget_version` at the version of the budget that it last read.
+    A transaction raises Fenced if the job has a newer launch, or this launch has ended. Whenever the driver reads the
+    job's budget, it must set `budget_version` to the version that it read.
     """
 
     def __init__(self, database: Database, job: str, project: str, epoch: int, now: Instant) -> None:
@@ -56,7 +56,10 @@ class SqlJournal:
         self._seq = tx.seq
 
     def events(self) -> Iterator[Event]:
-        """Yield all events, read page by page. With a rollback journal nobody can commit during a read."""
+        """Yield all events of the job in order.
+
+        They are read page by page, because with SQLite's rollback journal nobody can commit during a read.
+        """
         e, last = events.c, 0
         page = select(e.seq, e.body).where(e.job == self._job).order_by(e.seq).limit(EVENTS_PAGE)
         while True:
@@ -275,9 +278,9 @@ class SqlTx:
         again_at: Instant | None = None,
         waits_for: str = "",
     ) -> None:
-        """Move the job to another state. If it is no longer running, end its launch: this driver can write nothing more.
+        """Move the job to another state. Unless that is `running`, end this launch, so that this driver can write nothing more.
 
-        Order a new launch if the job is to run again:
+        Order a new launch in each of these cases:
 
         - A user resumed it while it was pausing.
         - It stopped because of a limit, its budget has changed since the driver last read it, and no user has asked to
@@ -309,14 +312,14 @@ class SqlTx:
 
 
 def landed(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
-    """Return when each attempt that has not ended got its machine. None means that it still waits for one."""
+    """Return when each attempt that has not ended got its machine, by (trial, attempt). None if it still waits for one."""
     a = attempts.c
     query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))
     return {(trial, attempt): at for trial, attempt, at in db.execute(query)}
 
 
 def end_open(db: Connection, job: str, at: Instant) -> None:
-    """End the open attempts and live trials of a job whose driver is dead and gets no successor."""
+    """End the open attempts as lost, and stop the running and pending trials, of a job that will have no driver any more."""
     a, t, why = attempts.c, trials.c, DRIVER_ENDED
     open_ones = (a.job == job) & a.ended_at.is_(None)
     for trial, attempt in db.execute(select(a.trial, a.attempt).where(open_ones)).all():

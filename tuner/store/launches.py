@@ -1,6 +1,6 @@
-"""Which driver works on a job: launches with an epoch that only increases.
+"""Launches: the starts of a job's driver. Each has a higher epoch than the one before.
 
-A driver with an older epoch can write nothing any more.
+Only the driver of the newest launch may write. A transaction of an older one is refused (`check`).
 """
 
 from dataclasses import dataclass, fields
@@ -28,7 +28,7 @@ class Launch:
     submitted_at: Instant | None
     heartbeat_at: Instant | None
     quick_deaths: int  #: Number of drivers in a row that died before they recorded a report.
-    not_before: Instant  #: The launch is put off until then.
+    not_before: Instant  #: The launch is not submitted before this time. 0 if it is not put off.
     #: The versions that the driver runs. None if it has not reported them yet.
     tuner_version: str | None = None
     ray_version: str | None = None
@@ -47,14 +47,14 @@ class Launch:
     def is_due(self, now: Instant) -> bool:
         """Return True if the launch is wanted and not put off.
 
-        If `wanted_at` is in the future, the clock was set back since. Then `not_before` was set by the wrong clock and
-        is ignored.
+        If `wanted_at` is in the future, the clock has been set back since the launch was ordered. `not_before` then comes
+        from the wrong clock and is ignored.
         """
         return self.state == "wanted" and (self.not_before <= now or self.wanted_at > now)
 
 
 _FIELDS = [launches.c[field.name] for field in fields(Launch)]
-# The states are listed, because the index on `state` cannot answer "not ended".
+# The live states are listed, because the database cannot use the index on `state` for a condition "not ended".
 _LIVE = (
     select(*_FIELDS)
     .where(launches.c.state.in_(("wanted", "submitted", "running")))
@@ -66,7 +66,10 @@ _AT_HAND = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BE
 
 
 def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:
-    """Order a launch. One that is ordered or under way stays. One that has ended is ordered again with the next epoch."""
+    """Order a launch of the job's driver.
+
+    If a launch is already ordered or under way, change nothing. If the newest launch has ended, order one with the next epoch.
+    """
     row = db.execute(select(launches.c.state).where(launches.c.job == job)).first()
     if row is None:
         new = {"job": job, "project": project, "epoch": 1, "state": "wanted", "wanted_at": at}
@@ -77,9 +80,9 @@ def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int
 
 
 def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, quick_deaths: int) -> bool:
-    """Order the next epoch, because the driver of `launch` is dead.
+    """Order a launch with the next epoch. Call it when the driver of `launch` is dead.
 
-    Return False if another process has done so, or the launch has ended.
+    Return False if another process has ordered the next launch already, or `launch` has ended.
     """
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
     values: dict[str, object] = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at}
@@ -120,7 +123,7 @@ def say_versions(db: Connection, job: str, epoch: int, *, tuner: str, ray: str, 
 
 
 def check(db: Connection, job: str, epoch: int) -> None:
-    """Check that the driver of launch `epoch` is still the job's driver. That stays so until the transaction ends.
+    """Check that launch `epoch` is the job's newest and has not ended, and lock it until the transaction ends.
 
     Raises:
         Fenced: The launch has ended, or the job has a newer one.
@@ -142,13 +145,13 @@ def get(db: Connection, job: str) -> Launch | None:
 
 
 def live(db: Connection) -> list[Launch]:
-    """Return every launch that has not ended, in the order in which they were ordered."""
+    """Return every launch that has not ended, the longest ordered first."""
     return [Launch(*row) for row in db.execute(_LIVE)]
 
 
 def at_hand(db: Connection, now: Instant) -> list[Launch]:
-    """Return the live launches that are not put off, or whose jobs have begun.
+    """Return the launches that have not ended, without those of jobs that have no driver yet and are put off.
 
-    The others may be many, because they wait for their jobs' windows.
+    The launches that are left out can be many, because they wait for the time windows of their jobs.
     """
     return [Launch(*row) for row in db.execute(_AT_HAND, {"now": now})]

@@ -17,9 +17,9 @@ from tuner.domain.time import NS, Instant
 from tuner.store.database import Database
 from tuner.store.tables import leadership
 
-# PostgreSQL ends the session of a leader that is suspended in mid-write for this long. Until then its locks block everyone else.
+# If a leader is suspended in the middle of a write transaction, its locks block all others. PostgreSQL ends its session after this time.
 STOPPED_MS = 3000
-# No term is longer. If one seems to end later, it was begun before the clock was set back, and its holder no longer renews it.
+# The longest term. If one seems to last longer, the clock has been set back since its holder last renewed it, so it counts as over.
 LONGEST_NS = 60 * NS
 
 
@@ -39,7 +39,7 @@ class Term:
 def clock(db: Connection, own: Instant) -> Instant:
     """Return the time by which terms are measured: the database server's clock.
 
-    SQLite has none, so the process's own time is used. All processes that share the file are on one machine.
+    SQLite has no server, so the process's own time `own` is returned. All processes that share the file are on one machine.
     """
     if db.dialect.name != "postgresql":
         return own
@@ -48,7 +48,7 @@ def clock(db: Connection, own: Instant) -> Instant:
 
 
 def get(db: Connection, role: str) -> Term | None:
-    """Return the newest term of the role, even if it has expired, or None before the first."""
+    """Return the newest term of the role, even if it has expired. Return None if there was no term yet."""
     row = db.execute(select(leadership).where(leadership.c.role == role)).first()
     return None if row is None else Term(**row._mapping)
 
@@ -109,7 +109,7 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
 
 
 def check(db: Connection, term: Term) -> None:
-    """Check that the term is the current one. No other term begins until the transaction ends.
+    """Check that the term is the current one, and lock it: no other term can begin until the transaction ends.
 
     Raises:
         Fenced: Another term has begun.

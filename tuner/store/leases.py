@@ -1,4 +1,7 @@
-"""Named leases of services: work that only one of several services does at a time, until it gives the lease back or lets it expire."""
+"""Named leases for work that only one of several services may do at a time.
+
+A service does the work until it gives the lease back, or does not renew it in time.
+"""
 
 from sqlalchemy import Connection, delete, insert, update
 from sqlalchemy.exc import IntegrityError
@@ -8,8 +11,8 @@ from tuner.store.tables import leases
 
 
 def take(db: Connection, name: str, holder: str, *, now: Instant, until: Instant) -> bool:
-    """Take or renew the lease until `until`. Return True if the holder now has it."""
-    # A lease that seems to last longer than this was taken before the clock was set back.
+    """Take or renew the lease until `until`. Return False if another holder has it."""
+    # A lease that seems to last longer than this was taken before the clock was set back, and counts as expired.
     lease, longest = leases.c, 2 * (until - now)
     over = (lease.until <= now) | (lease.until > now + longest)
     free = (lease.name == name) & ((lease.holder == holder) | over)

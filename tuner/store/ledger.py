@@ -3,8 +3,8 @@
 Invariant: for every account, `posted + held <= limit` in every unit. It is enforced twice, by the conditional update in
 `place` and by a CHECK on the row. Entries are only added, never changed.
 
-Every function runs in the caller's transaction. Ids derive from job, trial, attempt and lease number (`slice`), so that
-repeating a call changes nothing.
+Every function runs in the caller's transaction. Ids of holds and entries derive from job, trial, attempt and lease number
+(`slice`), so that repeating a call changes nothing.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,7 +33,7 @@ from tuner.store import above
 from tuner.store.tables import accounts, entries, holds
 
 UNITS = ("usd", "gpu_ms")
-# How entries add up to an account: posted = entered, and held = put - taken.
+# Which types of entries add up to the amounts of an account: posted = entered, and held = put - taken.
 _PARTS: Mapping[str, tuple[EntryType, ...]] = {
     "entered": ("post", "correct"),
     "put": ("hold",),
@@ -66,19 +66,20 @@ def account(db: Connection, job: str) -> Account:
 
 
 def lock_account(db: Connection, project: str, job: str) -> Account:
-    """Lock and return the job's account. Until the transaction ends nobody else changes it, so a hold that fits is not refused.
+    """Lock and return the job's account. Until the transaction ends nobody else can change it, so a hold that fits now still will.
 
-    Shared budgets are locked before the account, in the order in which a hold is placed, so that two transactions never
-    wait for each other. SQLite runs one writing transaction at a time.
+    The shared budgets are locked before the account. Placing a hold locks them in the same order, so that two
+    transactions cannot deadlock. SQLite needs no locks, because it runs one write transaction at a time.
     """
     above.guarded(db, project)
     return account_of(db.execute(select(accounts).where(accounts.c.job == job).with_for_update()).one())
 
 
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
-    """Place the hold. Return False, with nothing changed, if it does not fit the job's budget or one of its shared budgets.
+    """Place the hold: reserve its cost in the job's account and in the shared budgets above the job.
 
-    A hold that already exists is not placed again, and the result is True.
+    Return False, with nothing changed, if the cost exceeds what the job's budget or one of the shared budgets has left.
+    If the hold was placed before, change nothing and return True.
     """
     if db.execute(select(holds.c.id).where(holds.c.id == hold.id)).first():
         return True
@@ -118,10 +119,10 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
 def settle(
     db: Connection, project: str, job: str, hold_id: str, used: Mapping[CostKind, Cost], at: Instant
 ) -> None:
-    """Post `used`, by kind, and release the rest of the hold. Settling a settled hold changes nothing.
+    """Settle the hold: post the costs `used` (by kind) as spend, and release the rest. A settled hold stays as it is.
 
     Raises:
-        ValueError: More was used than held.
+        ValueError: `used` adds up to more than the hold.
     """
     above.guarded(db, project)
     row = db.execute(select(holds).where(holds.c.id == hold_id)).one()
@@ -153,10 +154,10 @@ def settle(
 
 
 def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
-    """Post as `lost` a cost that was spent outside of these books, as far as the job's budget has room for it.
+    """Post as `lost` a cost that was spent without being recorded in this database, up to what the job's budget has left.
 
-    The shared budgets above the job count it too. If one of them has less room than the job's own budget, all of them
-    count only what fits, and the rest is posted to the job's account alone.
+    The cost is also posted to the shared budgets above the job. If one of them has less left than the job's own budget, only
+    that much is posted to all of them, and the rest is posted to the job's account alone.
     """
     own = where.cost.at_most(account(db, job).left)
     shared = above.allowance(db, project, job, where.placed_at, own).left
@@ -168,7 +169,7 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
 
 
 def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
-    """Post a cost to the job's account only. Shared budgets count by rows of `holds`, and this adds none."""
+    """Post a cost to the job's account only, without a row in `holds`, from which the shared budgets are calculated."""
     a, at = accounts.c, where.placed_at
     more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}
     more |= {"posted_gpu_ms": a.posted_gpu_ms + where.cost.gpu_ms}
@@ -181,7 +182,11 @@ def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None
 def correct(
     db: Connection, project: str, job: str, where: OpenHold, costs: Mapping[CostKind, Cost], at: Instant
 ) -> None:
-    """Move posted cost between kinds, under the id of `where`. A repeat changes nothing.
+    """Move posted cost between kinds, such as from `train` to `lost`. A correction with the same id changes nothing.
+
+    Args:
+        where: Gives the correction's id and its trial and attempt. It is not a hold: its cost is ignored.
+        costs: What to add to each kind. Negative amounts are taken away.
 
     Raises:
         ValueError: The costs do not add up to zero.
@@ -203,7 +208,7 @@ def open_holds(db: Connection, job: str) -> list[OpenHold]:
 def posted_by_kind(
     db: Connection, job: str, trial: str | None = None, attempt: int | None = None
 ) -> dict[CostKind, Cost]:
-    """Return the sums of posts and corrections of a job, a trial or an attempt, by kind."""
+    """Return the cost of a job, a trial or an attempt, by kind: the sums of its `post` and `correct` entries."""
     e = entries.c
     query = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.job == job, e.kind.is_not(None))
     if trial is not None:
@@ -234,7 +239,7 @@ def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> lis
 
 
 def violations(db: Connection) -> list[str]:
-    """Return every difference between the accounts and their entries and holds. The list is empty if the books are right."""
+    """Check every account against its entries and holds. Return one line for each fault, none if the books are right."""
     jobs = db.execute(select(accounts.c.job)).scalars().all()
     return [f"{job}: {fault}" for job in jobs for fault in faults(db, job)]
 
@@ -246,9 +251,9 @@ def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
 
 
 def _added_up() -> Select[Any]:
-    """Return a query of accounts with the sums of their entries and of their open holds.
+    """Return a query that selects accounts together with the sums of their entries and of their open holds.
 
-    It is one statement, so that all sums are of the same state of the books.
+    It is one statement, so that all sums are read from the same state of the database.
     """
     jobs: Any = bindparam("of", expanding=True)
     a, e, h = accounts.c, entries.c, holds.c
@@ -285,7 +290,7 @@ _ADDED_UP = _added_up()
 
 
 def faults(db: Connection, job: str) -> list[str]:
-    """Return what is wrong with a job's account, compared with the sums of its entries and its open holds."""
+    """Compare a job's account with its limit and with the sums of its entries and open holds. Return the faults as texts."""
     return faults_of(db, [job])[job]
 
 

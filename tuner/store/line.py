@@ -21,9 +21,9 @@ _OWNER = (jobs.c.project, job_tags.c.value)
 
 
 def waiting(db: Connection, now: Instant) -> list[Waiting]:
-    """Return the jobs that could be launched now: they have not had a driver yet, or have none any more.
+    """Return the jobs whose launch is ordered and due, and which have no driver.
 
-    Jobs whose driver died in mid-run are left out.
+    A job whose driver died while the job was running is left out, because it keeps its place in the cluster.
     """
     due = (launches.c.state == "wanted") & (launches.c.not_before <= now) & ~BEGUN
     query = (
@@ -39,15 +39,15 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
 
 
 def begun(db: Connection) -> set[str]:
-    """Return the jobs that have a driver, or lost one in mid-run. They keep their room in the cluster."""
+    """Return the jobs that are running. A job whose driver died counts as running, and keeps its place in the cluster."""
     return set(db.execute(select(jobs.c.id).where(BEGUN)).scalars())
 
 
 def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
-    """Return the windows of those of these jobs that have one.
+    """Return the time windows of these jobs, by job. A job without a window is left out.
 
-    Thousands of jobs may be checked at once when the service starts, and few have a window. The specs of the others are
-    not read.
+    Only the specs of jobs with a window are read. When the service starts, it may ask for thousands of jobs, of which few
+    have a window.
     """
     found: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):
@@ -58,9 +58,9 @@ def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
 
 
 def shares(db: Connection, now: Instant) -> dict[str, Share]:
-    """Return each owner's number of jobs with drivers, and the spend of those jobs and of jobs that ended within a day.
+    """Return each owner's number of jobs with a driver, and what those jobs and the jobs that ended in the last 24 hours spent.
 
-    A job whose driver died in mid-run counts as having one.
+    A job whose driver died while the job was running counts as a job with a driver.
     """
     found: dict[str, Share] = {}
     # Three queries, because with an OR over two tables PostgreSQL may scan all jobs for each row.

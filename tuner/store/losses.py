@@ -1,4 +1,4 @@
-"""How long a job's attempts had machines of a market, and how many of them lost one."""
+"""How long a job's attempts had machines of a market (spot or on-demand), and how these attempts ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from tuner.store.tables import attempts
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Figures of the attempts that had a machine. An attempt that still waits for one cannot lose it."""
+    """Figures of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
 
-    held_ns: int = 0  #: How long they had their machines.
-    #: Attempts by outcome. Those that ended with their driver are left out, because they say nothing about machines.
+    held_ns: int = 0  #: How long the attempts had their machines, summed.
+    #: Number of attempts by outcome. Attempts that ended because their driver did are left out: no machine was lost.
     ends: Mapping[str, int] = field(default_factory=dict)
 
 
