@@ -1,1 +1,1 @@
-"""What things are: frozen values and their rules. The standard library alone."""
+"""The domain: frozen values and the rules on them. It needs only the standard library."""

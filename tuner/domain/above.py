@@ -28,15 +28,19 @@ class Alert:
 class AboveBudget:
     """A shared budget.
 
-    A job counts in it if the job has all tags of `match`, or counts in a budget whose `parent` this is. At least one of `usd` and
-    `gpu_ms` is set.
+    It limits the jobs that have all tags of `match`, and the jobs under its child budgets (those that name it as `parent`). At
+    least one of `usd` and `gpu_ms` is set.
     """
 
     name: str
     usd: Money | None = None
     gpu_ms: int | None = None
-    match: Mapping[str, str] = field(default_factory=dict)  #: Empty if all jobs count.
-    period: Period | None = None  #: None if the budget never starts again.
+    match: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: Empty if the budget limits all jobs of the project.
+    period: Period | None = (
+        None  #: The spend is counted from zero in each period. None if it is counted in total.
+    )
     timezone: str = "UTC"
     parent: str | None = None
     alerts: tuple[Alert, ...] = ()
@@ -109,7 +113,7 @@ def name_fault(name: str) -> Fault | None:
 
 
 def parent_fault(budget: AboveBudget, known: Mapping[str, AboveBudget]) -> Fault | None:
-    """Return a fault if the parent does not exist, if the parents form a cycle, or if they are nested too deep."""
+    """Return a fault if the budget's parent does not exist, or if its parents form a cycle or are nested too deep."""
     if budget.parent is None:
         return None
     if budget.parent not in known and budget.parent != budget.name:

@@ -1,4 +1,4 @@
-"""The commands that a decision may return: a closed union."""
+"""The commands that `tuner.tuning.decide` may return: a closed union. The driver carries them out and answers with events."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tuner.domain.space import Config
 class Suggest:
     """Ask the sampler for the configuration of the next trial, because a worker is free.
 
-    Answer with `Suggested`, or with `Advised` if an existing trial should resume instead.
+    The answer is the event `Suggested`, or `Advised` if an existing trial should resume instead.
     """
 
     trial: str
@@ -18,7 +18,7 @@ class Suggest:
 
 @dataclass(frozen=True, slots=True)
 class Consult:
-    """Ask the model whether a trial that waits at a rung should continue. Answer with `Advised`."""
+    """Ask the sampler's model whether a trial that waits at a rung should continue. The answer is the event `Advised`."""
 
     trial: str
 
@@ -42,21 +42,21 @@ class Proceed:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Save a checkpoint at the next step boundary and end the attempt. Answer with `Parked`."""
+    """Pause the trial: save a checkpoint after the current step and end the attempt. The answer is the event `Parked`."""
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Save the model of the last step, which is done, and end the attempt. Answer with `Completed`."""
+    """Save the model of the trial's last step, which is finished, and end the attempt. The answer is the event `Completed`."""
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the attempt now without a checkpoint. Answer with `Stopped`."""
+    """End the attempt now without a checkpoint. The answer is the event `Stopped`."""
 
     trial: str
     reason: str

@@ -1,4 +1,4 @@
-"""Convert time to money: nanoseconds by kind, priced cumulatively so that all slices add up to the whole."""
+"""Convert an attempt's time by kind into costs, rounded so that the costs of its parts add up to the cost of the whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,10 +45,10 @@ class Meter:
 
 
 def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> dict[CostKind, Cost]:
-    """Return the cost of the `added` time by kind, after `elapsed_ns` of the same attempt were paid.
+    """Return the cost of the `added` nanoseconds, by kind. `elapsed_ns` is the attempt's time that was already paid for.
 
-    Each boundary between kinds is priced from the start of the attempt and rounded up. Therefore all slices of an attempt
-    together cost exactly as much as its whole time, and no slice has a negative cost.
+    Each part costs the price of the attempt's whole time up to its end, rounded up, minus that up to its start. Therefore
+    all parts together cost exactly as much as the whole time, and no part has a negative cost.
     """
     found: dict[CostKind, Cost] = {}
     for kind in KINDS:

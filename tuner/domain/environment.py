@@ -1,30 +1,32 @@
-"""The environment that an attempt trained in: what has to be equal for its training to repeat."""
+"""The environment of an attempt: the versions and settings that must be equal to repeat its training with the same result."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-#: Of each mapping that a worker sends, so many entries are kept, cut to so many characters.
+#: Limits on each mapping that a worker sends: the number of entries that are kept, and the length to which texts are cut.
 MAX_ENTRIES, MAX_CHARACTERS = 50, 200
-#: A running Python cannot change it.
+#: The variable that makes Python's hashes repeatable. It must be set before Python starts.
 HASH_SEED = "PYTHONHASHSEED"
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Recorded once an attempt, and compared with the present one when its configuration is trained again."""
+    """The environment of an attempt. It is recorded once, and compared when the configuration is trained again."""
 
     threads: int | None = None  #: Threads of OpenMP, which PyTorch and NumPy use. None if no number was set.
     seed: int | None = (
-        None  #: Of the random generators of Python, NumPy and PyTorch. None if they were not seeded.
+        None  #: Seed of the random generators of Python, NumPy and PyTorch. None if they were not seeded.
     )
-    versions: Mapping[str, str] = field(default_factory=dict)  #: By name: `python`, and distributions.
+    versions: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: Versions by name: of `python` and of installed distributions.
     variables: Mapping[str, str] = field(default_factory=dict)  #: Environment variables that change results.
     code: str | None = None  #: Digest of the trainable's code. None if its module is not a file.
 
     @classmethod
     def parse(cls, sent: object) -> "Environment | None":
-        """Read what a worker sent or a database holds. Return None if it is not an environment."""
+        """Return the environment from a worker's message or from the database. Return None if `sent` is not a mapping."""
         if not isinstance(sent, Mapping):
             return None
         return cls(
@@ -36,16 +38,16 @@ class Environment:
         )
 
     def message(self) -> dict[str, Any]:
-        """Return it as JSON has it; `parse` reads it."""
+        """Return the environment as a JSON-compatible dictionary, which `parse` reads."""
         return asdict(self)
 
     def with_seed(self, seed: int | None) -> "Environment":
         return replace(self, seed=seed)
 
     def differences(self, here: "Environment") -> list[str]:
-        """Return one line for each thing that was different when the attempt trained from what it is `here`.
+        """Return one line for each difference between this recorded environment and the current one, `here`.
 
-        Threads, seed and variables are compared too, although `tuner train` sets them: it cannot set all of them.
+        Threads, seed and variables are compared although `tuner train` sets them, because it cannot set all of them.
 
         >>> Environment(versions={"torch": "2.13.0"}).differences(Environment(versions={"torch": "2.12.1"}))
         ['torch is 2.12.1 here; the trial ran with 2.13.0']
@@ -87,7 +89,7 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _text(text: str) -> str:
-    """Without lone surrogates and NULs, which a database refuses."""
+    """Return the text, cut to MAX_CHARACTERS, without lone surrogates and NULs, which databases reject."""
     return text[:MAX_CHARACTERS].encode("utf-8", "replace").decode().replace("\0", "")
 
 

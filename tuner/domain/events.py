@@ -130,7 +130,7 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A hold was refused: the budget has no room for the trial to start or to continue."""
+    """A hold was refused: what the budget has left does not pay for the trial to start or to continue."""
 
     at: Instant
     trial: str

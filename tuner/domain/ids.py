@@ -1,15 +1,17 @@
 """Ids and their formats.
 
-Only the id of a job is random, drawn by the service. The ids of its trials, holds and entries are counted, so that a repeat is
-recognised.
+Only the id of a job is random. The ids of its trials, holds and ledger entries are built from the job's id and counters, so
+that an operation that is repeated uses the same id and changes nothing.
 """
 
 import re
 
 JOB_ID = re.compile(r"job_[0-9a-f]{16}")
 TRIAL_ID = re.compile(r"trial_\d{5,}")
-SELF_TEST = "self_test"  # used as the trial of the cost of the restore self-test
-RESTORED = "restored"  # used as the trial of spend after the backup that the ledger was restored from
+SELF_TEST = "self_test"  # stored as the trial id of ledger entries for the restore self-test
+RESTORED = (
+    "restored"  # stored as the trial id of ledger entries for spend that a restored backup did not contain
+)
 PACKAGE_ID = re.compile(r"pkg_[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}")
 

@@ -27,7 +27,7 @@ class Account:
         return self.limit - self.posted - self.held
 
     def hold(self, wanted: Cost) -> "Account":
-        """Return the account with one more hold. Raise BudgetRefused if the budget has no room for it."""
+        """Return the account with one more hold. Raise BudgetRefused if `wanted` exceeds what is left of the budget."""
         if not wanted.fits(self.left):
             raise BudgetRefused(f"{wanted.usd} more does not fit: {self.left.usd} is left")
         return replace(self, held=self.held + wanted)

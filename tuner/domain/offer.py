@@ -1,4 +1,6 @@
-"""Offers: the price of a node as the job was admitted. An attempt pays for the machine that it actually runs on.
+"""Offers: the machines on which a job's trials may run, with their prices when the job was admitted.
+
+An attempt pays the price of the machine that it actually runs on.
 
 See docs/money.md.
 """

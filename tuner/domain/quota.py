@@ -14,7 +14,10 @@ BUDGET = "_quota"
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits on what runs at once. None means no limit. A running job counts with all trials that it may run at once."""
+    """Limits on a project's jobs and trials that run at once. None means no limit.
+
+    For `concurrent_trials`, a running job counts with the largest number of trials that it may run at once.
+    """
 
     concurrent_jobs: int | None = None
     concurrent_trials: int | None = None
@@ -24,10 +27,11 @@ class Quota:
         return concurrency if self.concurrent_trials is None else min(concurrency, self.concurrent_trials)
 
     def reached(self, at_work: Collection[int], concurrency: int) -> str:
-        """Return the limit that keeps a job of `concurrency` waiting, in words, or an empty string if it may run.
+        """Return the limit that keeps another job waiting, in words, or an empty string if the job may run.
 
         Args:
-            at_work: The concurrency of each running job.
+            at_work: The concurrency of each running job of the project.
+            concurrency: How many trials the waiting job runs at once.
         """
         if self.concurrent_jobs is not None and len(at_work) >= self.concurrent_jobs:
             return f"{self.concurrent_jobs} jobs at once"

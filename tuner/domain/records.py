@@ -18,7 +18,7 @@ DRIVER_ENDED = "the job's driver ended"
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One finished step, unique by (trial, step). A second report of the step is ignored.
+    """The report of one finished step, unique by (trial, step). A later report of the same step is ignored.
 
     `cost` and `duration_ns` are the totals of training this configuration to this step without interruptions.
     """
@@ -63,9 +63,9 @@ class AttemptRow:
     to_step: int = 0
     costs: Mapping[CostKind, Cost] = field(default_factory=dict)
     market: str = "on_demand"
-    price: Price = NO_PRICE  #: Price of its share of a machine of `market`.
+    price: Price = NO_PRICE  #: Price of the trial's share of the machine.
     landed_at: Instant | None = (
-        None  #: Since when it has had, and paid for, a machine. None if it waited for one.
+        None  #: When it got a machine, and began to pay for it. None if it has not got one.
     )
     machine: MachineFound | None = None  #: The machine that it ran on. None if that was not checked.
     cause: AttemptCause | None = None  #: Why it was preempted, lost or failed.
@@ -74,7 +74,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class OpenHold:
-    """A hold that is neither posted nor released yet. It can have paid only for time from `placed_at` to `ends_at`."""
+    """A hold (reserved money) that is neither posted nor released yet. It pays for a lease from `placed_at` to `ends_at`."""
 
     id: str
     trial: str
@@ -100,7 +100,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class Heritage:
-    """An earlier job's trial that a new trial may continue: its checkpoint, and its reports up to it, each with a metric."""
+    """A trial of an earlier job that a new trial may continue: a checkpoint, and the reports with a metric up to its step."""
 
     job: str
     trial: str

@@ -131,9 +131,9 @@ class Space:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Return the parameter names so that each follows those in its `when`.
+        """Return the parameter names in an order in which each parameter follows those that its `when` depends on.
 
-        Names that depend on a cycle or on an unknown name are omitted. `faults` reports them.
+        Parameters that depend on each other in a cycle, or on an unknown parameter, are omitted. `faults` reports them.
         """
         waits = {name: len(parameter.when) for name, parameter in self.parameters.items()}
         followers: dict[str, list[str]] = {}

@@ -60,7 +60,7 @@ class Window:
         return start <= shown < end if start < end else shown >= start or shown < end
 
     def _next(self, at: Instant, *, open: bool) -> Instant:
-        """Return the first time from `at` on when the window is open, or closed.
+        """Return the first time, `at` or later, when the window is open (if `open`) or closed (if not).
 
         The search goes from one clock change to the next, because local time is continuous between them.
         """

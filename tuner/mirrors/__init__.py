@@ -1,1 +1,1 @@
-"""Trials as other tools know them: Optuna studies, TensorBoard event files, MLflow runs. Written from the record, never read back."""
+"""Mirrors copy the recorded trials to other tools: Optuna studies, TensorBoard files, MLflow runs. No decision reads them back."""

@@ -1,7 +1,7 @@
-"""The follower of one mirror: it reads new changes from the record and writes them to the mirror while the service runs.
+"""The follower of one mirror: it reads new changes of jobs from the database and writes them to the mirror while the service runs.
 
-It never blocks other work: it only reads the record, and a failure of the mirror affects nothing else. A failed mirror is opened
-again after a while and continues from its stored positions.
+It never blocks other work: it only reads the database, and a failure of the mirror affects nothing else. A failed mirror is
+opened again after a while and continues from the positions that it stores.
 """
 
 import logging
@@ -29,13 +29,13 @@ class Turn(Protocol):
         """Return whether this replica may write. It is called before each write, and raises TunerError if the database fails."""
 
     def kept(self) -> AbstractContextManager[None]:
-        """Return a context in which the turn stays with this replica, for one write."""
+        """Return a context manager. While it is open, for one write, no other replica gets the turn to write."""
 
     def give_back(self) -> None: ...
 
 
 class Follower(threading.Thread):
-    """The thread of one mirror. It cannot be restarted after `stop()`. `open_mirror` may raise any exception."""
+    """The thread that writes one mirror. It cannot be started again after `stop()`."""
 
     def __init__(
         self,
@@ -46,7 +46,13 @@ class Follower(threading.Thread):
         *,
         rest: float = 1.0,
     ) -> None:
-        """Create the thread. It pauses after each batch for `rest` times the duration of the batch, to leave time to other work."""
+        """Create the thread.
+
+        Args:
+            open_mirror: Opens the mirror, at first and after each failure. It may raise any exception.
+            rest: After each batch the thread pauses for `rest` times the duration of the batch, at most 1 s, so that other work
+                gets processor time.
+        """
         super().__init__(name=f"mirror-{name}", daemon=True)
         self.mirror_name = name
         self._open_mirror, self._record, self._turn = open_mirror, record, turn
@@ -93,7 +99,7 @@ class Follower(threading.Thread):
             log.info("what happens is mirrored to %s again", self.mirror_name)
 
     def _follow(self) -> None:
-        """Write a batch of each job that has new changes, in turns, until none has."""
+        """Write one batch of each job that has new changes, and repeat until no job has any."""
         if not self._turn.is_mine():
             self._close()  # another replica writes now, so the known positions become outdated
             return
@@ -127,7 +133,7 @@ class Follower(threading.Thread):
         return self._put_off.get(job, (0, 0.0))[1] <= time.monotonic()
 
     def _step(self, mirror: Mirror, job: str) -> bool:
-        """Write one bounded batch of a job. Return False if it is another replica's turn."""
+        """Write one batch of a job's changes. Return False if another replica has the turn to write now."""
         began = time.monotonic()
         changes = self._record.changes(job, self._held.get(job))
         if not self._turn.is_mine():

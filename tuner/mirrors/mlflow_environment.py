@@ -1,10 +1,10 @@
-"""What MLflow's client reads from the environment as it is imported, where nobody has set it."""
+"""Default environment variables for MLflow's client. Set them before MLflow is imported, because it reads them at import."""
 
 import os
 
 _DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # it would report its use to its makers
-    # It would repeat a request for minutes, while the follower may wait itself.
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # otherwise MLflow reports its use to its makers
+    # Otherwise the client repeats a failed request for minutes. The follower retries by itself.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }

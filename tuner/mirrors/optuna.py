@@ -28,7 +28,7 @@ from tuner.domain.time import NS, Instant
 from tuner.mirrors.record import Changes, Job, Position, Trial
 
 POINTS_MAX = 20
-"""The number of values, besides those at rungs, that are written of a longer curve. Each takes Optuna 0.6 to 1 ms."""
+"""About how many metric values of a trial are written, in addition to those at rungs. Optuna takes 0.6 to 1 ms for each."""
 POSITION, JOB, TRIAL = "tuner:position", "tuner:job", "tuner:trial"
 
 
@@ -190,7 +190,10 @@ def _values(job: Job, trial: Trial) -> dict[int, float]:
 
 
 def _kept(max_step: int | None, rungs: Sequence[int]) -> Callable[[int], bool]:
-    """Return a test for the steps to write: all of a short curve, else the rungs, every nth step, and both ends."""
+    """Return a function that tells whether a step's value is written.
+
+    All steps of a short curve are written. Of a longer one, the rungs, every nth step, and the first and last step are.
+    """
     every = max(1, -(-(max_step or 0) // POINTS_MAX))
     always = {1, max_step, *rungs}
     return lambda step: step % every == 0 or step in always

@@ -14,7 +14,10 @@ from tuner.domain.trial import TRIAL_FINAL, TrialState
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a job is mirrored: the number of its last event, and its state. A mirror stores it with the job's data."""
+    """How far a job is mirrored: the number of the last mirrored event, and the job's state then.
+
+    A mirror stores it with the job's data.
+    """
 
     seq: int
     state: str
@@ -64,7 +67,7 @@ class Point:
     best: float | None = None
 
     def numbers(self, metric: str) -> dict[str, float]:
-        """Return every metric that is a number, the objective's among them, and `best_METRIC`: the best of it so far."""
+        """Return every reported metric that is a number. Add the objective's best value so far as `best_METRIC`."""
         found = {name: value for name, value in self.metrics.items() if _is_number(value)}
         if self.best is not None:
             found = {f"best_{metric}": self.best, **found}
@@ -73,7 +76,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial as of the end of these changes, and its reports since the previous changes.
+    """A trial after a set of changes, and its reports in these changes (`points`).
 
     `value` is the objective's metric of its newest step, and `best` the best of all its steps.
     """
@@ -107,12 +110,15 @@ class Changes:
 
     @property
     def is_end(self) -> bool:
-        """Return whether the job has ended and these changes reach its end. Paused trials can then resume only after a top-up."""
+        """Return whether the job has ended and these changes include its last event.
+
+        Trials that are still paused then can resume only after a top-up.
+        """
         return self.job.state in FINAL and self.upto.state == self.job.state
 
 
 class Record(Protocol):
-    """Read jobs for mirrors. It may be called from several threads.
+    """The port through which mirrors read jobs. It may be called from several threads.
 
     Its methods raise TunerError if the database does not answer.
     """
@@ -125,7 +131,7 @@ class Record(Protocol):
 
 
 class Mirror(Protocol):
-    """Write jobs to another tool. It is used by one thread.
+    """The port through which a follower writes jobs to another tool. It is used by one thread.
 
     After any exception the mirror counts as failed and is opened again.
     """

@@ -39,7 +39,7 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
 
 
 def begun(db: Connection) -> set[str]:
-    """Return the jobs that are running. A job whose driver died counts as running, and keeps its place in the cluster."""
+    """Return the running jobs whose driver has started. If the driver died since, the job keeps its place in the cluster."""
     return set(db.execute(select(jobs.c.id).where(BEGUN)).scalars())
 
 

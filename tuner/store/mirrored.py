@@ -1,4 +1,4 @@
-"""What changed in a job after an event, for the mirrors that write it to other tools."""
+"""Queries for mirrors, which copy jobs to other tools: what changed in a job after a given event."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,15 +44,15 @@ class ToldTrial:
     preemptions: int
     created_at: Instant
     updated_at: Instant
-    is_as_of_then: bool  #: False if the trial has changed again after the last event that is included.
+    is_as_of_then: bool  #: False if the trial has changed after the last included event. Its state is then newer than the reports.
     reports: Sequence[ToldReport]
 
 
 def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int, str]]:
-    """Return the newest event and the state of jobs of all projects. A job without events is left out.
+    """Return the number of the newest event and the state of each job, over all projects. A job without events is left out.
 
     Args:
-        among: Return only jobs that have not ended, and these. None returns all jobs.
+        among: Of the jobs that have ended, return only these. None returns all jobs.
     """
     j, e = jobs.c, events.c
     last = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
@@ -69,11 +69,11 @@ def newest(db: Connection, job: str) -> int:
 def told(
     db: Connection, job: str, mode: Mode, after: int, *, limit: int, everything: bool
 ) -> tuple[int, list[ToldTrial]]:
-    """Return what changed after event `after`, and the event up to which that is.
+    """Return the number of the last event that is included, and the trials that changed after event `after` up to that event.
 
     Args:
         limit: About how many reports to return at most.
-        everything: Return all trials, changed or not, once the newest event is included.
+        everything: If the newest event is included, return all trials of the job, even unchanged ones.
     """
     r, t = reports.c, trials.c
     latest = newest(db, job)

@@ -1,4 +1,4 @@
-"""How fast trials trained, and how much of their spend interruptions cost."""
+"""How fast the trials of a job trained, and what interruptions cost on spot machines."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ def step_seconds(db: Connection, job: str) -> list[float]:
 
 
 def on_spot(db: Connection, jobs: Sequence[str]) -> tuple[Money, Money]:
-    """Return what these jobs paid on spot machines for lost and restored work, and for setup and training."""
+    """Return two sums of what these jobs paid on spot machines: for lost and restored work, and for setup and training."""
     e, a = entries.c, attempts.c
     query = (
         select(e.kind, func.sum(e.usd))

@@ -24,7 +24,10 @@ class PackageRow:
 
 
 def put(db: Connection, project: str, new: PackageRow) -> tuple[PackageRow, bool]:
-    """Record the package, unless one with the same bytes is known, which keeps its name. Return the record and whether it is new."""
+    """Record the package, and return the record and whether it is new.
+
+    If a package with the same bytes was recorded before, change nothing and return that one, which may have another name.
+    """
     if (known := get(db, project, new.sha256)) is not None:
         return known, False
     row = {"sha256": new.sha256, "name": new.name, "files": new.files, "created_at": new.created_at}

@@ -1,7 +1,7 @@
-"""PostgreSQL's programs to copy and restore a database: pg_dump, pg_restore and psql.
+"""Run PostgreSQL's programs to copy and restore a database: pg_dump, pg_restore and psql.
 
-They get the connection settings from a service file that only this user can read, because every user of the machine can
-read a command line.
+The connection settings, with the password, are passed in a service file that only this user can read. On the command line
+every user of the machine could read them.
 """
 
 import os

@@ -32,7 +32,7 @@ def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
 
 
 def at_work(db: Connection, project: str) -> list[int]:
-    """Return the concurrency of each of the project's jobs that has a driver, or lost one in mid-run."""
+    """Return the concurrency (trials at once) of each of the project's jobs that has a driver or whose driver died while it ran."""
     query = select(jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
     has_driver = launches.c.state.in_(("submitted", "running"))

@@ -1,8 +1,8 @@
-"""Correct the books of a restored database, which lack everything that happened after the backup.
+"""Correct the accounts of a restored database, which lacks everything that happened after the backup.
 
-Nothing resumes by itself: jobs that had not ended are paused, open holds count as spent, and all earlier drivers are
-fenced. If the replaced database knows what was spent since the backup, that is posted. Otherwise the most that can have
-been spent is taken off the job's budget.
+Jobs that had not ended are paused, and none resumes by itself. Their open holds are posted as spent, and all earlier
+drivers are fenced. If the accounts of the replaced database are known, the spend since the backup is posted. Otherwise the
+most that a job can have spent since then is subtracted from its budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +38,8 @@ class Paused:
     project: str
     name: str
     state: str
-    settled: Cost  #: What the job held in the backup, posted as lost.
-    since: Cost  #: What it spent after the backup, exactly or at most.
+    settled: Cost  #: The job's open holds in the backup, which were posted as lost.
+    since: Cost  #: What the job spent after the backup: the exact amount, or an upper bound.
     exactly: bool  #: True if `since` is known and was posted. False if it is the most possible and was taken off the budget.
 
 
@@ -71,9 +71,10 @@ def forget(db: Connection, gone: Sequence[Checkpoint]) -> None:
 
 
 def closing_epoch(at: Instant) -> int:
-    """Return an epoch that is higher than that of any earlier driver, including drivers that the backup does not know.
+    """Return an epoch that is higher than that of any earlier driver, including drivers that were started after the backup.
 
-    It counts seconds since 2020, and launches of a job are more than a second apart. It fits into 31 bits until 2088.
+    The result is the number of seconds since 2020. Epochs count the launches of a job, which are more than a second
+    apart, so they are always lower. The result fits into 31 bits until 2088.
     """
     return (at - _EPOCHS_FROM) // NS
 
@@ -115,7 +116,10 @@ def close(
 
 
 def _end_terms(db: Connection, role: str, at: Instant) -> None:
-    """End the current term. The next token is higher than any that a service which was suspended in mid-term can have."""
+    """End the current leadership term, and make the next fencing token higher than any earlier one.
+
+    Otherwise a service that led after the backup, and was suspended meanwhile, could write again.
+    """
     t = leadership.c
     before = db.execute(select(t.token).where(t.role == role)).scalars()
     token = max([closing_epoch(at), *(one + 1 for one in before)])
@@ -160,10 +164,10 @@ def _detail(paused: Paused, taken_at: Instant) -> str:
 
 
 def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None:
-    """Post what the replaced database knows to have been spent since the backup, as lost.
+    """Post as `lost` what the jobs spent since the backup, according to the accounts of the replaced database.
 
-    This includes jobs that had ended when the backup was made and were resumed later. Shared budgets count it in their
-    current period, because nothing is spent from an earlier one any more.
+    This includes jobs that had ended when the backup was made and were resumed later. The amount counts in the current
+    period of the shared budgets, because nothing can be spent from an earlier period any more.
     """
     a, epoch = accounts.c, closing_epoch(at)
     query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)
@@ -176,10 +180,10 @@ def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None
 
 
 def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
-    """Lower the job's budget to `limit`, because it was lowered since the backup or part of it was spent since.
+    """Lower the job's budget to `limit`. A budget that is lower already stays as it is.
 
-    It stays at or above what is posted, and above zero, because a budget cannot be zero. A unit without a limit stays
-    without one.
+    The new budget is not lower than what is posted, nor zero, because a budget cannot be zero. If the budget does not
+    limit dollars or GPU time, that stays unlimited.
     """
     most, posted = limit.at_most(row.budget.limit), ledger.account(db, row.id).posted
     usd, gpu_ms = max(most.usd, posted.usd, Money(1)), max(most.gpu_ms, posted.gpu_ms, 1)
@@ -193,7 +197,10 @@ def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
 
 
 def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
-    """Return the most that the job can have spent: all its trials at once on the most expensive offer, within what is left."""
+    """Return the most that the job can have spent in `elapsed_ns`, but at most `left`.
+
+    It assumes that as many trials as allowed ran all the time on the most expensive offer.
+    """
     size = row.spec.resources
     one = row.offer.rate(cpus=size.cpus, gpus=size.gpus).cost(max(0, elapsed_ns) * row.concurrency)
     return one.at_most(left)

@@ -1,4 +1,4 @@
-"""How trials of a job went: the pace of each, its thinned learning curve, and its ended attempts."""
+"""How earlier jobs of a trainable went: thinned learning curves of their trials with the training time, and ended attempts."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Paced:
 
 
 def paced(db: Connection, job: str) -> Iterator[Paced]:
-    """Yield the newest trials that have reported, ordered by number. There are at most TRIALS_MAX."""
+    """Yield the newest TRIALS_MAX trials that have reported a step, in ascending order of their numbers."""
     t = trials.c
     newest = select(t.trial, t.config, t.state).where(t.job == job, t.steps > 0)
     rows = db.execute(newest.order_by(t.number.desc()).limit(TRIALS_MAX)).all()[::-1]
@@ -69,7 +69,7 @@ def _points(
 
 
 def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
-    """Return the latest attempts that have ended, oldest first. There are at most ATTEMPTS_MAX."""
+    """Return the job's newest ATTEMPTS_MAX attempts that have ended, oldest first."""
     a = attempts.c
     ended = select(attempts).where(a.job == job, a.ended_at.is_not(None))
     rows = db.execute(ended.order_by(a.began_at.desc()).limit(ATTEMPTS_MAX))

@@ -29,9 +29,11 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTest | N
 
 
 def at_the_door(seen: str) -> str:
-    """Return the `code` under which the newest result is stored for a trainable whose code the service sees as `seen`.
+    """Return the key (`SelfTest.code`) under which the service finds the newest result for a trainable.
 
-    The service needs a key of its own, because its files may differ from those of the cluster, where the test runs.
+    Args:
+        seen: Digest of the trainable's code as the service reads it. The service needs a key of its own, because its files may
+            differ from those of the cluster, where the test runs.
     """
     return hashlib.sha256(f"at the door {seen}".encode()).hexdigest()
 
@@ -47,7 +49,7 @@ def put(db: Connection, project: str, found: SelfTest) -> None:
 
 
 def refusal(reason: str) -> str:
-    """Return the error text for a job that asked for spot machines."""
+    """Return the error text for a job that requests spot machines although its trainable failed the restore self-test."""
     return (
         f"spot machines may be taken away at any time, and the restore self-test says of this trainable: {reason}. "
         "Ask for on_demand, or mend the trainable; once its code has changed it is tested again"

@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SpendRow:
-    """The spend and the counts of one combination of keys."""
+    """The spend and the counts of one group: one combination of values of the grouping keys."""
 
     keys: tuple[
         str | None, ...
@@ -103,7 +103,7 @@ def _keys(keys: Sequence[Key], row: Any) -> tuple[str | None, ...]:
 
 
 def _sums(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
-    """Return a query of the sums by keys. It sums by trial first, so that no trial is counted twice."""
+    """Return a query of the sums for each group. An inner query sums by trial first, so that no trial is counted twice."""
     e, a = entries.c, attempts.c
     of_attempt = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
     source, columns = _grouped(entries.outerjoin(attempts, of_attempt), keys, e.job, e.at, span)

@@ -17,7 +17,7 @@ NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
 def copy(source: Path, to: Path) -> None:
     """Copy the database to the new file `to`, which only its owner can read.
 
-    The copy is one consistent state. Commits of others wait until the pages are copied.
+    The copy is one consistent state. Other processes can commit only after all pages are copied.
 
     Raises:
         BadFile: The copied database is damaged.
@@ -75,7 +75,9 @@ def check(path: Path) -> None:
 
 
 def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> None:
-    """Raise BadFile if the database has a trigger or view that is not among `known`: such code would run on every later write.
+    """Raise BadFile if the database has a trigger or view that is not among `known`.
+
+    Somebody may have added it to the backup, and its SQL would run whenever the service uses the table.
 
     Args:
         known: Type, name and SQL text of each trigger and view of a database of this version.

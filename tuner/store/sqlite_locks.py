@@ -22,8 +22,8 @@ LOOK_AGAIN_S, SLOWER = 0.001, 50  # after n seconds, retry every n / 50 s, but n
 class Turns:
     """Fair reader/writer lock between the threads of one process.
 
-    A waiting commit blocks new readers. One thread reads at a time: several readers would share one interpreter, so
-    each of them would end later, and so would everyone who waits for them.
+    A waiting commit blocks new readers. Only one thread reads at a time: several would share Python's interpreter, so each
+    of them, and every thread that waits for them, would take longer.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class Turns:
                 self._wake()
 
     def _begin_reading(self) -> None:
-        """Wait for the turn to read.
+        """Wait until this thread may read.
 
-        A thread that arrives while the lock is free may go before one that is just being woken, because waiting for
-        that one would take longer for all. A thread that was passed in this way is next: until then no other arriving
-        thread may pass.
+        If the lock is free, an arriving thread may read at once, even if a waiting thread has just been woken for it, because
+        waking takes a while. The waiting thread that was passed in this way comes next: until it reads, no arriving thread may
+        pass again.
         """
         with self._lock:
             if self._is_free() and not self._passed_by:

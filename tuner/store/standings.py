@@ -29,7 +29,7 @@ class Standing:
 
 
 def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[Standing]:
-    """Return the trials with the best newest metrics, best first. Trials without a metric are left out."""
+    """Return up to `limit` trials, ordered by the metric of their newest report, best first. Trials without a metric are left out."""
     rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
     told = db.execute(_told(), {"of": job, "trials": names})

@@ -1,7 +1,7 @@
 """Figures over all jobs and projects, for monitoring the service.
 
-The number of rows that a query reads does not grow with the number of reports. Figures that grow with the record are
-counted from indexes, or from the last entry that was already counted.
+No query reads all reports. Numbers of jobs, trials and attempts are counted from indexes. Sums of ledger entries are added
+up from the last entry that was already counted.
 """
 
 from collections.abc import Mapping
@@ -43,12 +43,18 @@ class Totals:
 
     jobs: Mapping[str, int]  #: Number of jobs by state.
     open: Account  #: Sum of the accounts of the jobs that have not ended.
-    nearly_spent: int  #: Running jobs that have spent nine tenths of their budget.
-    started: int  #: Jobs that ever had a driver.
+    nearly_spent: int  #: Number of running jobs that have spent at least nine tenths of their budget.
+    started: int  #: Number of jobs that ever had a driver.
     queue_wait_ns: int  #: Time from submission to the first driver, summed over the `started` jobs.
-    waiting: int  #: Jobs due to be launched. Jobs whose driver died in mid-run do not count.
-    waiting_since: Instant | None  #: Since when the first of the `waiting` jobs waits.
-    silent_since: Instant | None  #: Last heartbeat of the driver that has been silent for longest.
+    waiting: (
+        int  #: Number of jobs that are due to be launched, without those whose driver died while they ran.
+    )
+    waiting_since: (
+        Instant | None
+    )  #: Since when the first of the `waiting` jobs has been waiting. None if there is none.
+    silent_since: (
+        Instant | None
+    )  #: The last heartbeat of the running driver whose last heartbeat is the oldest.
     deliveries: Mapping[str, int]  #: Number of webhook deliveries by state.
     undelivered_since: Instant | None  #: Creation of the oldest pending delivery.
 
@@ -103,7 +109,7 @@ def totals(db: Connection, now: Instant) -> Totals:
 
 
 def _open(db: Connection) -> tuple[Account, int]:
-    """Return the sum of the accounts of all jobs that have not ended, and how many running jobs are nearly spent.
+    """Return the sum of the accounts of all jobs that have not ended, and the number of running jobs with a nearly spent budget.
 
     If a job's budget does not limit a unit, the sum includes neither its limit nor its posted amount in that unit.
     """

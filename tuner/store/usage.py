@@ -1,4 +1,4 @@
-"""What attempts used of their machines."""
+"""The measured machine usage of attempts: processor, memory and GPU."""
 
 import json
 from dataclasses import asdict
