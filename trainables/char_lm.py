@@ -1,4 +1,4 @@
-"""A small GPT-style character model over the sources of Python's own standard library, which every machine has.
+"""A small GPT-style model of characters, trained on source files of Python's standard library, which every machine has.
 
 Pre-norm transformer blocks with causal attention, learned positions and tied embeddings, as in Radford et al. (2019).
 """
@@ -14,7 +14,7 @@ from torch import nn
 
 from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler
 
-SEARCH_SPACE: dict[str, dict[str, Any]] = {  # what there is to tune, as a job's request has it
+SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
     "width": {"type": "int", "low": 16, "high": 64, "log": True},
     "depth": {"type": "int", "low": 1, "high": 3},
@@ -27,10 +27,10 @@ SEARCH_SPACE: dict[str, dict[str, Any]] = {  # what there is to tune, as a job's
 OBJECTIVE = {"metric": "val_loss", "mode": "min"}
 
 FILES = ("argparse.py", "ast.py", "calendar.py", "configparser.py", "csv.py", "dataclasses.py", "difflib.py")
-HELD_OUT = ("textwrap.py", "statistics.py")  # validated on, never trained on
+HELD_OUT = ("textwrap.py", "statistics.py")  # used for validation only
 CONTEXT = 64  # characters that the model sees
 STEPS_AN_EPOCH = 40  # optimizer steps between two reports
-ALPHABET = 128  # ASCII; anything else reads as a space
+ALPHABET = 128  # ASCII; other characters are replaced by a space
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A small convolutional network on scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998): seconds on one CPU core."""
+"""A small convolutional network for scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998). It trains in seconds on one CPU core."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 
 from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler
 
-SEARCH_SPACE: dict[str, dict[str, Any]] = {  # what there is to tune, as a job's request has it
+SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 3e-1, "log": True},
     "width": {"type": "int", "low": 4, "high": 32, "log": True},
     "depth": {"type": "int", "low": 1, "high": 3},

@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 from tuner.training import measured
 
-Kind = Literal["setup", "restore", "train", "checkpoint"]  # the phases that a child can send
+Kind = Literal[
+    "setup", "restore", "train", "checkpoint"
+]  # the kinds of time that a child can report to the supervisor
 FailureKind = Literal["raised", "import", "metrics", "memory"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
@@ -50,7 +52,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a child does after a report, in this order: flush, keep, save, stop."""
+    """The supervisor's reply to a report. The child carries it out in this order: flush, keep, save, stop."""
 
     stop: bool  #: The attempt is over.
     save: bool  #: Write a checkpoint of this step.
@@ -61,7 +63,7 @@ class Reply:
 
 
 class Channel:
-    """The child's end. One thread reports; checkpoints may be announced from another."""
+    """The child's end of the connection. One thread calls `report`. Another may call `saved` and `save_failed` meanwhile."""
 
     def __init__(self, connection: Connection, begin: Begin) -> None:
         self.begin = begin
@@ -69,7 +71,7 @@ class Channel:
         self._sending = threading.Lock()
 
     def phase(self, kind: Kind) -> None:
-        """Send that time is of this kind from now on."""
+        """Tell the supervisor that the attempt's time is of this kind from now on, for the bill."""
         self._send({"type": "phase", "kind": kind})
 
     def report(self, step: int, metrics: Mapping[str, Any], *, resumable: bool) -> Reply:
@@ -91,7 +93,10 @@ class Channel:
         return reply
 
     def saved(self, step: int, path: str, seconds: float) -> None:
-        """Send that a complete checkpoint is at `path`. From then on the supervisor owns it."""
+        """Tell the supervisor that the checkpoint directory `path` is complete. From then on the supervisor owns it.
+
+        `seconds` is how long it took to write.
+        """
         self._send({"type": "saved", "step": step, "path": path, "seconds": seconds})
 
     def save_failed(self, step: int, detail: str) -> None:

@@ -38,8 +38,8 @@ class CheckpointUnreadable(RuntimeError):
 class Copies:
     """Copy tensors into CPU memory and reuse that memory for later copies.
 
-    New memory costs more than the copy itself, because the operating system clears each page first. That would be most of the
-    time that training waits.
+    Allocating new memory takes longer than the copy itself, because the operating system clears each page first. Training waits
+    for the copy.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ def settle() -> None:
 
 
 def write(state: Mapping[str, Any], directory: Path) -> None:
-    """Write the state to a new directory, without a sync: a checkpoint that must survive this machine is copied elsewhere anyway."""
+    """Write the state to a new directory. It is not synced to disk, because the caller copies or syncs a checkpoint if needed."""
     directory.mkdir(parents=True)
     with (directory / STATE_FILE).open("wb") as file:
         torch.save(dict(state), file)
@@ -159,8 +159,8 @@ def _first_whole(directories: Sequence[Path]) -> tuple[Path, Any]:
 def _random_states() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     states: dict[str, Any] = {
-        # As a tensor it has the same size each time, so the data after it in the file keeps its position. Of a large file,
-        # only the changed chunks are then stored again.
+        # As a tensor this state has the same size in each checkpoint, so the data after it in the file keeps its position.
+        # Therefore only the changed chunks of a large checkpoint file have to be stored again.
         "python": [version, torch.tensor(words), gauss],
         "torch": torch.get_rng_state(),
         "cuda": _of_gpus(),

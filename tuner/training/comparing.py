@@ -10,7 +10,7 @@ import torch
 from tuner.training import plain
 from tuner.training.channel import STATE_FILE
 
-MOST = 5  # differences that are reported; more would add no information
+MOST = 5  # the largest number of differences that are reported
 
 
 def differences(saved: Path, restored: Path) -> list[str]:

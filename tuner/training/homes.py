@@ -1,4 +1,7 @@
-"""Homes: what a run reports to. This is the service's supervisor, a plain Ray Tune session, or a plain script."""
+"""Homes: where `SpotSafe` sends reports and checkpoints.
+
+There is one for each way to run a trainable: under the service's supervisor, under plain Ray Tune, and in a plain script.
+"""
 
 import shutil
 import sys
@@ -37,7 +40,7 @@ class Home(Protocol):
     def saved(self, step: int, path: Path, seconds: float) -> None: ...
 
     def failed(self, step: int, error: Exception) -> None:
-        """Handle a failed save. Raise the error if it cannot be reported, because training must not continue unsaved and unnoticed."""
+        """Report a failed save to the service. Without a service, raise the error, so that the user notices it."""
 
 
 class Supervised:
@@ -132,7 +135,7 @@ class PlainTune:
 
     @contextmanager
     def checkpoints(self) -> Iterator[Sequence[Path]]:
-        """Yield the checkpoint of the Tune trial, if any. Tune copies it only if necessary, and removes the copy."""
+        """Yield the checkpoint that Tune restores the trial from, if any. If Tune must copy it for this, it removes the copy after."""
         checkpoint = self._tune.get_checkpoint()
         if checkpoint is None:
             yield []

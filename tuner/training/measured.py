@@ -1,6 +1,6 @@
 """Measurements of the training helpers, sent with each report: the time spent waiting for data, and the training setup.
 
-They are global to this process, which trains one configuration. This module needs only the standard library.
+They are stored in globals, because a process trains one configuration at a time. This module needs only the standard library.
 """
 
 import time
@@ -36,7 +36,7 @@ def forget() -> None:
 
 
 class Timed(Generic[T]):
-    """An iterable over the same batches that measures the waiting time for each."""
+    """Wrap an iterable of batches, and measure how long training waits for each batch."""
 
     def __init__(self, batches: Iterable[T]) -> None:
         self._batches = batches

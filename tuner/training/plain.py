@@ -24,7 +24,7 @@ def write(state: Mapping[str, Any], path: Path, *, name: str) -> None:
     """Write the state to a file.
 
     Raises:
-        TypeError: A value could not be read again. The message names its key, and calls the state `name`.
+        TypeError: A value cannot be stored as plain data. The message names its key, and calls the state `name`.
     """
     plain = packed(state, name)
     with path.open("wb") as file:
@@ -62,7 +62,7 @@ def packed(value: Any, at: str, tensor: TensorCopy = lambda tensor: tensor) -> A
 
 
 def unpacked(value: Any) -> Any:
-    """Return the value that `packed` was given. Containers are changed in place."""
+    """Convert plain data back to the value that was packed. Lists and dictionaries are changed in place."""
     if isinstance(value, dict):
         if _NUMPY in value:
             return _numpy_of(value)
@@ -128,7 +128,10 @@ def _numpy_of(found: Mapping[str, Any]) -> Any:
 
 
 def _through_a_file(value: Any, at: str) -> Any:
-    """Return a value that PyTorch accepts as plain, as it will be read: sets, sizes, types, and types that user code declared safe."""
+    """Save and load the value with PyTorch, and return the result, as a checkpoint's reader will get it.
+
+    This works for sets, sizes, data types, and types that user code declared safe. Raise TypeError for any other value.
+    """
     file = io.BytesIO()
     try:
         torch.save(value, file)

@@ -28,9 +28,9 @@ def autocast(precision: str, device: str | None = None) -> AbstractContextManage
 
 
 class _Autocast(AbstractContextManager[object], ContextDecorator):
-    """A context that can be entered repeatedly, like PyTorch's own. Each time it checks again whether GPUs are used.
+    """An autocast context that can be entered repeatedly, like PyTorch's own. Each time it checks again whether GPUs are used.
 
-    It combines contexts because a PyTorch context applies to one kind of device and silently ignores tensors on others.
+    It enters a context for the CPU and one for GPUs, because a PyTorch context ignores tensors on other kinds of devices.
     """
 
     def __init__(self, precision: str, device: str | None) -> None:
@@ -38,7 +38,7 @@ class _Autocast(AbstractContextManager[object], ContextDecorator):
         self._entered: list[ExitStack] = []
 
     def __enter__(self) -> None:
-        # A tensor on a GPU initializes CUDA. Any other check would initialize it in training on the CPU, too.
+        # If any tensor is on a GPU, CUDA is initialized. Other checks would initialize CUDA even if training uses only the CPU.
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         note(precision=self._precision, device=self._device or ("cuda" if on_gpu else "cpu"))
         devices = ("cpu", "cuda") if on_gpu else ("cpu",)

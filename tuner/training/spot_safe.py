@@ -77,9 +77,9 @@ class SpotSafe:
                 raise
 
     def _ended_by_itself(self) -> bool:
-        """Return whether the loop ended before the service's maximum step, and its last step was reported but not saved.
+        """Return whether the loop ended by itself before the service's maximum step, without a save of its last step.
 
-        The service requests saves only up to its maximum, so it would otherwise miss the last model.
+        The service requests a save of the last step only at its maximum, so the last model would otherwise be lost.
         """
         early = isinstance(self._home, Supervised) and self._step != self._home.max_step
         return early and self._reported and not self._saved
@@ -119,7 +119,8 @@ class SpotSafe:
     def _check_open(self) -> None:
         """Raise RuntimeError outside the `with` block.
 
-        Only the `with` block restores. Without it, steps would be counted from the checkpoint, but with new weights.
+        Only entering the `with` block restores the checkpoint. Otherwise steps would be counted from the checkpoint, but the
+        weights would be new.
         """
         if not self._open:
             raise RuntimeError("this is for inside of a with block: with SpotSafe(...) as run:")
@@ -127,7 +128,8 @@ class SpotSafe:
     def report(self, **metrics: Any) -> None:
         """Report the metrics of a step, once per step, and save a checkpoint if it is requested.
 
-        A failed save is raised in a script and under plain Ray Tune. Under the service it is sent to the service, which decides.
+        In a script and under plain Ray Tune, the error of a failed save is raised. Under the service it is sent to the service,
+        which decides whether training continues.
 
         Raises:
             StopTraining: The attempt is over.
@@ -162,7 +164,7 @@ class SpotSafe:
         self._write_state(state, self._step, now=now)
 
     def _keep(self) -> None:
-        """Copy the state of this step into memory of its own. It replaces the copy that was kept before."""
+        """Copy the state of this step into memory without writing it. The copy replaces the one that was kept before."""
         checkpoint.settle()
         self._home.phase("checkpoint")
         self._wait()  # the copy kept before may still be being written
@@ -190,7 +192,7 @@ class SpotSafe:
     def _write(self, state: dict[str, Any], step: int) -> None:
         """Write a state and report the result to the home.
 
-        It may run in a background thread, whose exceptions nobody sees. `_wait` raises them instead.
+        This may run in a background thread, in which an exception would go unnoticed. It is stored, and `_wait` raises it.
         """
         began = time.monotonic()
         try:

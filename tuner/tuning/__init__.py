@@ -1,1 +1,1 @@
-"""What to do next: pure. No clock, no network, no global random generator."""
+"""The tuning logic: decide what a job does next. It is pure: it uses no clock, network or global random generator."""

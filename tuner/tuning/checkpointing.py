@@ -2,8 +2,8 @@
 
 Let δ be the time that training waits for a save, and M the mean time between losses of unsaved work. The least time is lost with
 about √(2δM) of training between saves (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006). δ is measured at each save. M is
-learned from a Gamma distribution of the rate. Its prior counts as one interruption, so that a market without interruptions so
-far is not taken for one that never has any.
+estimated from the observed interruptions, with a Gamma distribution of their rate. Its prior counts as one interruption, so
+that a market without an interruption so far is not assumed to have none in future.
 
 **Losses that count.** A preemption with an early notice costs nothing, because the step is finished and saved. The notice is
 always early enough if a whole step and a save fit into it, because it may come when a step has just begun. Then only crashes and
@@ -33,15 +33,17 @@ SPOT_MEAN_NS = 2 * HOUR_NS
 # magnitude, so the published share is used only to rank markets.
 SPOT_MEAN_SHARE = 0.25
 RANKED_WITHIN_NS = (HOUR_NS, 48 * HOUR_NS)
-CRASH_MEAN_NS = 30 * 24 * HOUR_NS  # a machine that is not preempted; no source: a cautious guess
-REACTION_NS = 5 * NS  # from the notice until it is noticed: AWS advises to poll every 5 s
+CRASH_MEAN_NS = (
+    30 * 24 * HOUR_NS
+)  # mean time until a machine crashes without a preemption: a cautious guess without a source
+REACTION_NS = 5 * NS  # from a preemption notice until the driver sees it: AWS advises to poll every 5 s
 STALL_PART = 20  # a save may stall training for at most a twentieth of the training that it covers
 LOSS_PART = 10  # an interval is at most a tenth of the mean time between losses, because half of it is lost on average
 
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """The rate of interruptions, with the mean of Gamma(events, node_ns)."""
+    """The rate of interruptions of one machine: `events` divided by `node_ns`, the mean of Gamma(events, node_ns)."""
 
     node_ns: int  #: Machine time, including that of the prior.
     events: int = 1  #: Interruptions in that time. The prior counts as one.
@@ -76,9 +78,9 @@ class Hazard:
 
 @dataclass(frozen=True, slots=True)
 class Notices:
-    """How often preemptions come without a notice.
+    """Counts of preemptions with and without a notice.
 
-    The prior is one in ten, because clouds promise notices only on a best-effort basis.
+    The prior is that one in ten comes without, because clouds promise notices only on a best-effort basis.
     """
 
     preemptions: int = 10
@@ -121,7 +123,8 @@ class Exposure:
         """Return the mean time between interruptions that lose unsaved work."""
         if self.preemption is None:
             return self.mean_ns
-        # The share of preemptions that lose nothing: (n - missed)/n with a notice, times in_time/step with an early one.
+        # The share of preemptions that lose no work is (n - missed)/n, the share with a notice, times in_time/step, the
+        # probability that the notice comes early enough.
         in_time_ns = min(step_ns, max(0, _beside_save_ns(self.notice_ns, saving.durable_ns)))
         count, missed = self.notices.preemptions, self.notices.missed
         lost = count * step_ns - (count - missed) * in_time_ns
@@ -134,7 +137,7 @@ def saves_on_notice(notice_ns: int | None, step_ns: int, durable_ns: int) -> boo
 
 
 def _beside_save_ns(notice_ns: int | None, durable_ns: int) -> int:
-    """Return the part of the notice in which a step may be finished.
+    """Return how much of the notice time is left for finishing a step, after the reaction time and the save are subtracted.
 
     It is negative if the notice is too short for a save, or if there is no notice.
     """

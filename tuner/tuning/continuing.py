@@ -1,7 +1,7 @@
 """Predict where paused trials would end, from the trials that continued past the same rungs.
 
-From each rung to the next, a straight line is fitted to the scores of the trials that have both. Its slope is drawn towards 1, as
-the sampler does for early scores. The residual variance and the uncertainty of the line add up from rung to rung. The
+From each rung to the next, a straight line is fitted to the scores of the trials that have a score at both. Its slope is drawn
+towards 1, as the sampler does for early scores. The residual variance and the uncertainty of the line add up from rung to rung. The
 prediction is a Student's t distribution, with degrees of freedom by the number of trials. There is no correction for the fact that
 the trials that continued were the better ones.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-FEWEST = 3  # trials that continued: two points fit any line exactly
+FEWEST = 3  # trials that a line is fitted to: with two, every line fits exactly, and its error is unknown
 SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
 SLOPES = (0.3, 3.0)
 
@@ -50,7 +50,7 @@ def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The fitted line from the score at one level to the score at the next.
+    """The fitted line from the score at one level (a rung or the last step) to the score at the next.
 
     `squares` is the sum of the squared distances of the scores from their mean `x`.
     """

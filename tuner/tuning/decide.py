@@ -89,7 +89,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
 
 def _money_moved(state: State) -> None:
-    """Forget earlier refusals, because a hold that was refused may be affordable now."""
+    """Forget earlier refusals of holds. Money may have been released or added, so that a refused hold is affordable now."""
     state.broke, state.above, state.passed = None, "", {}
 
 
@@ -224,10 +224,10 @@ def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: st
 
 
 def _on_refused(state: State, event: ev.Refused) -> list[Command]:
-    """React to a hold that was refused: pause a running trial, or let a trial that was about to start wait.
+    """React to a refused hold (reserved money): pause a running trial, or let a trial that was about to start wait.
 
-    If no trial is active, nothing can release money any more, and the job's budget is exhausted. With `on_exhausted: finish` the
-    job first skips a trial that already has steps, and tries a cheaper one. If a shared budget refused the hold, the job pauses
+    If no trial is active, no hold will be released any more, so the job's budget is exhausted. With `on_exhausted: finish`, if the
+    refused trial already has steps, the job first skips it and tries a cheaper one. If a shared budget refused the hold, the job pauses
     until that budget allows more.
     """
     trial = state.trial(event.trial)
@@ -261,7 +261,7 @@ def _exhausted(state: State, reason: StopReason) -> Ending:
 
 
 def _on_budget_changed(state: State, event: ev.BudgetChanged) -> list[Command]:
-    """Take over the new budget and withdraw an ending that the old budget caused.
+    """Use the new budget, and cancel an ending of the job that the old budget caused.
 
     If the new budget is exhausted too, a later event ends the job again.
     """
@@ -308,7 +308,7 @@ def _end(state: State, ending: Ending, *, park: bool = True) -> list[Command]:
 def _fill(state: State) -> list[Command]:
     """Give work to free workers.
 
-    The order is: waiting trials, promotions, new configurations, and last the remaining rungs of the best trial.
+    Waiting trials come first, then trials to promote, new configurations, and last the best trial, if it is paused.
     """
     orders: list[Command] = []
     while state.going and not state.ending and not state.broke and len(state.active) < state.concurrency:
@@ -332,7 +332,8 @@ def _fill(state: State) -> list[Command]:
 def _earned_more(state: State) -> TrialRecord | None:
     """Return the next trial to start or resume: a waiting trial, preempted ones first, or else one to promote.
 
-    Skipped trials wait for money, and no trial is promoted while there are any.
+    A trial whose hold was refused is skipped (`State.passed`). While there are such trials, no trial is promoted, because they
+    wait for the money.
     """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.passed]
@@ -344,9 +345,9 @@ def _earned_more(state: State) -> TrialRecord | None:
 
 
 def _leader_unfinished(state: State) -> TrialRecord | None:
-    """Return the best trial, to be trained to its last step, if it is paused.
+    """Let the best trial continue to its next rung, and return it. Return None if it is not paused.
 
-    It is called when no new configuration may begin, so that the rest of the money buys a finished model.
+    Call this if no new configuration may begin: the rest of the money then trains the best model to its last step.
     """
     if state.leader is None or not state.rungs or state.passed:
         return None

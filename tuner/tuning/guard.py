@@ -1,4 +1,4 @@
-"""The budget guard: how much worker time to request at once. The ledger decides whether the hold is placed."""
+"""The budget guard: how long a lease to request. The ledger decides whether the budget pays for it."""
 
 from tuner.domain.money import Cost, Rate
 
@@ -7,10 +7,10 @@ UNKNOWN_NEED_NS = 1_000_000_000  # for a trial without a measured step
 
 
 def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int) -> int:
-    """Return the nanoseconds of the lease to request: at least `need_ns`, or 0 if that is not affordable.
+    """Return the nanoseconds of the lease to request, at least `need_ns`. Return 0 if `left` does not pay for that.
 
-    Leases shrink as the budget runs low, so that the active trials share the last money. A rest that is too small for another
-    lease is included.
+    Leases become shorter as the budget runs low, so that the active trials share the last money. If less than another lease would
+    remain, the lease takes all of the money.
     """
     affordable = rate.affords_ns(left)
     need_ns = max(need_ns, MIN_SLICE_NS)

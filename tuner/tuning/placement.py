@@ -26,7 +26,8 @@ Without a deadline, `patience_ns` limits the wait for spot. A training that find
 is that long ago. After 2d of work there it moves back to spot as soon as spot is available.
 
 **Choice of offer**: the offer with the lowest cost of progress so far (`Memory`). Time that was paid for and lost in repeated
-preemptions raises that cost. Spot that is more expensive than on demand counts as unavailable until the memory of it has faded.
+preemptions raises that cost. A spot offer whose progress costs more than on demand counts as unavailable until that experience
+has lost enough weight with time.
 """
 
 from collections.abc import Collection
@@ -68,7 +69,7 @@ class Terms:
     market: Market
     offers: tuple[Offer, ...]
     begun: Instant
-    work_ns: int  #: All of the work, as time on demand: C(0).
+    work_ns: int  #: The whole work, as training time on an on-demand machine: C(0).
     deadline: Instant | None = None  #: None if there is no deadline. `deadline - begun` is R(0).
     patience_ns: int = (
         PATIENCE_NS  #: How long to wait for spot without progress. Used if there is no deadline.
@@ -184,7 +185,7 @@ def _patient(terms: Terms, memory: Memory, sight: Sight) -> Choice:
 def _retried(sight: Sight, within_ns: int) -> Instant:
     """Return when to choose again: after `within_ns`, or earlier if spot is available but was not taken.
 
-    The memory of bad spot fades, so it may become worth its price.
+    Past experience loses weight with time, so a spot offer that was not worth its price may become so.
     """
     return Instant(sight.now + (min(within_ns, RETRY_NS) if sight.there else within_ns))
 
@@ -207,9 +208,9 @@ def _worthwhile(terms: Terms, memory: Memory, sight: Sight) -> Offer | None:
 
 
 def _has_cheaper_spot(terms: Terms, memory: Memory, now: Instant) -> bool:
-    """Return whether a spot offer has a lower price than on demand. If not, there is nothing to wait for.
+    """Return whether any spot offer costs less than on demand. If not, waiting for spot is useless.
 
-    Time that was wasted on spot so far does not count.
+    The comparison uses the spot price itself, without the time that was wasted on spot so far.
     """
     demand = memory.cheapest(_of(terms, "on_demand"), now)
     return demand is not None and any(o.price < memory.price(demand, now) for o in _of(terms, "spot"))

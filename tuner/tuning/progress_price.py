@@ -1,4 +1,4 @@
-"""The cost of progress so far, by offer: the offer's price for a trial, times the paid time per unit of progress."""
+"""The price of progress on each offer, learned from experience: the offer's price times the paid time per unit of progress."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from tuner.domain.time import NS, Instant
 PRIOR_NS = 30 * 60 * NS
 HALF_LIFE_NS = (
     4 * 3600 * NS
-)  # of observations: frequent preemptions end at some time, and only a new attempt can show it
+)  # after which an observation has half its weight: frequent preemptions end at some time, and only a new attempt can show that
 
 Key = tuple[str, str, str | None, tuple[tuple[str, str], ...]]
 
@@ -39,9 +39,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Everything that a choice depends on in addition to the current situation. It has one record per offer, so it does not grow."""
+    """The past of a training, as far as placement depends on it. It has one record per offer, so it does not grow."""
 
-    progressed: Instant  #: When the remaining work last fell, or when the machine was lost after that.
+    progressed: (
+        Instant  #: When the remaining work last fell, or when the machine was lost, whichever is later.
+    )
     least_ns: int  #: The least remaining work so far.
     records: Mapping[Key, Record] = field(default_factory=dict)
     landed: Key | None = None  #: The offer that the training is on.
@@ -58,13 +60,13 @@ class Memory:
         return found
 
     def waits(self, now: Instant) -> Self:
-        """Return the memory after the machine was lost. The patience starts now, regardless of the age of the newest checkpoint."""
+        """Return the memory after the machine was lost. The limit on waiting for spot (`Terms.patience_ns`) counts from now on."""
         return replace(self, progressed=now)
 
     def after(self, offer: Offer, *, now: Instant, paid_ns: int, gained_ns: int) -> Self:
         """Return the memory after more paid time on an offer, with the progress that it brought.
 
-        It is called at each durable checkpoint and when the machine ends.
+        Call this at each durable checkpoint, and when the training leaves or loses its machine.
         """
         before = self.records.get(key_of(offer), Record(0, 0, now)).faded(now)
         record = Record(before.paid_ns + paid_ns, before.gained_ns + gained_ns, now)

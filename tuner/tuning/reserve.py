@@ -15,8 +15,8 @@ from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # safety factor, because steps differ in length
 NEW = 0.4  # expected training of a new trial, as a share of all steps: many trials are stopped early
-FORETOLD = 0.5  # share of the free time that a new trial may be predicted to need, because step times are predicted badly
-SPARE = 0.5  # steps: a lease has to be a little longer than the work done in it
+FORETOLD = 0.5  # the largest predicted share of the free time for a new trial: step times are predicted badly
+SPARE = 0.5  # in steps: a lease must be a little longer than the work that is done in it
 PRIOR_STEPS = 1  # steps of mean length that are added to the steps of each trial to estimate its step time
 
 
@@ -26,7 +26,9 @@ class Reserve:
 
     state: State
     left_ns: int  #: Worker time that the rest of the budget pays for.
-    leader: TrialRecord | None  #: The best trial, if it can continue and the budget pays for its last step.
+    leader: (
+        TrialRecord | None
+    )  #: The best trial, if it can continue and the budget can train it to its last step.
 
     @classmethod
     def of(cls, state: State) -> Self | None:
@@ -47,9 +49,9 @@ class Reserve:
         return not self._affords(_overhead_ns(self.state) + round(steps * _step_ns(self.state)), None)
 
     def in_the_way(self) -> list[TrialRecord]:
-        """Return the running trials that cannot reach their `until` step if the leader is to finish.
+        """Return the running trials to pause, because their way to their `until` steps would use money that the leader needs.
 
-        Trials that need the least time keep running. The list is empty if there is no leader to reserve money for.
+        Trials that need the least time are kept. The list is empty if there is no leader to reserve money for.
         """
         if self.leader is None:
             return []
@@ -62,19 +64,25 @@ class Reserve:
         return found
 
     def can_finish(self, trial: TrialRecord) -> bool:
-        """Return whether the budget pays for the trial's last step, in addition to the active trials and the leader."""
+        """Return whether the budget can train the trial to its last step, in addition to the active trials and the leader."""
         if trial is self.leader:
             return True
         return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
 
     def may_go_on(self, trial: TrialRecord) -> bool:
-        """Return whether a waiting trial may resume: the budget pays for its `until` step, or nothing else needs the money."""
+        """Return whether a waiting trial may resume: the budget can train it to its `until` step, or no other trial needs the money.
+
+        If the rest of the budget is due to the leader, the budget must train the trial to its last step instead.
+        """
         if self.leader is not None and self.is_due:
             return self.can_finish(trial)
         return self._is_last or self._affords(_reaching_ns(self.state, trial, trial.until), trial)
 
     def may_begin(self) -> bool:
-        """Return whether a new trial may start. It may not if the rest of the budget is due to the leader."""
+        """Return whether a new trial may start: the budget can train it to the first rung, or no other trial needs the money.
+
+        It may not start if the rest of the budget is due to the leader.
+        """
         if self.leader is not None and self.is_due:
             return False
         first = self.state.rungs[0].step * _step_ns(self.state)
@@ -92,7 +100,7 @@ class Reserve:
 
     @property
     def _is_last(self) -> bool:
-        """Return whether nothing else needs the money, so that the ledger alone limits the trial."""
+        """Return whether no other trial needs the money. Then no reserve is kept, and only the ledger limits the trial."""
         return self.leader is None and not self.state.active
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
@@ -107,7 +115,10 @@ class Reserve:
         return sum(needed for needed, _ in self._needs(but, to_end=to_end))
 
     def _needs(self, but: TrialRecord | None, *, to_end: bool = False) -> Iterator[tuple[int, TrialRecord]]:
-        """Yield each other active trial except the leader, with the time it needs to its `until` step, or to its last step if `to_end`."""
+        """Yield (time needed, trial) for each active trial except `but` and the leader.
+
+        The time is that to the trial's `until` step, or to its last step if `to_end` is set.
+        """
         state = self.state
         for trial in (state.trials[number] for number in state.active):
             if trial is not but and trial is not self.leader:
@@ -116,7 +127,10 @@ class Reserve:
 
 
 def _spent_ns(state: State) -> int:
-    """Return the worker time that the spend so far paid for, at least the training time, because machines may be free of charge."""
+    """Return the worker time that the job has paid for so far.
+
+    It is at least the measured training time, because machines may be free of charge.
+    """
     price = state.mean_price
     paid = price.affords_ns(state.spent) if price.micro_usd_per_hour else 0
     return max(paid, state.trained_ns)

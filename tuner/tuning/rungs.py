@@ -26,9 +26,9 @@ class Rung:
     """The trials that reached `step`."""
 
     step: int
-    #: All of them, best first, as (-score, number), so that ties go to the older trial.
+    #: All trials that reached the step, best first, as (-score, number), so that ties go to the older trial.
     ranked: list[tuple[float, int]] = field(default_factory=list)
-    #: Those that were not promoted, in the same order. A promotion is found here without a search of all trials.
+    #: The trials that were not promoted, in the same order, so that the next one to promote is found without a search of all.
     waiting: list[tuple[float, int]] = field(default_factory=list)
     promoted: set[int] = field(default_factory=set)
     recorded: dict[int, float] = field(default_factory=dict)  #: Score by trial number.
@@ -54,7 +54,7 @@ class Rung:
         return [number for _, number in self.waiting[: bisect_right(self.waiting, self.ranked[count - 1])]]
 
     def keeps(self, number: int, reduction_factor: int) -> bool:
-        """Return whether a stopping rule lets the trial continue: its score is at or above the (1 - 1/η) quantile so far."""
+        """Return whether the trial is among the best 1/η (rounded up) of the trials recorded so far, and so may continue."""
         kept = max(1, -(-len(self.ranked) // reduction_factor))
         worst_kept = -self.ranked[min(kept, len(self.ranked)) - 1][0]
         return self.recorded[number] >= worst_kept

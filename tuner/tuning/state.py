@@ -46,8 +46,8 @@ class TrialRecord:
     resumable: bool = True  #: Whether a checkpoint of the latest report can be saved.
     ends_as: Literal["stopped", "failed"] = "stopped"  #: The final status of a trial that is being stopped.
     reason: str = ""  #: Why the trial was stopped or failed.
-    #: Consecutive workers that were lost before their first report, or at the highest step that the trial had reached.
-    #: A report of a new step resets it.
+    #: Number of attempts in a row whose worker was lost before its first report, or after it had only repeated steps up to the
+    #: highest one. A report of a new step resets it to 0.
     losses: int = 0
     preemptions: int = 0  #: How many of its attempts were preempted.
     in_vain: int = 0  #: How many of the latest preemptions in a row brought no newer checkpoint.

@@ -1,4 +1,4 @@
-"""React to a step of a running trial: let it continue or wait, or pause, stop or finish it."""
+"""React to a report of a running trial: let the trial continue, pause it, stop it or finish it, or ask the model."""
 
 from difflib import get_close_matches
 

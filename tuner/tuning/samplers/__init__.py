@@ -12,12 +12,17 @@ from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 __all__ = ["Sampler", "sampler_for"]
 
 
-MODEL_DIMENSIONS = 40  # beyond it, a model of so few trials knows nothing
+MODEL_DIMENSIONS = 40  # in spaces with more dimensions, the trials of a job are too few for a model
 
 
 def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
-    """`auto` is our model of learning curves (`model.py`), or TPE in spaces of very many dimensions. `history`: trials of earlier
-    jobs of the same trainable, from which it learns."""
+    """Return the sampler of a job.
+
+    `auto` is our model of learning curves (`model.py`), or TPE if the space has more than MODEL_DIMENSIONS dimensions.
+
+    Args:
+        history: Trials of earlier jobs that the sampler learns from.
+    """
     seed = spec.algorithm.seed
     match spec.algorithm.sampler:
         case "random":
@@ -31,7 +36,7 @@ def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
             steps = [] if fidelity.max is None else [*fidelity.rungs(), fidelity.max]
             return ModelSampler(spec.space, seed, steps, history)
         case "auto" | "tpe" | "gp" | "cmaes" | "qmc":
-            # Optuna takes a second to import, which random and grid jobs need not pay.
+            # Imported only here, because importing Optuna takes a second, and jobs with other samplers do not need it.
             from tuner.tuning.samplers.optuna import OptunaSampler
 
             name = spec.algorithm.sampler

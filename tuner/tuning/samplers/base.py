@@ -12,7 +12,7 @@ Forecast = tuple[float, float]
 
 
 class Sampler(Protocol):
-    """Suggest configurations. A sampler is used by one thread.
+    """A sampler suggests configurations. It is used by one thread.
 
     It is deterministic: the nth suggestion is a function of the seed, n and the earlier calls. After a restart, the same calls of
     `tell`, `finish` and `adopt` rebuild it. Trials are identified by number, from 0.
@@ -29,7 +29,8 @@ class Sampler(Protocol):
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of trial `number`.
 
-        It is the suggestion from before a restart, which is often cheaper than to suggest again, or a changed suggestion.
+        Call it instead of `suggest` when a sampler is rebuilt after a restart, which is often cheaper, or after `suggest` if the
+        trial runs with a changed configuration.
         """
 
     def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
@@ -45,7 +46,10 @@ class Sampler(Protocol):
         """Receive the end of trial `number`, which cannot resume."""
 
     def forecast(self) -> Mapping[int, Forecast] | None:
-        """Return forecasts of the most promising trials by number, or None if the sampler makes no forecasts, or none yet."""
+        """Return the predicted final scores of the most promising trials, by number.
+
+        Return None if the sampler makes no forecasts, or has too few scores for one yet.
+        """
 
 
 def number_rng(seed: int, number: int) -> Random:

@@ -1,7 +1,7 @@
 """A Gaussian process over configurations and steps, for learning curves.
 
-k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')) + c² if both are of the same trial. m is the Matérn-5/2 kernel, with a
-length scale for each dimension of x. a models what all steps of a configuration have in common, b what changes along its curve,
+k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')), plus c² if both points are of the same trial. x is a configuration, and
+t a step. m is the Matérn-5/2 kernel, with a length scale for each dimension of x. a models what all steps of a configuration have in common, b what changes along its curve,
 and c how much better or worse than its neighbours a trial is at all steps.
 Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
 Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
@@ -29,8 +29,8 @@ BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.0, 0.5), (-5.8, -0.7)]
 BOUNDS_LENGTH = (-3.0, 3.0)
 JITTER = 1e-8
 ITERATIONS = 15
-# Used to limit threads: more threads are slower for small matrices, and make the last digits depend on their number.
-# It must be created after SciPy has loaded its BLAS.
+# Limits the threads of BLAS (the linear algebra library) to one: for small matrices more threads are slower, and the last digits of
+# results depend on their number. The controller must be created after SciPy has loaded BLAS.
 THREADS = ThreadpoolController()
 
 

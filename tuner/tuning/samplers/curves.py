@@ -14,9 +14,7 @@ from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-FLOOR = (
-    -1.0
-)  # lowest score on a scale where the median is 0 and the best 1: how bad a bad trial is has no use
+FLOOR = -1.0  # lowest score on a scale where the median is 0 and the best 1: how bad a bad trial is does not help the model
 Lifts = list[tuple[float, float]]  # slope and offset by level
 SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
 SLOPES = (0.3, 3.0)
@@ -35,7 +33,7 @@ class Data:
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial with its `scores` by level. A failed trial counts as `FLOOR`."""
+    """A trial with its `scores` by level (index of a rung or of the last step). A failed trial has the score `FLOOR`."""
 
     number: int
     point: Floats
@@ -49,8 +47,8 @@ class _Trial:
 class Curves:
     """Scores of trials by level. The levels are the rungs and the last step.
 
-    A level has the first score at or after its step; the last level has the newest. `told` counts the reported rungs and ends, which
-    is when a model should be fitted again.
+    The score of a level is the trial's first score at or after the level's step. At the last level it is the newest one. `told`
+    counts the scores and failures that were added, so that the caller knows when to fit a model again.
     """
 
     def __init__(self, cube: UnitCube, steps: Sequence[int], history: Sequence[PastTrial] = ()) -> None:
@@ -112,11 +110,14 @@ class Curves:
         return np.array([t.features for t in timed]).reshape(len(timed), self._cube.dimensions), seconds
 
     def best_numbers(self, count: int) -> list[int]:
-        """Return the trials of this job with scores, best first by their lifted newest score."""
+        """Return the `count` best trials of this job by their newest score, lifted (projected) to the last step."""
         return self._best(trial for trial in self._sound() if trial.number >= 0)[:count]
 
     def best_past(self, count: int) -> list[int]:
-        """Return the best trials of earlier jobs by their lifted newest score, without configurations that this job has too."""
+        """Return the `count` best trials of earlier jobs by their newest score, lifted (projected) to the last step.
+
+        Trials whose configuration this job has too are left out.
+        """
         past = [trial for trial in self._sound() if trial.number < 0]
         own = {t.point.tobytes() for t in self._trials.values() if t.number >= 0} if past else set()
         return self._best(trial for trial in past if trial.point.tobytes() not in own)[:count]
@@ -130,9 +131,9 @@ class Curves:
         return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
 
     def known(self, count: int) -> Data:
-        """Return at most `count` scores, lifted to the last step and scaled to median 0 and best 1.
+        """Return at most `count` scores, lifted (projected) to the last step and scaled to median 0 and best 1.
 
-        Scores of better trials and newest scores come first.
+        If there are more, scores of better trials and each trial's newest score are preferred.
         """
         lifts = self._present_lifts()
         newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
@@ -157,7 +158,7 @@ class Curves:
         if not trial.scores:
             return []
         last, end = max(trial.scores), (self._newest(trial, lifts) - middle) / scale
-        # A golden-ratio sequence spreads the kept scores evenly over equal trials, in the same way each time.
+        # Among equally good trials, a golden-ratio sequence decides evenly, and always in the same way, whose scores are kept.
         spread = 0.3 * ((trial.number * 0.6180339887498949) % 1.0)
         return [
             (
@@ -181,8 +182,8 @@ class Curves:
     def _fitted_lifts(self) -> Lifts:
         """Return the line that lifts a score at each level to the last level.
 
-        It is the composition of one line from each level to the next, fitted to the trials that have both scores. Its slope is drawn
-        towards 1.
+        From each level to the next, a line is fitted to the trials with scores at both, with its slope drawn towards 1. The
+        lines are then composed.
         """
         maps: list[tuple[float, float]] = []
         gain = 0.0

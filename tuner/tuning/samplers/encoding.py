@@ -9,14 +9,17 @@ import numpy.typing as npt
 from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, same
 
 Floats = npt.NDArray[np.float64]
-CHOICE_WIDTH = 0.7  # two choices are as far apart as the ends of a numeric parameter: 0.7·√2
+CHOICE_WIDTH = (
+    0.7  # makes the distance of two choices, 0.7·√2 ≈ 1, equal to that of the ends of a numeric parameter
+)
 
 
 class UnitCube:
     """The encoding of one search space.
 
-    A point has a number in [0, 1] for each parameter, in the order of `space.order`. A choice is the middle of its interval.
-    Models use `features`, in which choices are one-hot and inactive parameters are in the middle.
+    A point has a number in [0, 1] for each parameter, in the order of `space.order`. For a categorical parameter, [0, 1] is
+    divided into one interval per choice, and a choice is the middle of its interval. Models use `features`, in which choices are
+    one-hot, and an inactive numeric parameter is 0.5.
     """
 
     def __init__(self, space: Space) -> None:
@@ -28,7 +31,7 @@ class UnitCube:
         self._conditional = any(p.when for p in self._parameters)
 
     def point(self, config: Mapping[str, Value]) -> Floats:
-        """Return the point of a configuration. Inactive parameters are in the middle."""
+        """Return the point of a configuration. An inactive parameter is 0.5."""
         values = [
             _place(p, config[name]) if name in config else 0.5
             for name, p in zip(self._order, self._parameters, strict=True)
@@ -78,7 +81,7 @@ def _index(u: Floats, count: int) -> npt.NDArray[np.int64]:
 
 
 def _ends(parameter: Float | Int) -> tuple[float, float]:
-    """Return the ends of the parameter's scale. An integer occupies an interval of width one around it."""
+    """Return the ends of the parameter's scale. An integer takes the interval from 0.5 below it to 0.5 above it."""
     half = 0.5 if isinstance(parameter, Int) else 0.0
     low, high = parameter.low - half, parameter.high + half
     return (math.log(low), math.log(high)) if parameter.log else (low, high)
@@ -108,7 +111,7 @@ def _value(parameter: Parameter, u: float) -> Value:
 
 
 def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
-    """Return the positions of the values that the points represent. Integers have discrete positions."""
+    """Return the positions of the parameter values that the positions `u` stand for. For integers, `u` is rounded to the value."""
     if isinstance(parameter, Float):
         return u
     first, last = _ends(parameter)

@@ -1,13 +1,13 @@
 """The sampler of `auto`: a Gaussian process over configurations and steps, learned from every rung of every trial.
 
-It adds to the model (`curve_gp`):
+In addition to the Gaussian process (`curve_gp`):
 
 - Scores of early steps are lifted by the mean learning curve, so that a trial is not rated lower because it has fewer steps.
 - A suggestion is the point with the greatest expected improvement at the last step per cost, among those that the rest of the
   budget can train to the last step. A linear model of the logarithm of the step time predicts the cost.
-- A share of the suggestions is random, because the model may be wrong.
+- A tenth of the suggestions is random, because the model may be wrong.
 
-Its forecasts of the final scores decide about promotions.
+The scheduler `auto` promotes trials by the forecasts of their final scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +37,8 @@ CHEAPEST = 0.02  # share of the candidates, the cheapest, that always count as a
 SHORTEST_S = 1e-9
 POINTS = 200  # scores that the model is conditioned on
 FIT_POINTS = 120
-REFIT_AT = 1.3  # times the rungs that were reported at the last fit
-FORECASTS = 400  # trials that are predicted at once, the best first
+REFIT_AT = 1.3  # fit again once there are 1.3 times as many reports of rungs as at the last fit
+FORECASTS = 400  # the largest number of trials with a forecast: the best by their newest score
 
 
 @dataclass(slots=True)
@@ -112,9 +112,9 @@ class ModelSampler:
         return self._curves.trials_told >= FIRST_RANDOM
 
     def _note_fit(self) -> None:
-        """Record the data of a fit when the fit falls due, not when it is first needed.
+        """If a fit is due, store its data now, although the fit is made only when a suggestion or forecast needs it.
 
-        Therefore a rebuilt sampler makes the same fits, regardless of the number of suggestions.
+        Therefore a sampler that is rebuilt after a restart makes the same fits, even if it has to suggest less often.
         """
         if self._knows_enough and self._curves.told >= REFIT_AT * self._fitted_at:
             self._fitted_at = self._curves.told
@@ -152,9 +152,10 @@ class ModelSampler:
         )
 
     def _candidate(self, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
-        """Return the best candidate whose predicted step time is at most `step_s`, or one of the cheapest if hardly any is.
+        """Return the candidate with the best expected improvement per cost whose predicted step time is at most `step_s` seconds.
 
-        If `at_random`, return the first such candidate instead of the best.
+        The cheapest candidates (`CHEAPEST`) are always allowed, in case hardly any other is. If `at_random` is set, return the
+        first allowed candidate instead of the best.
         """
         from tuner.tuning.samplers.curve_gp import log_expected_improvement
 

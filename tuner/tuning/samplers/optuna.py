@@ -1,4 +1,4 @@
-"""Optuna's samplers by ask and tell: TPE, GP, CMA-ES, QMC.
+"""Optuna's samplers TPE, GP, CMA-ES and QMC, used through Optuna's ask-and-tell interface.
 
 Optuna has no paused trials: a trial is either running, so that samplers do not learn from it, or finished. Therefore the study's
 storage presents every trial that waits at a rung as *pruned*, with the values of the rungs that it reached. The samplers rank
@@ -105,8 +105,8 @@ class OptunaSampler:
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of a trial.
 
-        CMA-ES and QMC keep their progress in suggested trials, so they must suggest the trial again unless they just did. For the
-        other samplers the parameters are enough.
+        CMA-ES and QMC store their progress in the trials that they suggest. If this sampler has not suggested the trial, for
+        example after a restart, they must suggest it first. The other samplers need only the parameters.
         """
         if config is None:
             return

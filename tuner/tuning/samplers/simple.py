@@ -7,11 +7,11 @@ from itertools import islice
 from tuner.domain.space import Config, Space
 from tuner.tuning.samplers.base import number_rng
 
-GRID_POINTS = 5  # values a numeric parameter has on the grid
+GRID_POINTS = 5  # number of values of a numeric parameter on the grid
 
 
 class Oblivious:
-    """Shared by samplers that do not look at results."""
+    """Base class of samplers that ignore results."""
 
     def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
         pass
@@ -75,7 +75,8 @@ def _key(config: Config) -> str:
 class GridSampler(Oblivious):
     """Suggest every combination once, in a shuffled order, so that a small budget still covers the whole space sparsely.
 
-    Numbers take at most five values, evenly spaced on their own scale. A grid of more than `listed` points is sampled at random instead.
+    A numeric parameter takes at most five values, evenly spaced on its linear or logarithmic scale. If the grid has more than
+    `listed` points, its points are drawn at random instead.
     """
 
     def __init__(self, space: Space, seed: int, *, listed: int = 100_000) -> None:
@@ -92,7 +93,7 @@ class GridSampler(Oblivious):
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
         if self._grid is not None:
             return self._grid[number] if number < len(self._grid) else None
-        # Too large to list: points of the grid drawn at random, which no budget will exhaust.
+        # The grid is too large to list. Its points are drawn at random, and no budget will reach all of them.
         rng = number_rng(self._seed, number)
         config: Config = {}
         for name in self._space.order:

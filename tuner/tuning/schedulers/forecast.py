@@ -1,7 +1,7 @@
-"""Promotion by forecast: by where the sampler's model predicts that trials end, not by their current scores.
+"""Promotion by forecast: trials are ranked by the final scores that the sampler's model predicts, not by their current scores.
 
-A trial is promoted from a rung if its forecast is among the best 1/η of that rung, and if the best forecast of all is within its
-reach, which is a number of standard deviations of its own forecast. Without forecasts this is promotion ASHA (`promotion.py`).
+A trial is promoted from a rung if its forecast is among the best 1/η of that rung, and at most the reach below the best forecast
+of all. The reach is a number of standard deviations of the trial's own forecast. Without forecasts this is promotion ASHA (`promotion.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,9 +13,12 @@ from tuner.tuning.schedulers.base import Verdict
 from tuner.tuning.schedulers.promotion import PromotionAsha
 from tuner.tuning.state import State, TrialRecord
 
-# Standard deviations. The reach is small at first, when new trials teach more, and grows with the steps that were trained.
+# The reach, in standard deviations. It is small at first, when new trials teach the model more than continued ones, and grows with
+# the number of trained steps.
 REACH = 0.5
-REACH_TRAININGS = 5  # complete trainings, in steps, after which the reach grows in proportion
+REACH_TRAININGS = (
+    5  # after the steps of so many complete trainings, the reach grows in proportion to the trained steps
+)
 
 
 class ForecastPromotion(PromotionAsha):

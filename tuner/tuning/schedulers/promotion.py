@@ -16,7 +16,8 @@ class PromotionAsha:
         return next_stop(state, 0)
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
-        # One that cannot be checkpointed would begin again from nothing: it is judged at once, as the stopping rule does.
+        # A trial that cannot save a checkpoint would have to start over after a pause. So it is not paused: it continues or is
+        # stopped at once, by the rule of `StoppingAsha`.
         earned = (
             next(_promotable(state, also=trial), None) is trial
             if trial.resumable
