@@ -35,12 +35,10 @@ class AboveBudget:
     name: str
     usd: Money | None = None
     gpu_ms: int | None = None
-    match: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: Empty if the budget limits all jobs of the project.
-    period: Period | None = (
-        None  #: The spend is counted from zero in each period. None if it is counted in total.
-    )
+    #: Empty if the budget limits all jobs of the project.
+    match: Mapping[str, str] = field(default_factory=dict)
+    #: The spend is counted from zero in each period. None if it is counted in total.
+    period: Period | None = None
     timezone: str = "UTC"
     parent: str | None = None
     alerts: tuple[Alert, ...] = ()

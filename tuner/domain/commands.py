@@ -70,9 +70,8 @@ class EndJob:
     reason: StopReason | None
     detail: str = ""
     reopens: bool = False  #: The job is paused and resumes by itself when its window opens next.
-    waits_for: str = (
-        ""  #: The job resumes by itself when this shared budget, or the project's quota, allows more.
-    )
+    #: The job resumes by itself when this shared budget, or the project's quota, allows more.
+    waits_for: str = ""
 
 
 Command = Suggest | Consult | Begin | Proceed | Park | Finish | Stop | EndJob

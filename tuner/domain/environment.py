@@ -15,12 +15,10 @@ class Environment:
     """The environment of an attempt. It is recorded once, and compared when the configuration is trained again."""
 
     threads: int | None = None  #: Threads of OpenMP, which PyTorch and NumPy use. None if no number was set.
-    seed: int | None = (
-        None  #: Seed of the random generators of Python, NumPy and PyTorch. None if they were not seeded.
-    )
-    versions: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: Versions by name: of `python` and of installed distributions.
+    #: Seed of the random generators of Python, NumPy and PyTorch. None if they were not seeded.
+    seed: int | None = None
+    #: Versions by name: of `python` and of installed distributions.
+    versions: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)  #: Environment variables that change results.
     code: str | None = None  #: Digest of the trainable's code. None if its module is not a file.
 

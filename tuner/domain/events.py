@@ -76,7 +76,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """An attempt was paused; the trial may resume."""
+    """An attempt ended because its trial was paused. The trial may resume."""
 
     at: Instant
     trial: str
@@ -85,7 +85,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The trainable returned, or the last step is done and its model is saved."""
+    """The trial is complete: its trainable returned, or its last step is finished and the model is saved."""
 
     at: Instant
     trial: str
@@ -93,7 +93,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """An attempt was stopped by a `Stop` command; the trial cannot resume."""
+    """An attempt was ended by a `Stop` command. The trial cannot resume."""
 
     at: Instant
     trial: str
@@ -110,7 +110,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The worker was lost, through no fault of the trial."""
+    """The attempt was lost through no fault of the trial, for example because its worker died."""
 
     at: Instant
     trial: str

@@ -9,9 +9,8 @@ import re
 JOB_ID = re.compile(r"job_[0-9a-f]{16}")
 TRIAL_ID = re.compile(r"trial_\d{5,}")
 SELF_TEST = "self_test"  # stored as the trial id of ledger entries for the restore self-test
-RESTORED = (
-    "restored"  # stored as the trial id of ledger entries for spend that a restored backup did not contain
-)
+# Stored as the trial id of ledger entries for spend that a restored backup did not contain
+RESTORED = "restored"
 PACKAGE_ID = re.compile(r"pkg_[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}")
 

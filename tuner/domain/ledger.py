@@ -54,9 +54,8 @@ class Allowance:
 
     left: Cost
     above_usd: str = ""  #: The shared budget that leaves less dollars than the job's own. Empty if none does.
-    above_gpus: str = (
-        ""  #: The shared budget that leaves less GPU time than the job's own. Empty if none does.
-    )
+    #: The shared budget that leaves less GPU time than the job's own. Empty if none does.
+    above_gpus: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,6 @@ class Entry:
     kind: CostKind | None
     trial: str
     attempt: int
-    slice: int
+    slice: int  #: Number of the lease within the attempt.
     cost: Cost
     at: int

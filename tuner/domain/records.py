@@ -64,9 +64,8 @@ class AttemptRow:
     costs: Mapping[CostKind, Cost] = field(default_factory=dict)
     market: str = "on_demand"
     price: Price = NO_PRICE  #: Price of the trial's share of the machine.
-    landed_at: Instant | None = (
-        None  #: When it got a machine, and began to pay for it. None if it has not got one.
-    )
+    #: When it got a machine, and began to pay for it. None if it has not got one.
+    landed_at: Instant | None = None
     machine: MachineFound | None = None  #: The machine that it ran on. None if that was not checked.
     cause: AttemptCause | None = None  #: Why it was preempted, lost or failed.
     environment: Environment | None = None  #: None until its worker sent it.
@@ -79,7 +78,7 @@ class OpenHold:
     id: str
     trial: str
     attempt: int
-    slice: int
+    slice: int  #: Number of the lease within the attempt.
     cost: Cost
     placed_at: Instant
     ends_at: Instant

@@ -93,7 +93,7 @@ def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
 
 
 def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
-    """Return the best report of each of these jobs, without limits. A job without a metric is left out."""
+    """Return the report with the best metric of each of these jobs, without cost limits. A job without a metric is left out."""
     places = [tuple(row) for row in db.execute(_PLACES, {"jobs": list(names)}) if row[1] is not None]
     if not places:
         return {}
@@ -116,7 +116,7 @@ def points(db: Connection, job: str) -> list[Row[Any]]:
 
 
 def pareto(db: Connection, job: str) -> list[Reached]:
-    """Return the Pareto front of dollars and metric, cheapest first."""
+    """Return the Pareto front of dollars and metric, cheapest first: each report is better than all cheaper ones."""
     found: list[Row[Any]] = []
     least = math.inf
     for row in points(db, job):
@@ -127,7 +127,7 @@ def pareto(db: Connection, job: str) -> list[Reached]:
 
 
 def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[Reached]:
-    """Return these points of the front as complete reports with configuration and checkpoint, in the order given."""
+    """Return complete reports, with configuration and checkpoint, for these (trial, step) points of the front, in the same order."""
     if len(places) == 1:
         rows = db.execute(_ONE_IN_WHOLE, {"of": job, "trial": places[0][0], "step": places[0][1]})
     else:

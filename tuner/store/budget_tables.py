@@ -1,4 +1,4 @@
-"""Tables of shared budgets. A hold counts in one account of each shared budget above its job; see `tuner.store.above`."""
+"""Tables of shared budgets, their accounts by period, and their webhooks. `tuner.store.above` explains them."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Integer, String, Table, Text
 

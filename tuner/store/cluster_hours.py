@@ -55,7 +55,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Where attempts are running."""
+    """The machines on which attempts are running. All other machines are idle."""
 
     nodes: frozenset[str]  #: The nodes that run an attempt.
     #: (instance type, market) of each attempt whose node is unknown. None matches any value.

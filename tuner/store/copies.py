@@ -22,8 +22,8 @@ class There:
     """The relevant contents of a database that is about to be replaced by a copy."""
 
     accounts: dict[str, Account] = field(default_factory=dict)  #: The account of each job.
-    empty: bool = True  #: Whether it has neither jobs nor shared budgets.
-    #: False if the spend is unknown: the file is damaged or not a database of tuner, or a restore was interrupted.
+    empty: bool = True  #: Whether the database has neither jobs nor shared budgets.
+    #: False if the accounts cannot be read: the file is damaged or not a database of tuner, or a restore was interrupted.
     readable: bool = True
     led_by: str | None = None  #: The service that is the current leader.
 

@@ -214,7 +214,7 @@ def losses(db: Connection, job: str) -> dict[str, list[int]]:
 def metric_names(db: Connection, job: str) -> list[str]:
     """Return the names of the numbers that the job reports, sorted, from its first and newest reports.
 
-    Only these are read, because the names hardly ever differ between reports, of which there may be a million.
+    Only these are read, because a job may have a million reports, and the names hardly ever differ between them.
     """
     r = reports.c
     names: set[str] = set()

@@ -130,7 +130,11 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a read transaction, which sees one consistent state."""
+        """Open a read transaction.
+
+        With SQLite, all its queries see the same state. With PostgreSQL (isolation level READ COMMITTED by default), each
+        query sees everything that was committed before it began.
+        """
         with _said(), self._reading(), self._connected() as connection, connection.begin():
             yield connection
 

@@ -2,7 +2,7 @@
 
 A report is on the front unless another report is at least as good in metric, dollars, GPU time and duration all at once
 (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front.
-Queries read the front instead of all reports, because only some hundreds of a million reports are on it. It is derived
+Queries read the front instead of all reports, because of a million reports only some hundreds are on it. It is derived
 from the reports alone, and updated in the transaction that records each report.
 """
 

@@ -74,9 +74,8 @@ class NewJob:
     concurrency: int
     at: Instant
     key: str | None = None  #: The request's Idempotency-Key. A repeat of the request finds the same job.
-    body_sha256: str = (
-        ""  #: Digest of the request's body. Distinguishes a repeat from another request with the same key.
-    )
+    #: Digest of the request's body. Distinguishes a repeat from another request with the same key.
+    body_sha256: str = ""
     others: tuple[Offer, ...] = ()
     priority: int = 0
     detail: str = ""

@@ -46,8 +46,8 @@ def begun(db: Connection) -> set[str]:
 def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
     """Return the time windows of these jobs, by job. A job without a window is left out.
 
-    Only the specs of jobs with a window are read. When the service starts, it may ask for thousands of jobs, of which few
-    have a window.
+    Only the specs of jobs with a window are read. When the service starts, it may ask for thousands of jobs, and
+    only a few have a window.
     """
     found: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):

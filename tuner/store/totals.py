@@ -46,15 +46,12 @@ class Totals:
     nearly_spent: int  #: Number of running jobs that have spent at least nine tenths of their budget.
     started: int  #: Number of jobs that ever had a driver.
     queue_wait_ns: int  #: Time from submission to the first driver, summed over the `started` jobs.
-    waiting: (
-        int  #: Number of jobs that are due to be launched, without those whose driver died while they ran.
-    )
-    waiting_since: (
-        Instant | None
-    )  #: Since when the first of the `waiting` jobs has been waiting. None if there is none.
-    silent_since: (
-        Instant | None
-    )  #: The last heartbeat of the running driver whose last heartbeat is the oldest.
+    #: Number of jobs that are due to be launched, without those whose driver died while they ran.
+    waiting: int
+    #: Since when the first of the `waiting` jobs has been waiting. None if there is none.
+    waiting_since: Instant | None
+    #: The last heartbeat of the running driver whose last heartbeat is the oldest.
+    silent_since: Instant | None
     deliveries: Mapping[str, int]  #: Number of webhook deliveries by state.
     undelivered_since: Instant | None  #: Creation of the oldest pending delivery.
 

@@ -56,9 +56,8 @@ class Reply:
 
     stop: bool  #: The attempt is over.
     save: bool  #: Write a checkpoint of this step.
-    keep: bool = (
-        False  #: Keep a copy of this step's state in place of the one kept before, and write nothing yet.
-    )
+    #: Keep a copy of this step's state in place of the one kept before, and write nothing yet.
+    keep: bool = False
     flush: bool = False  #: Write a checkpoint of the copy that was kept.
 
 

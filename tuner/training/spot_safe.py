@@ -45,9 +45,8 @@ class SpotSafe:
                 raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
         self._home = find_home(steps, checkpoint_dir)
         self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
-        self._kept: tuple[dict[str, Any], int] | None = (
-            None  # state and step of the best report of the job so far
-        )
+        # The state and step of the best report of the job so far.
+        self._kept: tuple[dict[str, Any], int] | None = None
         self._step = self._home.first_step
         self._open = self._reported = self._saved = False
         self._writing: threading.Thread | None = None

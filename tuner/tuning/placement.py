@@ -71,9 +71,8 @@ class Terms:
     begun: Instant
     work_ns: int  #: The whole work, as training time on an on-demand machine: C(0).
     deadline: Instant | None = None  #: None if there is no deadline. `deadline - begun` is R(0).
-    patience_ns: int = (
-        PATIENCE_NS  #: How long to wait for spot without progress. Used if there is no deadline.
-    )
+    #: How long to wait for spot without progress. Used if there is no deadline.
+    patience_ns: int = PATIENCE_NS
 
     def __post_init__(self) -> None:
         for market in ("on_demand", "spot") if self.market == "spot_with_fallback" else (self.market,):
@@ -113,9 +112,8 @@ class Choice:
     durable.
     """
 
-    offer: (
-        Offer | None
-    )  #: None if the training should not run. Unless it is done, spot machines are requested.
+    #: None if the training should not run. Unless it is done, spot machines are requested.
+    offer: Offer | None
     why: Why
     until: Instant | None = None  #: None if the choice has no time limit.
 

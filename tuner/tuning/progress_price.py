@@ -12,9 +12,8 @@ from tuner.domain.time import NS, Instant
 # is known to waste time, and a single unlucky machine does not rule an offer out. With spot at a third of the on-demand price, the
 # policy leaves spot after an hour without progress.
 PRIOR_NS = 30 * 60 * NS
-HALF_LIFE_NS = (
-    4 * 3600 * NS
-)  # after which an observation has half its weight: frequent preemptions end at some time, and only a new attempt can show that
+# The time after which an observation has half its weight: frequent preemptions end at some time, and only a new attempt can show that
+HALF_LIFE_NS = 4 * 3600 * NS
 
 Key = tuple[str, str, str | None, tuple[tuple[str, str], ...]]
 
@@ -41,9 +40,8 @@ class Record:
 class Memory:
     """The past of a training, as far as placement depends on it. It has one record per offer, so it does not grow."""
 
-    progressed: (
-        Instant  #: When the remaining work last fell, or when the machine was lost, whichever is later.
-    )
+    #: When the remaining work last fell, or when the machine was lost: the later of the two.
+    progressed: Instant
     least_ns: int  #: The least remaining work so far.
     records: Mapping[Key, Record] = field(default_factory=dict)
     landed: Key | None = None  #: The offer that the training is on.

@@ -26,9 +26,8 @@ class Reserve:
 
     state: State
     left_ns: int  #: Worker time that the rest of the budget pays for.
-    leader: (
-        TrialRecord | None
-    )  #: The best trial, if it can continue and the budget can train it to its last step.
+    #: The best trial, if it can continue and the budget can train it to its last step.
+    leader: TrialRecord | None
 
     @classmethod
     def of(cls, state: State) -> Self | None:

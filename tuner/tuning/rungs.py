@@ -54,7 +54,7 @@ class Rung:
         return [number for _, number in self.waiting[: bisect_right(self.waiting, self.ranked[count - 1])]]
 
     def keeps(self, number: int, reduction_factor: int) -> bool:
-        """Return whether the trial is among the best 1/η (rounded up) of the trials recorded so far, and so may continue."""
+        """Return whether the trial is among the best 1/η (rounded up) of the trials recorded so far. Ties count as best."""
         kept = max(1, -(-len(self.ranked) // reduction_factor))
         worst_kept = -self.ranked[min(kept, len(self.ranked)) - 1][0]
         return self.recorded[number] >= worst_kept

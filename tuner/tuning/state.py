@@ -101,27 +101,32 @@ class State:
     rungs: list[Rung]
     reduction_factor: int
     trials: list[TrialRecord] = field(default_factory=list)
-    active: set[int] = field(default_factory=set)
-    ready: set[int] = field(default_factory=set)
+    active: set[int] = field(default_factory=set)  #: Numbers of the trials with a status in `ACTIVE`.
+    ready: set[int] = field(default_factory=set)  #: Numbers of the trials that wait to run.
+    #: Numbers of the trials that changed since the run loop last recorded the changes.
     touched: set[int] = field(default_factory=set)
-    going: bool = False
-    suggesting: bool = False
-    space_exhausted: bool = False
+    going: bool = False  #: Attempts may start. False from a driver's start until the event `Asked`.
+    suggesting: bool = False  #: A `Suggest` command was returned and is not answered yet.
+    space_exhausted: bool = False  #: The sampler has no more configurations.
+    #: The limit that refused a hold. No attempt starts until money may have been released or added.
     broke: StopReason | Limit | None = None
+    #: The shared budget that refused a hold last. Empty if the job's own budget refused it.
     above: str = ""
+    #: The trials that are skipped because their hold was refused, by number, with the limit that refused it.
     passed: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None
-    ended: bool = False
+    ended: bool = False  #: The command `EndJob` was returned.
     spent: Money = ZERO
-    leader: int | None = None
+    leader: int | None = None  #: Number of the trial with the best score so far.
     leader_score: float = float("-inf")
+    #: The score that last improved by at least the `min_gain` of the plateau rule.
     plateau_score: float = float("-inf")
-    plateau_spent: Money = ZERO
-    valid_reports: int = 0
-    failures: list[str] = field(default_factory=list)
-    begun: int = 0
-    steps: int = 0
-    trained_ns: int = 0
+    plateau_spent: Money = ZERO  #: What the job had spent then.
+    valid_reports: int = 0  #: Number of reports with a finite value of the objective's metric.
+    failures: list[str] = field(default_factory=list)  #: Reasons of the failed trials.
+    begun: int = 0  #: Number of attempts that were started.
+    steps: int = 0  #: Number of steps of all trials, each counted once.
+    trained_ns: int = 0  #: Training time of these steps.
     price_ns: int = 0  #: Sum of price (micro-dollars per hour) times nanoseconds, over `trained_ns`.
 
     @classmethod

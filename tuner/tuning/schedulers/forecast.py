@@ -16,9 +16,8 @@ from tuner.tuning.state import State, TrialRecord
 # The reach, in standard deviations. It is small at first, when new trials teach the model more than continued ones, and grows with
 # the number of trained steps.
 REACH = 0.5
-REACH_TRAININGS = (
-    5  # after the steps of so many complete trainings, the reach grows in proportion to the trained steps
-)
+# After the steps of so many complete trainings, the reach grows in proportion to the trained steps
+REACH_TRAININGS = 5
 
 
 class ForecastPromotion(PromotionAsha):
