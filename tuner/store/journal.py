@@ -26,7 +26,7 @@ from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
 EVENTS_PAGE = 1000
-# Stop reasons that a larger budget may remove.
+# Stop reasons for which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
 

@@ -33,7 +33,7 @@ SPOT_MEAN_NS = 2 * HOUR_NS
 # magnitude, so the published share is used only to rank markets.
 SPOT_MEAN_SHARE = 0.25
 RANKED_WITHIN_NS = (HOUR_NS, 48 * HOUR_NS)
-# Mean time until a machine crashes without a preemption: a cautious guess without a source
+# Mean time until a machine crashes without a preemption: a cautious guess without a source.
 CRASH_MEAN_NS = 30 * 24 * HOUR_NS
 REACTION_NS = 5 * NS  # from a preemption notice until the driver sees it: AWS advises to poll every 5 s
 STALL_PART = 20  # a save may stall training for at most a twentieth of the training that it covers

@@ -40,8 +40,9 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.tuning.progress_price import Memory
 
-PATIENCE_NS = 30 * 60 * NS  # half of the waits for a V100 in AWS's zones in 2023 were over after 18 to 29 min
-RETRY_NS = 15 * 60 * NS  # until available spot that was not worth its price is considered again
+# Half of the waits for a spot machine with a V100 in AWS's zones in 2023 were over after 18 to 29 min.
+PATIENCE_NS = 30 * 60 * NS
+RETRY_NS = 15 * 60 * NS  # until an available spot offer that was not worth its price is considered again
 TIGHT = Fraction(7, 10)  # the switch point of §A.8
 
 Why = Literal[

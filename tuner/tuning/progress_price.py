@@ -12,7 +12,7 @@ from tuner.domain.time import NS, Instant
 # is known to waste time, and a single unlucky machine does not rule an offer out. With spot at a third of the on-demand price, the
 # policy leaves spot after an hour without progress.
 PRIOR_NS = 30 * 60 * NS
-# The time after which an observation has half its weight: frequent preemptions end at some time, and only a new attempt can show that
+# The time after which an observation has half its weight: frequent preemptions end at some time, and only a new attempt can show that.
 HALF_LIFE_NS = 4 * 3600 * NS
 
 Key = tuple[str, str, str | None, tuple[tuple[str, str], ...]]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, same
 
 Floats = npt.NDArray[np.float64]
-# This width makes the distance of two choices, 0.7·√2 ≈ 1, equal to that of the ends of a numeric parameter
+# This width makes the distance of two choices, 0.7·√2 ≈ 1, equal to that of the ends of a numeric parameter.
 CHOICE_WIDTH = 0.7
 
 

@@ -16,7 +16,7 @@ from tuner.tuning.state import State, TrialRecord
 # The reach, in standard deviations. It is small at first, when new trials teach the model more than continued ones, and grows with
 # the number of trained steps.
 REACH = 0.5
-# After the steps of so many complete trainings, the reach grows in proportion to the trained steps
+# After the steps of so many complete trainings, the reach grows in proportion to the trained steps.
 REACH_TRAININGS = 5
 
 
