@@ -16,8 +16,8 @@ from typing import Literal
 # `half` is fp16 or bf16 in tensor cores, as mixed-precision training uses them.
 Precision = Literal["fp32", "half"]
 
-# A faster chip seldom gains as much as its peaks suggest, because launch overheads, power limits and input take a larger share of its time.
-# No source gives that share. A quarter covers the published training benchmarks that were examined.
+# A faster chip seldom trains as much faster as its peaks suggest, because launch overheads, power limits and data input take a larger share
+# of its time. No source gives the size of that loss. A quarter covers the published training benchmarks that were examined.
 CAUTION = Fraction(3, 4)
 
 
@@ -115,7 +115,7 @@ def relative_speed(
 
     The figures come from data sheets, so they are guesses, to be marked as *catalogued*. The expected value is the smaller of the gains in
     peak and in memory bandwidth, because either can limit a training. The maximum is the larger of them. The minimum is a quarter below
-    the expected value, but not below 1 if neither figure is worse. Return None if one of them has no data sheet.
+    the expected value, but not below 1 if neither figure is worse. Return None if one of the two has no data sheet.
 
     >>> [round(float(speed), 2) for speed in relative_speed("A100", "H100")]
     [1.62, 2.15, 3.17]

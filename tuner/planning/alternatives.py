@@ -10,10 +10,10 @@ from tuner.planning.plan import Alternative, Chance
 from tuner.planning.scenario import Outcome, Simulate, SpotLife
 from tuner.planning.simulations import Setting, mean
 
-MOST = 8  # candidates that are simulated
+MOST = 8  # at most this many candidates are simulated
 RUNS = 10
 FEW_RUNS = 3
-SURE_ENOUGH = 0.8  # the share of runs in time from which a candidate counts as in time
+SURE_ENOUGH = 0.8  # a candidate is in time if at least this share of its runs ends before the deadline
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Candidate:
     market: Market
     offers: tuple[Offer, ...]  #: The offers that its trials may run on, most expensive first.
     concurrency: int
-    speed: float | None = 1.0  #: Relative to the machine of the evidence. None if it is not known.
+    speed: float | None = 1.0  #: Relative to the machine whose step times are known. None if it is not known.
     why_not: str | None = None  #: Why the job cannot run on it.
     #: The offers of the same machine by market, as far as prices are known.
     markets: Mapping[Market, tuple[Offer, ...]] = field(default_factory=dict)
@@ -41,17 +41,17 @@ class Candidate:
         )
 
     def price(self, wanted: Resources) -> Price:
-        """Return the highest price of a trial on these offers."""
+        """Return the highest price of a trial with these resources on any of the offers."""
         return max(offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price for offer in self.offers)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A candidate, its figures for the plan, and the runs that these are means of."""
+    """A candidate, its simulated runs, and the figures that the plan shows: the means of those runs."""
 
     candidate: Candidate
     shown: Alternative
-    runs: Sequence[Outcome] = ()  #: Empty if it was left out.
+    runs: Sequence[Outcome] = ()  #: Empty if the candidate was not simulated.
 
 
 def compared(
@@ -63,8 +63,8 @@ def compared(
 ) -> list[Compared]:
     """Simulate the first MOST suitable candidates, and return all candidates in their order.
 
-    The runs of a candidate depend only on the candidate and the job, so that neither a deadline nor the choice changes its cost. If the
-    candidate is chosen, they are also the runs of the plan.
+    A candidate is suitable if the job can run on it and its speed is known. Its runs depend only on the candidate and the job, so neither
+    a deadline nor the choice among candidates changes its cost. The plan uses the runs of the chosen candidate and does not repeat them.
     """
     found, simulated = [], 0
     for candidate in candidates:
@@ -98,7 +98,7 @@ def _unsimulated(candidate: Candidate, base: Setting) -> Alternative:
 
 
 def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None) -> Alternative:
-    """Return an alternative with the figures of its runs."""
+    """Return a copy of the alternative with the mean figures of its runs."""
     usd = sum(run.cost.usd.micro_usd for run in runs)
     steps = sum(run.steps for run in runs)
     return replace(
@@ -112,16 +112,19 @@ def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None)
 
 
 def in_time(runs: Sequence[Outcome], limit_ns: int | None) -> Chance | None:
-    """Return how many runs ended before the limit, by themselves or with their budget. Return None without a limit."""
+    """Return how many runs ended before the limit. Return None without a limit.
+
+    A run that its wall-clock budget stopped is not in time.
+    """
     if limit_ns is None:
         return None
     return Chance(sum(run.reason != "wall_clock" and run.elapsed_ns <= limit_ns for run in runs), len(runs))
 
 
 def chosen_of(compared: Sequence[Compared]) -> Compared:
-    """Return the candidate in time whose steps are cheapest.
+    """Return the candidate with the cheapest steps among those that finish in time in at least SURE_ENOUGH of their runs.
 
-    If none is in time, return the one that is most often in time, and among equals the fastest. If none was simulated, return the first.
+    If there is none, return the one that is most often in time, and among equals the fastest. If none was simulated, return the first.
     """
     able = [one for one in compared if one.shown.why_not is None]
     if not able:

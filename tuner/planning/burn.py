@@ -11,29 +11,29 @@ SLOT_NS = 300 * NS
 WINDOW_NS = DAY_NS
 SLOTS = WINDOW_NS // SLOT_NS
 FARTHEST_NS = 3650 * DAY_NS
-# The square of the normal distribution's 90th percentile, 1.2816, as a fraction. 80 % of values lie within that many deviations.
+# The square of 1.2816 as a fraction. 80 % of a normal distribution lie within 1.2816 standard deviations of its mean.
 Z2 = (16424, 10000)
 
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """The rate of spending, and the nanoseconds until the budget runs out. They are None if it does not at this rate."""
+    """The rate of spending, and the nanoseconds until the budget runs out. A time is None if the budget lasts more than ten years."""
 
     per_hour: int  #: In the unit of the budget.
-    in_ns: int | None  #: The expected time. The next two bound an 80 % interval.
+    in_ns: int | None  #: The expected time. `earliest_ns` and `latest_ns` bound an 80 % interval.
     earliest_ns: int | None
     latest_ns: int | None
 
 
 def burn(slots: Mapping[int, int], left: int) -> Burn:
-    """Compute when the rest of a budget is spent.
+    """Compute when the rest of a budget will be spent.
 
-    The rate is the mean of the slots, from the first one with any spending. The interval is based on the standard error of that mean, as if
+    The rate is the mean of the slots since the first one with any spending. The interval is based on the standard error of that mean, as if
     the slots were independent.
 
     Args:
-        slots: The amounts spent in each five minutes of the last day. Slot 0 is the oldest.
-        left: The amount that is left.
+        slots: The amount spent in each five minutes of the last day, by slot number. Slot 0 is the oldest. Slots without spending may be missing.
+        left: The amount of the budget that is left.
     """
     spent = {number: amount for number, amount in slots.items() if amount and 0 <= number < SLOTS}
     if not spent:

@@ -16,7 +16,7 @@ from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
 from tuner.tuning.rungs import ladder
 
 FACTORS = (2, 3, 4)
-FORETELLS = 0.6  # trials are worth comparing at a rung if its ranks correlate with those at the last step by at least this
+FORETELLS = 0.6  # compare trials at a rung only if their ranks there correlate with their ranks at the last step by at least this
 TRIALS_TO_RANK = 8
 STALL_PART = 10
 LEAST_STALL_NS = NS // 10
@@ -100,7 +100,7 @@ def _first_rung(asked: JobSpec, paces: Paces) -> Choice:
 
 
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
-    """Return Spearman's correlation of the scores at `step` and at `last`, over the seen trials that reached at least half of `last`.
+    """Return Spearman's correlation of the scores at `step` and at `last`, over the trials of the evidence that reached at least half of `last`.
 
     Return None if there are too few such trials.
     """
@@ -161,7 +161,10 @@ def _concurrency(
     room: int | None,
     simulate: Simulate,
 ) -> Choice:
-    """Choose the smallest concurrency that finishes in time. Without a time limit, keep the present one."""
+    """Choose the smallest concurrency that finishes in time, of half, once and twice the present one.
+
+    Without a time limit, keep the present one. If none is in time, choose the largest.
+    """
     told = asked.resources.max_concurrent_trials
     wanted = None if told is None else str(told)
     now, limit_ns = setting.concurrency, plan.deadline_ns

@@ -18,7 +18,10 @@ from tuner.tuning.samplers.simple import GRID_POINTS
 def compared(
     setting: Setting, runs: Sequence[Outcome], chosen: Candidate, life: SpotLife, simulate: Simulate
 ) -> tuple[Comparison, ...]:
-    """Simulate the job in other ways. Grid and random search have as many trials as `runs`, the runs of the plan, on average."""
+    """Simulate the job with grid search, with random search, and on the other market.
+
+    `runs` are the runs of the plan. Grid and random search get as many trials as these have on average.
+    """
     trials = max(1, mean([run.trials for run in runs]))
     found = [_searched(name, setting, trials, simulate) for name in ("grid_search", "random_search")]
     for market, offers in sorted(chosen.markets.items()):
@@ -34,7 +37,10 @@ def grid_points(space: Space) -> int:
 
 
 def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Simulate) -> Comparison:
-    """Simulate a search of `trials` trials. Each is trained to its last step, with no limit on the cost."""
+    """Simulate a grid or random search of `trials` trials, or of all points of a smaller grid.
+
+    Each trial is trained to its last step, with no limit on the cost.
+    """
     sampler: SamplerName = "grid" if name == "grid_search" else "random"
     points = grid_points(setting.spec.space)
     count = min(trials, points) if sampler == "grid" else trials

@@ -9,7 +9,7 @@ from tuner.domain.money import Money
 
 @dataclass(frozen=True, slots=True)
 class DataRates:
-    """List prices per GB in the first tier that is not free. None if a price is not known."""
+    """A cloud's list prices per GB, in the first tier that is not free. A price that is not known is None."""
 
     cloud: str
     internet: Money | None

@@ -20,7 +20,7 @@ LOST: tuple[str, ...] = ("preempted", "lost")
 
 @dataclass(frozen=True)
 class Piece:
-    """One attempt."""
+    """An attempt, with its bill and its measurements."""
 
     row: AttemptRow
     bill: Mapping[CostKind, Money]  #: The amounts posted to the ledger, corrections included.
@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Point:
-    """A trial at a step."""
+    """A trial's score and cost at a step."""
 
     step: int
     score: float | None
@@ -62,7 +62,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Places:
-    """The regions of the job's machines and of its checkpoints. None if one is not known."""
+    """The regions of the job's machines and of its checkpoints. A region that is not known is None."""
 
     compute: str | None = None
     storage: str | None = None
@@ -95,7 +95,7 @@ class Evidence:
         return total(piece.of(*kinds) for piece in self.pieces)
 
     def measured(self, *names: str) -> tuple[Piece, ...]:
-        """Return the attempts for which all of these counts were measured."""
+        """Return the attempts for which all the named counts of `Usage` were measured."""
 
         def knows(usage: Usage | None) -> bool:
             return usage is not None and all(getattr(usage, name) is not None for name in names)
@@ -117,20 +117,23 @@ class Evidence:
 
     @cached_property
     def home(self) -> Listing | None:
-        """The job's machine in the catalogue, in its region if that is known. If several listings match, it is the cheapest."""
+        """The job's machine in the catalogue, in its region if that is known. If several listings match, use the cheapest."""
         kind, region = self.offer.instance_type, self.offer.region or self.places.compute
         found = self.catalogue.find(instance_type=kind, region=region, market=self.market)
         return found[0] if found else None
 
     def rate(self, *, cpus: float | None = None, gpus: float | None = None) -> Rate:
-        """Return the rate of a trial of another size on the same machine."""
+        """Return the rate of a trial on the job's machine. `cpus` and `gpus` replace the size that the job requests."""
         size = self.spec.resources
         return self.offer.rate(
             cpus=size.cpus if cpus is None else cpus, gpus=size.gpus if gpus is None else gpus
         )
 
     def neighbours(self, fits: Callable[[Listing], bool]) -> list[Listing]:
-        """Return cheaper machines of the same cloud and zone on which such a trial fits, the cheapest first."""
+        """Return cheaper machines than `home`, in its cloud and zone, that have room for one of the job's trials. The cheapest comes first.
+
+        `fits` can exclude further machines.
+        """
         home, size = self.home, self.spec.resources
         here = home.price(self.market) if home is not None else None
         if home is None or here is None:
@@ -148,7 +151,7 @@ class Evidence:
         ]
 
     def rate_on(self, listing: Listing) -> Rate | None:
-        """Return the rate of such a trial on a listed machine. Return None if its price is not known."""
+        """Return the rate of one of the job's trials on a listed machine. Return None if the machine's price is not known."""
         price, size = listing.price(self.market), self.spec.resources
         if price is None:
             return None
@@ -176,7 +179,7 @@ def portion(amount: Money, part: Fraction) -> Money:
 
 
 def sums(pieces: Iterable[Piece]) -> dict[str, int]:
-    """Return the sum of each count over all attempts. Counts that no attempt has are missing."""
+    """Return the sum of each count of `Usage` over the attempts. The result omits counts that no attempt has."""
     found: dict[str, int] = {}
     for piece in pieces:
         for name in COUNTS:
@@ -187,13 +190,13 @@ def sums(pieces: Iterable[Piece]) -> dict[str, int]:
 
 
 def peak(pieces: Iterable[Piece], name: str) -> int | None:
-    """Return the largest value of a count. Return None if no attempt has it."""
+    """Return the largest value of the count `name` in any attempt. Return None if no attempt has it."""
     known = [getattr(piece.usage, name) for piece in pieces if piece.usage is not None]
     return max((value for value in known if value is not None), default=None)
 
 
 def fact(pieces: Iterable[Piece], name: str) -> Fact | None:
-    """Return the value of a fact with which most money was spent. Return None if no attempt has it."""
+    """Return the value of the fact `name` in the attempts on which most money was spent. Return None if no attempt has the fact."""
     spent: dict[Fact, int] = {}
     for piece in pieces:
         if piece.usage is not None and name in piece.usage.facts:

@@ -24,7 +24,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A change that would have made the job cheaper. Findings overlap, so their savings must not be added."""
+    """A change that would have made the job cheaper. Do not add the savings of several findings: they overlap."""
 
     kind: str
     title: str

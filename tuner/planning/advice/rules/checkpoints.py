@@ -13,7 +13,7 @@ from tuner.planning.advice.finding import Change, Finding
 from tuner.tuning.checkpointing import Exposure, daly_ns
 
 FAR_OFF = (
-    2  # intervals from half to twice the best one are accepted, because the waste hardly changes between them
+    2  # intervals from half to twice the best one are accepted, because the cost hardly changes between them
 )
 DEAR_ABOVE = Fraction(1, 20)
 LOST_ABOVE = Fraction(1, 50)
@@ -73,7 +73,9 @@ def _trained_usd(pieces: tuple[Piece, ...]) -> Money:
 def _change(evidence: Evidence, best_ns: int, *, saves: int, too_dear: bool) -> Change:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
     now = "auto" if fixed is None else f"{fixed / NS:g}s"
-    if fixed is None and too_dear:  # saves in addition to the interval of `auto` happen at pauses
+    if (
+        fixed is None and too_dear
+    ):  # `auto` already chooses the best interval, so the extra saves happen at pauses
         then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
         return Change("fidelity.min", str(fidelity.min), str(then), how)

@@ -25,7 +25,7 @@ def finding(evidence: Evidence) -> Finding | None:
         total(piece.spent for piece in pieces), 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour)
     )
     if then >= cpus or saves.micro_usd <= 0:
-        return None  # the GPU determines the price
+        return None  # fewer processors save nothing, for example because the GPU determines the price
     return Finding(
         kind="cpu_underused",
         title=f"A trial used {float(cores):.1f} of its {float(cpus):g} processors",

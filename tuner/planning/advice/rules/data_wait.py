@@ -31,7 +31,7 @@ def finding(evidence: Evidence) -> Finding | None:
         },
         change=change,
         alternatives=tuple(others),
-        # If batches are prepared in parallel with training, a step takes the longer of waiting and computing.
+        # If batches are prepared in parallel with training, a step takes only the longer of its two parts, waiting and computing. The other is saved.
         saves=portion(total(piece.of("train") for piece in pieces), min(waits, 1 - waits)),
         saves_note="where batches are made beside the training, a step takes the longer of waiting and computing; at most this",
         verify="compare seconds a step and the share of waiting of one configuration; with the same seed the batches, and so the "
@@ -41,7 +41,7 @@ def finding(evidence: Evidence) -> Finding | None:
 
 
 def _gpu_is_busy(pieces: tuple[Piece, ...]) -> bool:
-    """Return whether the GPU is busy. It then computes while the program waits, so faster input would gain nothing."""
+    """Return whether the GPU was busy most of the time. If it was, faster input would gain nothing: it computes while the program waits."""
     counts = sums(pieces)
     samples = counts.get("gpu_samples", 0)
     return bool(samples) and share(counts.get("gpu_percent", 0), 100 * samples) >= BUSY_GPU

@@ -10,7 +10,7 @@ from tuner.planning.accelerators import relative_speed
 from tuner.planning.advice.evidence import Evidence, Piece, fact, peak, portion, share, sums, total
 from tuner.planning.advice.finding import Change, Finding
 
-LEAST_SAMPLES = 30  # one per second of training; fewer do not show a load that comes in bursts
+LEAST_SAMPLES = 30  # one sample per second of training; fewer could miss a load that comes in bursts
 IDLE_BELOW = Fraction(1, 2)
 # Two trials fit on one GPU if the busy shares and the memory of both stay within nine tenths of it.
 SHARED_WITHIN = Fraction(9, 10)
@@ -73,7 +73,7 @@ def finding(evidence: Evidence) -> Finding | None:
 def _shared(
     evidence: Evidence, pieces: tuple[Piece, ...], busy: Fraction, memory: Fraction | None
 ) -> _Option | None:
-    """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if they do not fit."""
+    """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if two would not fit."""
     if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
         return None
     gpus = evidence.spec.resources.gpus
@@ -95,7 +95,8 @@ def _smaller(
 ) -> _Option | None:
     """Return the option to use the machine on which the same training is cheapest. Return None if there is none.
 
-    Only the time in which the GPU is busy is taken to be longer. The factor is the slowest speed that data sheets make likely.
+    The estimate assumes that a slower GPU lengthens only the time in which the GPU is busy. The factor comes from the lowest speed that
+    the data sheets make likely.
     """
     home = evidence.home
     if home is None or used is None or not home.accelerator:

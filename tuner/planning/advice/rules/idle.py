@@ -1,4 +1,4 @@
-"""Rule: machines that are paid for are idle for too long."""
+"""Rule: the job pays for idle machines for too much of the time."""
 
 from fractions import Fraction
 

@@ -6,9 +6,9 @@ from tuner.planning.advice.finding import Change, Finding
 
 
 def finding(evidence: Evidence) -> Finding | None:
-    """Compare the cost with that of the same useful time on demand.
+    """Compare the cost of the spot attempts with the on-demand price of the same useful time.
 
-    Useful time excludes lost steps, and the setup and restore after a loss.
+    Useful time excludes lost steps, and the setup and restore after each lost attempt.
     """
     pieces, demand = [piece for piece in evidence.pieces if piece.row.market == "spot"], evidence.demand
     paid = total(piece.spent for piece in pieces)
@@ -56,9 +56,9 @@ def _interrupted(piece: Piece, again: set[tuple[str, int]]) -> Money:
 
 
 def _at(usd: Money, price: Price, demand: Price) -> int:
-    """Convert an amount to the on-demand price, rounded up.
+    """Return the micro-dollars that the time paid by `usd` at `price` costs at the on-demand price `demand`, rounded up.
 
-    If the attempt's price is zero, the time is not known, so return the amount unchanged.
+    If `price` is zero, the time is not known, so return the amount unchanged.
     """
     if not price.micro_usd_per_hour:
         return usd.micro_usd

@@ -63,7 +63,7 @@ def finding(evidence: Evidence) -> Finding | None:
 
 
 def _trials(evidence: Evidence, home: Listing) -> int:
-    """Return how many such trials fit on the machine."""
+    """Return how many of the job's trials fit on the machine `home`, by processors and GPUs."""
     size = evidence.spec.resources
     counts = [int(home.vcpus / size.cpus)] if size.cpus else []
     counts += [int(home.accelerators / size.gpus)] if size.gpus else []

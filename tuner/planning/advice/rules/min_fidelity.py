@@ -6,7 +6,7 @@ from tuner.planning.advice.evidence import Evidence, portion, total
 from tuner.planning.advice.finding import Change, Finding
 from tuner.planning.advice.rules.ranks import last_step, predicts
 
-# If even the upper end of the correlation's interval is below this, the ranking at the first rung is close to chance.
+# If even the upper end of the rank correlation's interval is below this, the ranking at the first rung is close to chance.
 MISLEADS_BELOW = 0.6
 PREDICTS_ABOVE = 0.7
 

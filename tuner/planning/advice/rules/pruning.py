@@ -48,7 +48,10 @@ def finding(evidence: Evidence) -> Finding | None:
 
 
 def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> list[int]:
-    """Return the earlier steps at which trials might be compared instead, ascending."""
+    """Return the steps before the first rung at which trials might be compared instead, ascending.
+
+    If `whole`, the job has no rungs, and the steps before `last` are returned. Neighbouring steps differ by `factor`.
+    """
     found, step = [], last if whole else evidence_min
     while step // factor >= 1:
         step //= factor
@@ -71,7 +74,10 @@ def _cut(evidence: Evidence, step: int) -> list[Curve]:
 
 
 def _worst(evidence: Evidence, step: int, last: int) -> list[Curve]:
-    """Return the trials that were trained to the last step, except for the best 1/η at `step`."""
+    """Return the trials that were trained to `last` although a comparison at `step` would have stopped them.
+
+    That comparison continues the best 1/η of the trials.
+    """
     scored = [
         (point.score, n, curve)
         for n, curve in enumerate(evidence.curves)
@@ -82,7 +88,7 @@ def _worst(evidence: Evidence, step: int, last: int) -> list[Curve]:
 
 
 def _between(curve: Curve, step: int) -> Money:
-    """Return what a trial cost beyond `step`."""
+    """Return what a trial's training after `step` cost."""
     here, end = curve.at(step), curve.points[-1]
     return Money(max(0, end.cost.micro_usd - here.cost.micro_usd)) if here is not None else Money(0)
 

@@ -1,4 +1,4 @@
-"""Spearman's rank correlation, as a measure of how well the ranking of trials at a step predicts that at the last step."""
+"""Spearman's rank correlation: how well the ranking of trials at a step predicts their ranking at the last step."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def last_step(evidence: Evidence) -> int | None:
 def predicts(curves: Sequence[Curve], step: int, last: int) -> Correlation | None:
     """Return the correlation of the metric at two steps, over the trials that have both.
 
-    Return None if there are too few such trials, or their metrics do not differ.
+    Return None if there are too few such trials, or if their metrics are all equal.
     """
     points = [(curve.at(step), curve.at(last)) for curve in curves]
     pairs = [

@@ -10,11 +10,11 @@ from tuner.planning.advice.finding import Change, Finding
 DEAR_ABOVE = Fraction(3, 20)
 LEAST_ATTEMPTS = 5
 MOSTLY = Fraction(1, 2)
-ENOUGH = 10  # setups per worker that a budget should pay for, so that most of it can buy training
+ENOUGH = 10  # a budget should be this many times the cost of one setup of each worker, so that most of it can buy training
 
 
 def finding(evidence: Evidence) -> Finding | None:
-    """Report that too much was spent on setup: on many setups, or on a few that used up most of the money."""
+    """Return a finding if setup took too much of the money, either in many setups or in a few that used up most of the budget."""
     setups = [piece.of("setup") for piece in evidence.pieces]
     spent = total(setups)
     part = share(spent.micro_usd, evidence.spent.micro_usd)
@@ -23,7 +23,7 @@ def finding(evidence: Evidence) -> Finding | None:
     if len(setups) < LEAST_ATTEMPTS or part <= DEAR_ABOVE:
         return None
     dearest, fidelity = max(setups), evidence.spec.fidelity
-    # Each worker must set up once in any case.
+    # Each worker must set up once in any case, so these setups are not savings.
     saves = max(ZERO, Money(spent.micro_usd - evidence.concurrency * dearest.micro_usd))
     return Finding(
         kind="setup_dear",
@@ -57,13 +57,19 @@ def finding(evidence: Evidence) -> Finding | None:
 
 
 def _is_mostly_spent(evidence: Evidence) -> bool:
-    """Return whether the budget may have ended the job. A job that failed early for another reason does not need more money."""
+    """Return whether the budget is mostly spent or has no limit in dollars.
+
+    Otherwise the job ended early for another reason, and a larger budget would not help.
+    """
     limit = evidence.spec.budget.usd
     return limit is None or evidence.spent.micro_usd > MOSTLY * limit.micro_usd
 
 
 def _too_small(evidence: Evidence, setups: Sequence[Money], part: Fraction) -> Finding:
-    """Report that the budget is too small: a few necessary setups cost most of it, so only a larger budget or fewer workers help."""
+    """Return the finding that the budget is too small.
+
+    A few necessary setups cost most of it, so only a larger budget or fewer workers would help.
+    """
     dearest = max(setups)
     enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, dearest.micro_usd))
     limit = evidence.spec.budget.usd

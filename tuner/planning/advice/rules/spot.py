@@ -12,9 +12,9 @@ LEAST_STALL_NS = NS // 10
 
 
 def finding(evidence: Evidence) -> Finding | None:
-    """Compare the cost with that on spot machines, including their interruptions.
+    """Compare the job's cost with its cost on spot machines, including their interruptions.
 
-    Interruptions cost saves and lost steps, at the best checkpoint interval, and a new setup after each loss.
+    Interruptions cost saves and lost steps, computed for the best checkpoint interval, and a new setup after each lost attempt.
     """
     pieces = tuple(piece for piece in evidence.pieces if piece.row.market == "on_demand")
     paid, spot, demand = total(piece.spent for piece in pieces), evidence.spot, evidence.demand
