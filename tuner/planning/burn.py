@@ -32,7 +32,7 @@ def burn(slots: Mapping[int, int], left: int) -> Burn:
     the slots were independent.
 
     Args:
-        slots: The amount spent in each five minutes of the last day, by slot number. Slot 0 is the oldest. Slots without spending may be missing.
+        slots: The amount spent in each five minutes of the last day, by slot number from the oldest. Slots without spending may be missing.
         left: The amount of the budget that is left.
     """
     spent = {number: amount for number, amount in slots.items() if amount and 0 <= number < SLOTS}

@@ -12,7 +12,7 @@ from tuner.planning.catalogue_file import read_listings
 
 FIELDS = ("cloud", "region", "zone", "instance_type", "accelerator")
 OLD_AFTER_DAYS = 90
-FEW = 10  # up to this number, an error names all known words
+FEW = 10  # if a field has at most this many known values, an error names all of them
 DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
 
 
@@ -21,7 +21,7 @@ class Catalogue:
     """All known prices."""
 
     listings: tuple[Listing, ...]
-    name: str  #: Where it was read from, for messages.
+    name: str  #: The source of the catalogue, for messages.
 
     def find(
         self,
@@ -33,7 +33,7 @@ class Catalogue:
         accelerator: str | None = None,
         market: Market | None = None,
     ) -> list[Listing]:
-        """Return the listings that match all given words, ignoring case, the cheapest first.
+        """Return the listings that match all given values, ignoring case, the cheapest first.
 
         With a market, listings without a price on that market are omitted. Without one, listings are ordered by their on-demand price,
         unknown prices last.
@@ -63,7 +63,7 @@ class Catalogue:
             return None
         words, named = self._words[field], field.replace("_", " ")
         near = self.nearest(field, word) or words[:FEW]
-        # With so few words, name all of them: for "amazon", the word that is spelled most like it is not the one that was meant.
+        # With so few values, name all of them. For "amazon", for example, the value with the most similar spelling is not the intended one.
         if len(words) <= FEW:
             near = sorted(words, key=lambda known: known not in near)
         if not near:
@@ -101,7 +101,7 @@ class Catalogue:
     def warning(self, today: date, listings: Iterable[Listing] | None = None) -> str | None:
         """Return a warning if prices are older than 90 days or of unknown age. Otherwise return None.
 
-        `listings` limits the check to these listings.
+        If `listings` is given, only these listings are checked.
         """
         dates = _dates(self.listings if listings is None else listings)
         ages = [_days(text, today) for text in dates]

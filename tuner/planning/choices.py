@@ -100,7 +100,7 @@ def _first_rung(asked: JobSpec, paces: Paces) -> Choice:
 
 
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
-    """Return Spearman's correlation of the scores at `step` and at `last`, over the trials of the evidence that reached at least half of `last`.
+    """Return Spearman's correlation of the scores at `step` and at `last`, over the seen trials that reached at least half of `last`.
 
     Return None if there are too few such trials.
     """

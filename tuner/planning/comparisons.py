@@ -18,7 +18,7 @@ from tuner.tuning.samplers.simple import GRID_POINTS
 def compared(
     setting: Setting, runs: Sequence[Outcome], chosen: Candidate, life: SpotLife, simulate: Simulate
 ) -> tuple[Comparison, ...]:
-    """Simulate the job with grid search, with random search, and on the other market.
+    """Simulate the job with grid search, with random search, and on every other market.
 
     `runs` are the runs of the plan. Grid and random search get as many trials as these have on average.
     """

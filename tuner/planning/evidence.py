@@ -14,22 +14,23 @@ from tuner.domain.time import NS
 from tuner.planning.pace_model import PaceModel, fitted
 
 Source = Literal["pilot", "history", "given", "none"]
-# Assumptions if nothing is known. They have no source, and every plan that uses them says so.
+# Assumptions about a job of which nothing is known. They have no source, and every plan that uses them says so.
 DEFAULT_STEP_NS = 30 * NS
 DEFAULT_STEPS = 10
 DEFAULT_SETUP_NS = 2 * NS
-# Standard deviations of natural logarithms: DOUBT is the error of the mean step time, SPREAD the variation between configurations.
+# Standard deviations of the natural logarithm of step times, by source of the evidence. DOUBT is the error of the mean step time.
+# SPREAD is the variation between configurations.
 DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
 SPREAD = {"given": 0.25, "none": 0.5}
 LEAST_SPREAD = 0.02
-DOUBT_MAX = math.log(30)  # with a larger uncertainty, a plan would say nothing
+DOUBT_MAX = math.log(30)  # a plan with a larger uncertainty would be useless
 # Step times are taken to be at least a thousandth of the mean. Shorter ones cost nothing in comparison, and a clock may not resolve them.
 FASTEST = 1000
 EARLY_STEPS = 2  # the first steps are often slower than later ones, because caches fill and code is compiled
 LATER_SHIFT = (
     0.3  # uncertainty (natural logarithm) of later steps compared to early ones if no trial shows it
 )
-CURVES_MIN = 3  # with fewer curves, scores are not predicted
+CURVES_MIN = 3  # with fewer learning curves, scores are not predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class SeenTrial:
 
     config: Config
     step_ns: int  #: The mean time of a step, training only.
-    #: (step, score), ascending by step. A higher score is better. Empty if the trial reported another metric.
+    #: The learning curve as (step, score), ascending by step. A higher score is better. Empty if the trial reported another metric.
     curve: tuple[tuple[int, float], ...] = ()
     last_step: int = 0
     ended: bool = False  #: Whether the trial ended by itself.
@@ -48,14 +49,14 @@ class SeenTrial:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Times of an attempt that are not training."""
+    """The parts of an attempt's time that are not training."""
 
     warming_ns: int = 0  #: The additional setup of the first attempt on a machine.
     setup_ns: int = DEFAULT_SETUP_NS
     restore_ns: int = (
-        DEFAULT_SETUP_NS  #: The start of an attempt that continues from a checkpoint, including its setup.
+        DEFAULT_SETUP_NS  #: The time until an attempt that restores a checkpoint trains, including its setup.
     )
-    save_ns: int = NS // 2  #: A save that the attempt waits for.
+    save_ns: int = NS // 2  #: The time of a save that the attempt waits for.
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Evidence:
     machine: str = ""  #: An instance type. Empty means the machine that the job gets.
     steps: int | None = None  #: The number of steps of a trial that ends by itself. None if it is not known.
     notes: tuple[str, ...] = ()  #: Caveats for the reader of the plan.
-    later: float = 1.0  #: How many times as long a later step takes as one of the first.
+    later: float = 1.0  #: How many times as long a later step takes as one of the first EARLY_STEPS steps.
 
     @property
     def curves(self) -> tuple[SeenTrial, ...]:
@@ -90,7 +91,7 @@ class Evidence:
 
 
 def of_nothing(*, warming_ns: int = 0) -> Evidence:
-    """Return the evidence if nothing is known except how long the trainable's import takes."""
+    """Return the evidence for a job of which nothing is known, except perhaps the time that the trainable's import takes."""
     delays = Delays(warming_ns=warming_ns)
     return Evidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], delays)
 
@@ -112,10 +113,9 @@ def of_trials(
     notes: Sequence[str] = (),
     space: Space | None = None,
 ) -> Evidence:
-    """Return the evidence of at least one trial.
+    """Return the evidence that at least one trial gives.
 
-    The uncertainty of the mean step time decreases with the number of trials, and if step times can be predicted from the parameters of
-    `space`.
+    The uncertainty of the mean step time is smaller if there are more trials, or if the parameters of `space` predict the step times.
     """
     mean_ns = round(fmean(trial.step_ns for trial in trials))
     trials = [_resolved(trial, max(1, mean_ns // FASTEST)) for trial in trials]
@@ -152,7 +152,9 @@ def _resolved(trial: SeenTrial, least_ns: int) -> SeenTrial:
 
 
 def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None:
-    """Fit the times of the first steps to the parameters. Return None if they cannot be predicted, or a trial is not of this space."""
+    """Fit the times of the first steps to the parameters. Return None if the parameters do not predict them, or if the
+    configuration of a trial does not fit the space.
+    """
     placed = [transferred(space, one.config) for one in trials]
     configs = [config for config in placed if config is not None]
     if len(configs) < len(trials):
@@ -163,8 +165,8 @@ def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None
 def _doubt_of_mean(spread: float, count: int) -> float:
     """Return the relative standard error of the mean of `count` log-normal step times.
 
-    It is larger than that of the mean of their logarithms. For few trials it is increased as in Student's t distribution, because the
-    spread itself is uncertain.
+    It is larger than the standard error of the mean of their logarithms. For few trials it is increased as in Student's t distribution,
+    because the spread itself is uncertain.
     """
     varying = math.sqrt(math.expm1(max(spread, LEAST_SPREAD) ** 2))
     tails = math.sqrt((count - 1) / (count - 3)) if count > 3 else 2.0
@@ -174,7 +176,7 @@ def _doubt_of_mean(spread: float, count: int) -> float:
 def _later(trials: Sequence[SeenTrial]) -> tuple[float, float]:
     """Return how many times as long a later step takes as an early one, and the uncertainty of the logarithm of that ratio.
 
-    The uncertainty is larger the more they differ, and the fewer trials continued beyond the first steps.
+    The uncertainty is larger if later steps differ more from early ones, and if fewer trials continued beyond the first EARLY_STEPS steps.
     """
     both = [(one.early_ns, one.later_ns) for one in trials if one.early_ns and one.later_ns]
     if all(one.early_ns is None for one in trials):

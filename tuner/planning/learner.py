@@ -1,7 +1,8 @@
-"""Imitation of a learning sampler in simulations, without its model, because a plan draws hundreds of trials per second.
+"""A sampler for simulations that imitates a learning sampler.
 
-After the first few trials, each proposal is the best of several random configurations by their score at the last step. For the sampler
-`auto`, the step time counts too. The simulated trials therefore become better, and cheaper or more expensive, as those of the job will.
+It fits no model, because a plan draws hundreds of trials per second and a model would be too slow. After the first few trials, most
+proposals are the best of several random configurations, judged by their simulated score at the last step. For the sampler `auto`, a short
+step time is an advantage too. The scores and costs of simulated trials therefore change during a job as those of real trials do.
 """
 
 import math
@@ -17,9 +18,9 @@ BEST_OF = 8
 
 
 class KnowingSampler(Oblivious):
-    """Proposes the best of several random configurations by the scores that the simulation will give them.
+    """A sampler that proposes the best of several random configurations, judged by the scores that the simulation will give them.
 
-    With `thrifty`, halving the step time is worth as much as a score that is better by 0.7 standard deviations (ln 2).
+    With `thrifty`, half the step time is worth as much as a score that is better by 0.7 standard deviations (ln 2).
     """
 
     def __init__(self, space: Space, seed: int, training: DrawnTraining, *, last: int, thrifty: bool) -> None:

@@ -17,7 +17,8 @@ from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)
-# The model is used if its squared error is below this share of the mean's. With a dozen trials, a smaller improvement may be chance.
+# The model is used if its squared error is below this share of the squared error of predicting the mean. With a dozen trials, a smaller
+# improvement may be chance.
 BETTER = 0.35
 TRIALS_MIN = 6
 
@@ -27,14 +28,16 @@ class PaceModel:
     """A fitted regression. Step times are natural logarithms of nanoseconds."""
 
     cube: UnitCube
-    centre: Floats  #: The mean of the trials' points.
-    level: float  #: The mean of their step times.
+    centre: Floats  #: The mean of the trials' points in the unit cube.
+    level: float  #: The mean of the trials' step times.
     slopes: Floats
-    residuals: tuple[float, ...]  #: For each trial, the error if it is predicted from all others.
+    residuals: tuple[
+        float, ...
+    ]  #: The error of each trial's step time if it is predicted from all other trials.
     parts: float  #: The effective number of parameters.
     bounds: tuple[
         float, float
-    ]  #: The fastest and the slowest step time seen. Predictions, without residuals, are clipped to them.
+    ]  #: The fastest and the slowest step time seen. Predictions are clipped to this range before a residual is added.
 
     @property
     def spread(self) -> float:

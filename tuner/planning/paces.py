@@ -1,10 +1,11 @@
 """Step times and learning curves for untried configurations, drawn from the trials that were seen.
 
-A new configuration gets the pace (its step time) and the curve of a seen trial. That is its nearest neighbour in the unit cube, or a trial
-drawn at random. The less similar neighbours are, the more often it is a random one. Pace and score are then varied by a smoothed
-bootstrap (Silverman 1986, section 6.4): noise is added, correlated as pace and score are, and the result is shrunk towards the mean so that
-the spread remains that of the seen trials. A curve that was cut short continues with the mean gain of the other curves. If no trial was
-seen, paces are log-normal around the given one, and scores mean nothing but a ranking.
+A new configuration gets the pace (its step time) and the learning curve of a seen trial. That trial is its nearest neighbour in the unit
+cube, or one drawn at random. A random trial is used more often if neighbours are less similar. Pace and score are then varied by a smoothed
+bootstrap (Silverman 1986, section 6.4). It adds noise that has the correlation of pace and score, and shrinks the result towards the mean,
+so that the spread remains that of the seen trials. If the parameters predict step times (`pace_model.py`), that prediction replaces the
+pace. A curve that was cut short continues with the mean gain of the other curves. If no trial was seen, paces are log-normal around the
+assumed step time, and scores only rank the trials.
 """
 
 import math
@@ -28,12 +29,15 @@ from tuner.tuning.samplers.encoding import UnitCube
 Curve = Sequence[tuple[int, float]]
 Floats = npt.NDArray[np.float64]
 MILESTONES = 24
-DECAY = 0.7  # beyond all seen steps, each doubling of the steps gains this share of the gain of the doubling before
+DECAY = 0.7  # beyond all seen steps, each doubling of the steps adds this share of what the previous doubling added to the score
 NEIGHBOURS_MIN = 8  # with fewer trials, it is not known whether neighbours are similar
 
 
 class Paces:
-    """The distribution of paces and curves for one plan, shared by all its scenarios. `steps` is the length of a full training."""
+    """The distribution of paces and learning curves for one plan. All scenarios of the plan share it.
+
+    `steps` is the length of a full training.
+    """
 
     def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
@@ -68,7 +72,7 @@ class Paces:
         return self.evidence.knows_curves
 
     def seen_for(self, config: Config, rng: Random) -> SeenTrial | None:
-        """Choose the trial whose pace and curve this configuration gets. Return None if no trial was seen."""
+        """Choose the trial whose pace and learning curve this configuration gets. Return None if no trial was seen."""
         trials = self.evidence.curves if self.knows_curves else self.evidence.trials
         if not trials:
             return None
@@ -82,7 +86,11 @@ class Paces:
 
     @cached_property
     def likeness(self) -> float:
-        """How similar neighbours are, from 0 to 1: the larger of the correlations of their paces and of their scores."""
+        """How similar nearest neighbours are, from 0 to 1: the larger of the correlations of their paces and of their scores.
+
+        It is the probability that a configuration gets the pace and the curve of its nearest neighbour. It is 0 with fewer than
+        NEIGHBOURS_MIN trials.
+        """
         if len(self._near) < NEIGHBOURS_MIN:
             return 0.0
         squares = ((self._points[:, None, :] - self._points[None, :, :]) ** 2).sum(axis=2)
@@ -106,7 +114,7 @@ class Paces:
 
     @cached_property
     def _ends(self) -> Floats:
-        """The place of each seen trial at the last step, extrapolated if necessary."""
+        """The score of each seen trial at the last step, on the transformed scale (`scale.py`), extrapolated if necessary."""
         return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
 
     @cached_property
@@ -115,7 +123,7 @@ class Paces:
 
     @cached_property
     def togetherness(self) -> float:
-        """The correlation of log pace and score. It is positive if slower configurations are better."""
+        """The correlation of the logarithm of the pace with the score. It is positive if slower configurations are better."""
         if not self.knows_curves:
             return 0.0
         paces = np.log([trial.step_ns for trial in self.evidence.curves])
@@ -131,7 +139,8 @@ class Paces:
     def place(self, trial: SeenTrial, step: int) -> float:
         """Return the score of a seen trial at a step, on the transformed scale (`scale.py`).
 
-        Between reports it is interpolated on the logarithm of steps. Before the first and after the last report it follows the mean curve.
+        Between reports, the score is interpolated on the logarithm of steps. Before the first and after the last report, it changes as the
+        mean curve does.
         """
         curve = self._curve(trial)
         last, score = curve[-1]
@@ -153,7 +162,7 @@ class Paces:
         return found
 
     def _gained(self, step: int) -> float:
-        """Return the height of the mean curve at a step. It is 0 at the first milestone."""
+        """Return the mean gain in score from the first milestone to a step."""
         milestones, heights = self._mean_curve
         if step <= milestones[-1]:
             return float(np.interp(math.log(step), np.log(milestones), heights))
@@ -179,11 +188,11 @@ class Paces:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The pace and the curve that a configuration got."""
+    """The pace and the learning curve that were drawn for a configuration."""
 
-    step_ns: int  #: The time of a simulated step.
+    step_ns: int  #: The mean time of a simulated step.
     seen: SeenTrial | None  #: The trial whose curve it gets. None if no trial was seen.
-    moved: float  #: The offset that is added to that curve.
+    moved: float  #: The offset that is added to the curve of `seen`.
     talent: float  #: Without known curves: how good the configuration really is.
     luck: float  #: Without known curves: the noise of its early scores.
 
@@ -193,8 +202,8 @@ class DrawnTraining:
 
     Args:
         paces: The distribution to draw from.
-        seed: Determines, with the configuration, what is drawn.
-        stretch: A factor on all step times.
+        seed: The seed of the draws. The same seed and configuration always give the same pace and curve.
+        stretch: A factor by which all step times are multiplied.
         coarse: The number of real steps in one simulated step.
     """
 
@@ -214,7 +223,7 @@ class DrawnTraining:
         drawn, known = self._of(config), max(1, round(step * self._coarse))
         if drawn.seen is not None and self._paces.knows_curves:
             return self._paces.scale.score(self._paces.place(drawn.seen, known) + drawn.moved)
-        # Without curves, scores only rank trials. The later the step, the more the ranking follows talent instead of luck.
+        # Without known curves, scores only rank trials. At later steps, the ranking depends more on talent and less on luck.
         part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
         return drawn.talent * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
@@ -252,7 +261,7 @@ class DrawnTraining:
 
 
 def smoothed(value: float, mean: float, deviation: float, noise: float, width: float) -> float:
-    """Return a value near `value`, such that values smoothed in this way keep their mean and deviation."""
+    """Return `value` with noise added, shrunk towards the mean so that many such values keep their mean and standard deviation."""
     return mean + (value - mean + width * deviation * noise) / math.sqrt(1 + width * width)
 
 

@@ -1,7 +1,8 @@
 """Learning curves that are extended to the last step, for comparisons with other search methods.
 
-Trials that were cut short are extended in favour of the other method: a step costs as much as before, and the gain is the largest of any
-trial of the job over the same steps. The estimate of what the other method needs is therefore rather too low than too high.
+Trials that were cut short are extended in favour of the other method. Each further step costs as much as the mean of the steps before it.
+The gain in score is the largest gain of any trial of the job over the same steps. The estimated spend of the other method is therefore
+more likely too low than too high.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,7 +16,7 @@ End = Literal["completed", "failed", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A trial at a step."""
+    """A trial's score and cost at a step."""
 
     step: int
     score: float  #: Higher is better.
@@ -24,11 +25,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A trial as far as it was trained."""
+    """The part of a trial that was trained."""
 
     curve: tuple[Point, ...]  #: At least one report, ascending by step.
-    start: int = 0  #: Micro-dollars before the first step.
-    end: End = "cut"  #: `cut` if it could have continued.
+    start: int = 0  #: Micro-dollars spent before the first step.
+    end: End = "cut"  #: `cut` if the trial could have continued.
 
     @property
     def last(self) -> Point:
@@ -39,7 +40,7 @@ class Seen:
 class Path:
     """A trial, extended to the last step."""
 
-    rungs: tuple[Point, ...]  #: The trial at each rung that it reaches.
+    rungs: tuple[Point, ...]  #: The score and cost at each rung that the trial reaches.
     cost: int  #: Micro-dollars of the whole training.
     goal: Point | None  #: The first point that reaches the goal.
 
@@ -47,7 +48,8 @@ class Path:
 def last_step_of(trials: Sequence[Seen], max_step: int | None) -> int | None:
     """Return the last step of a full training.
 
-    It is `max_step` if a trial reached it, otherwise the last step of the longest trial that ended by itself. Return None if there is none.
+    It is `max_step` if a trial reached it, otherwise the last step of the longest trial that ended by itself. Return None if no trial did
+    either.
     """
     if max_step is not None and any(trial.last.step >= max_step for trial in trials):
         return max_step
@@ -83,7 +85,7 @@ class Paths:
         return Point(step, best.scores[-1] + self._gain(last.step, step), cost)
 
     def _gain(self, start: int, end: int) -> float:
-        """Return the largest gain in best score between two steps, over the trials that were seen at both."""
+        """Return the largest gain in the best score between two steps, over the trials whose reports cover both steps."""
         if (start, end) not in self._gains:
             seen = (best for best in self._bests if best.steps[0] <= start and best.steps[-1] >= end)
             self._gains[start, end] = max((best.at(end) - best.at(start) for best in seen), default=0.0)
@@ -91,7 +93,7 @@ class Paths:
 
 
 class _Best:
-    """The best score of a trial up to each of its reports."""
+    """The best score that a trial had reached at each of its reports."""
 
     def __init__(self, trial: Seen) -> None:
         self.steps = [point.step for point in trial.curve]
@@ -102,5 +104,5 @@ class _Best:
 
 
 def _crossing(trial: Seen, best: _Best, rung: int) -> Point:
-    """Return the first report at or after the rung."""
+    """Return the trial's first report at or after the rung."""
     return trial.curve[bisect_left(best.steps, rung)]

@@ -1,4 +1,4 @@
-"""Pilots: jobs that run a few steps of configurations spread over the search space, so that a plan knows the step times."""
+"""Pilots: jobs that run a few steps of configurations spread over the search space. A plan learns the step times from them."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ class PilotLimits:
     usd: Money | None = None
     gpu_ms: int | None = None
     trials: int = 12  #: The maximum number of configurations.
-    steps: int = 2  #: The steps of each configuration. One of four is trained further.
+    steps: int = 2  #: The steps of each configuration. The best of every four is trained further.
 
     def faults(self, job: JobSpec) -> list[Fault]:
         found = []
@@ -54,8 +54,8 @@ def _is_out_of(value: Money | int | None, low: Money | int, high: Money | int | 
 def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
     """Return the pilot of a job, as a job.
 
-    It trains each point of a Sobol sequence over the search space for the first steps, and the best of them further. It has its own budget
-    and does not learn from other jobs. It is tagged with `key`.
+    The pilot trains configurations from a Sobol sequence over the search space for a few steps, and the best of them for more. It has its
+    own budget and does not learn from other jobs. It is tagged with `key`.
     """
     most = job.fidelity.max
     steps = limits.steps if most is None else min(limits.steps, most)

@@ -32,11 +32,11 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRung:
-    """The training from the rung below to `step`, as a mean over the runs. `train` = steps x `step_ns` x `price`."""
+    """The training from the previous rung to the rung at `step`, as a mean over the runs. `train` = steps x `step_ns` x `price`."""
 
     step: int
     milli_trials: int  #: Trials that reach this rung, in thousandths, because means are not whole.
-    milli_steps: int  #: Steps trained on the way to it, in thousandths.
+    milli_steps: int  #: Steps that all trials train between the two rungs, in thousandths.
     step_ns: int
     price: Price
     train: Money
@@ -66,7 +66,7 @@ class Alternative:
 
     instance_type: str
     market: Market
-    price: Price | None  #: Of one trial. None if it is not known.
+    price: Price | None  #: The price of one trial. None if it is not known.
     concurrency: int
     source: str
     speed: float | None  #: Relative to the machine whose step times are known. None if it is not known.
@@ -89,7 +89,7 @@ class Choice:
     what: Literal[
         "instance_type", "market", "checkpoint_interval", "fidelity_min", "reduction_factor", "concurrency"
     ]
-    asked: str | None  #: None if the job leaves it to the service.
+    asked: str | None  #: The requested value. None if the job leaves the setting to the service.
     chosen: str
     why: str
 
@@ -102,7 +102,7 @@ class Comparison:
     usd: Money
     gpu_ms: int
     finish_ns: int
-    trials: int  #: As many as the plan's for another search method. A grid may have fewer points.
+    trials: int  #: For another search method, as many trials as the plan expects, or fewer if the grid has fewer points.
     note: str
     low: Money  #: The cheapest of the runs.
     high: Money  #: The most expensive of the runs.

@@ -25,9 +25,7 @@ from tuner.planning.warnings import warnings_of
 
 # The 90th percentile of Student's t with 9 degrees of freedom, times sqrt(1 + 1/10): it bounds one more run after ten.
 T_RUNS = 1.45
-MARGIN = (
-    50  # each end of an interval is moved out by a fiftieth, for effects that the simulation does not know
-)
+MARGIN = 50  # each end of an interval is moved outwards by a fiftieth, for effects that are not simulated
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,9 @@ class Question:
     slice_ns: int  #: The length of a lease.
     life: SpotLife
     choose: bool = False  #: Whether to choose among the candidates. Otherwise the job runs on the first one.
-    deadline_ns: int | None = None  #: From now. A wish: the job is not stopped when it passes.
+    deadline_ns: int | None = (
+        None  #: Nanoseconds from now. The plan aims at the deadline, but a job is not stopped when it passes.
+    )
     room: int | None = None  #: How many trials can run at once. None means any number.
     seed: int = 0
 
@@ -52,7 +52,7 @@ class Question:
 
 
 def plan(question: Question, simulate: Simulate) -> Plan:
-    """Plan a job that could be admitted. This runs some tens of simulations with some hundred steps each.
+    """Plan a job. It must be valid for admission. This runs some tens of simulations with some hundred steps each.
 
     Args:
         question: The job and everything that the plan depends on.
@@ -130,7 +130,7 @@ def _rungs(setting: Setting, runs: Sequence[Outcome]) -> tuple[PlannedRung, ...]
 
 
 def _most(setting: Setting, budget: Budget) -> Cost:
-    """Return the cost that all limits of the budget together allow, at the highest price."""
+    """Return the highest cost that the limits of the budget allow, at the most expensive offer."""
     wanted = setting.spec.resources
     rates = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in setting.offers]
     rate = max(rates, key=lambda one: one.price)
@@ -147,8 +147,8 @@ def _within(spread: Spread, limit: int | None) -> Spread:
 def _spread(values: Sequence[int], expected: int | None = None) -> Spread:
     """Return the expected value and an 80 % interval of the runs' values.
 
-    Each end is the 10th or 90th percentile of the values, or of a log-normal distribution fitted to them, if that is farther out. So few
-    runs seldom reach the ends of the distribution.
+    Each end is the 10th or 90th percentile of the values, or of a log-normal distribution fitted to them, if that is farther out,
+    because so few runs seldom reach the ends of the distribution.
 
     Args:
         values: One value per run.

@@ -44,8 +44,8 @@ class Estimate:
 class Evidence:
     """The trials of a job to replay."""
 
-    trials: Sequence[Seen]  #: Those that reported a metric.
-    goal: float  #: A score that one of them reached.
+    trials: Sequence[Seen]  #: The trials that reported the objective's metric.
+    goal: float  #: The score to reach. At least one of the trials reached it.
     fidelity: Fidelity
     learned: bool  #: Whether the job's sampler learned from results.
     seed: int = 0
@@ -67,7 +67,7 @@ def rungs_of(fidelity: Fidelity) -> tuple[int, ...]:
 
 
 def random_search(order: Iterable[Path]) -> float:
-    """Return the micro-dollars until a trial reaches the goal if all trials before it are trained in full."""
+    """Return the micro-dollars that random search spends until a trial reaches the goal. All trials before that one are trained in full."""
     spent = 0
     for path in order:
         if path.goal is not None:
@@ -77,7 +77,7 @@ def random_search(order: Iterable[Path]) -> float:
 
 
 def stopping_asha(order: Iterable[Path]) -> float:
-    """Return the micro-dollars until a trial reaches the goal if Ray Tune's AsyncHyperBandScheduler stops trials at rungs."""
+    """Return the micro-dollars spent until a trial reaches the goal, if Ray Tune's AsyncHyperBandScheduler stops trials at the rungs."""
     rungs: dict[int, list[float]] = {}
     spent = 0
     for path in order:
@@ -89,7 +89,7 @@ def stopping_asha(order: Iterable[Path]) -> float:
 
 
 def _falls(recorded: list[float], score: float) -> bool:
-    """Record a score at a rung, and return whether it is below the cut of the scores recorded before."""
+    """Record a score at a rung. Return True if the trial is stopped, because its score is below the top third of the earlier ones."""
     cut = quantile_between(recorded, 1 - 1 / REDUCTION_FACTOR) if recorded else -math.inf
     insort(recorded, score)
     return score < cut
@@ -98,8 +98,8 @@ def _falls(recorded: list[float], score: float) -> bool:
 def quantile_between(ordered: Sequence[float], share: float) -> float:
     """Return the linearly interpolated quantile.
 
-    Interpolation starts from the nearer neighbour, so that the result is bit for bit that of numpy's percentile. This matters because
-    scores are compared with it.
+    Interpolation starts from the nearer neighbour, so that the result equals numpy's percentile bit for bit. Scores are compared with the
+    quantile, so a rounding difference could change which trials are stopped.
     """
     place = share * (len(ordered) - 1)
     below = math.floor(place)
@@ -120,7 +120,7 @@ def spending(method: Method, paths: Sequence[Path], *, seed: int, orders: int = 
 
 
 def drawn(paths: Sequence[Path], rng: Random) -> Iterator[Path]:
-    """Yield each path once, in random order. They are drawn lazily, because the goal is usually reached before the last."""
+    """Yield each path once, in random order. They are drawn lazily, because most replays end before the last path."""
     left = list(paths)
     while left:
         chosen = int(rng.random() * len(left))
@@ -190,7 +190,7 @@ def _learned_words(learned: bool) -> str:
 
 
 def _rank(ordered: Sequence[float], share: float) -> float:
-    """Return the nearest-rank quantile. It is one of the values, because UNREACHED cannot be interpolated."""
+    """Return the nearest-rank quantile. It is always one of the values, because UNREACHED, which is infinite, cannot be interpolated."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""The cost of the same training on another machine: its time there, at that machine's price.
+"""The cost of the same training on another machine: the training's time on that machine, at that machine's price.
 
 The cost is computed from the time, not from the dollars that were paid, so that time spent on several machines or markets has one price.
 """
@@ -15,7 +15,7 @@ from tuner.planning.accelerators import relative_speed
 
 SpeedSource = Literal["same_machine", "measured", "catalogued", "assumed_same"]
 
-FEW = 3  # the fewest trials on each machine for a measurement
+FEW = 3  # a measurement needs at least this many trials on each machine
 Z80 = 1.2815515655446004  # 80 % of a normal distribution lie within this many standard deviations
 MEDIAN_SPREAD = 1.2533141373155003  # sqrt(pi / 2), the standard error of a median relative to that of a mean
 PARTS = 1_000_000
@@ -65,7 +65,7 @@ class Repricing:
     )
 
     def of(self, duration_ns: int) -> Repriced:
-        """Return the cost there of a training that takes `duration_ns` here. Times and money are rounded up."""
+        """Return the cost and time, on the other machine, of a training that takes `duration_ns` on this one. Both are rounded up."""
         low, expected, high = (
             self._ns(duration_ns, factor) for factor in (self.time.low, self.time.expected, self.time.high)
         )

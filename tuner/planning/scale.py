@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EDGE = 0.001  # shares nearer to 0 or 1 are treated as this near
+EDGE = 0.001  # shares nearer than this to 0 or 1 are treated as if they were this far away, because the logistic scale is infinite there
 
 
 @dataclass(frozen=True, slots=True)

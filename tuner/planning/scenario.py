@@ -10,7 +10,7 @@ from tuner.domain.time import NS
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import Paces
 
-# Spot markets as (share of the time that a machine was available, mean hours until its preemption). They are the deciles, by that share, of
+# Spot markets as (share of the time in which a machine was available, mean hours until its preemption). They are the deciles, by share, of
 # the 30 AWS markets (zone and type) recorded for "Can't Be Late" (Wu et al., NSDI 2024) from October 2022 to May 2023.
 MARKETS = (
     (0.17, 0.7),
@@ -39,7 +39,10 @@ class SpotLife:
     share: float = 1.0  #: The probability that a machine is available when the job starts.
 
     def of_market(self, place: float) -> "SpotLife":
-        """Return the availability in one of the recorded markets. `place` is from 0 for the scarcest to below 1 for the best."""
+        """Return the availability in one of the recorded markets. `place` is from 0 for the scarcest to below 1 for the best.
+
+        If machines are never preempted, return the availability unchanged.
+        """
         if self.mean_ns is None:
             return self
         share, hours = MARKETS[int(place * len(MARKETS))]
@@ -51,11 +54,11 @@ class SpotLife:
 class Scenario:
     """A job to simulate."""
 
-    spec: JobSpec  #: Its steps are simulated steps.
+    spec: JobSpec  #: The job. Its fidelity counts simulated steps.
     offers: tuple[Offer, ...]  #: The offers that its trials may run on.
     concurrency: int
     paces: Paces
-    factor: float  #: How many times as long as expected its steps take.
+    factor: float  #: The factor by which steps take longer than expected.
     delays: Delays
     slice_ns: int  #: The length of a lease.
     coarse: float = 1  #: The number of the job's steps in a simulated step.
@@ -65,13 +68,15 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class RungUse:
-    """The trials that reached a rung, and the time and money spent from the rung below to it."""
+    """The trials that reached a rung, and the time and money spent between the previous rung and this one."""
 
     trials: int
     steps: int
     train_ns: int
-    train: Money  #: For steps that were not lost.
-    overhead: Money  #: For everything else: setup, loading, saving, waiting, and steps that were lost.
+    train: Money  #: The money for steps that were not lost.
+    overhead: (
+        Money  #: The money for everything else: setup, loading, saving, waiting, and steps that were lost.
+    )
     gpu_ms: int
 
 

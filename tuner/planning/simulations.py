@@ -1,7 +1,7 @@
-"""Repeated simulation of a job, which is scaled down so that a plan is quick, and whose outcome is scaled up again.
+"""Repeated simulation of a job. The job is scaled down so that a plan is quick, and the outcome is scaled up again.
 
-The error of the step times is sampled evenly: each run uses its own quantile. A job with more steps than are worth simulating is
-simulated with fewer trials and workers and less money, in proportion. Long trainings are simulated in fewer, longer steps. The amount
+The error of the step times is sampled evenly: each run uses another quantile of its distribution. A job with more steps than are worth
+simulating is simulated with fewer trials and workers and less money, in proportion. Long trainings are simulated in fewer, longer steps. The amount
 of simulation depends only on counts, never on measured time, so that a plan is reproducible.
 """
 
@@ -24,10 +24,10 @@ from tuner.tuning.rungs import ladder
 STEPS_A_RUN = 100
 TRIALS_AT_LEAST = 12
 SLICES_AT_LEAST = 3
-STEPS_OF_FULL = 12  # simulated steps of a training that is not compared with others before its end
+STEPS_OF_FULL = 12  # simulated steps of a training without rungs
 STEPS_WITH_RUNGS = 36
 MIN_NS = 1_000_000_000
-GOLDEN = 0.6180339887  # the fractional parts of its multiples are evenly spread, and in no order
+GOLDEN = 0.6180339887  # the fractional parts of its multiples are spread evenly between 0 and 1, in irregular order
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Setting:
     paces: Paces
     slice_ns: int  #: The length of a lease.
     spot: SpotLife | None = None
-    speed: float = 1.0  #: The speed of the machine relative to the one of the evidence.
+    speed: float = 1.0  #: The speed relative to the machine whose step times are known.
     seed: int = 0
 
     @property
@@ -59,8 +59,8 @@ class Setting:
         coarse, fidelity = coarsened(self.spec)
         factor = factor / self.speed
         size = self._size(factor, coarse, fidelity)
-        # The simulation has fewer workers, but a whole number of them. The rest of the reduction makes it shorter: the real job takes
-        # `longer` times as long.
+        # The simulation has fewer workers than the job. Their number must be whole, so the rest of the reduction by `size` shortens the
+        # simulation instead: the real job takes `longer` times as long.
         concurrency = max(1, round(self.concurrency / size))
         longer = size * concurrency / self.concurrency
         spec = replace(
@@ -69,7 +69,7 @@ class Setting:
             budget=_shrunk(self.spec, size, longer),
             plateau=_shorter(self.spec.plateau, size),
         )
-        # A worker warms up once. Because the simulation is shorter than the job, its warm-up is shortened too, to keep its share.
+        # A worker warms up once. The simulation is shorter than the job, so a full warm-up would take too large a share of its time.
         delays = self.paces.evidence.delays
         scenario = Scenario(
             spec,
@@ -86,9 +86,10 @@ class Setting:
         return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor, spec.budget)
 
     def _size(self, factor: float, coarse: float, fidelity: Fidelity) -> Fraction:
-        """Return how many times larger the job is than its simulation, at least 1.
+        """Return how many times as many trials the job has as its simulation, at least 1.
 
-        A trial counts with its setup and save, not only with its steps. The simulation is large enough for some leases.
+        The number of trials that the job's budget can pay for includes their setup and save. The simulation has enough trials for several
+        leases.
         """
         wanted, budget = self.spec.resources, self.spec.budget
         delays = self.paces.evidence.delays
@@ -108,13 +109,13 @@ class Setting:
         size = max(Fraction(1), Fraction(trials) / Fraction(small))
         if (
             budget.trials is not None
-        ):  # a whole number of simulated trials, times the size, must give exactly the budget's
+        ):  # the number of simulated trials is whole, and times the size it must be exactly the budget's number of trials
             return Fraction(budget.trials, max(1, int(budget.trials / size)))
         return size.limit_denominator(1000)
 
 
 def steps_a_trial(spec: JobSpec) -> float:
-    """Return the mean number of steps of a trial if the best 1/η of each rung continue."""
+    """Return the mean number of steps of a trial if the best 1/η of the trials continue after each rung."""
     last = spec.fidelity.max or 1
     if spec.algorithm.scheduler == "none":
         return last
@@ -125,7 +126,7 @@ def steps_a_trial(spec: JobSpec) -> float:
 
 
 def coarsened(spec: JobSpec) -> tuple[float, Fidelity]:
-    """Return the number of real steps in a simulated step, and the fidelity in simulated steps."""
+    """Return the number of the job's steps in a simulated step, and the job's fidelity in simulated steps."""
     fidelity = spec.fidelity
     last = fidelity.max or 1
     if spec.algorithm.scheduler == "none":
@@ -145,7 +146,7 @@ def stops(spec: JobSpec) -> list[int]:
 
 
 def stops_of(spec: JobSpec) -> list[int]:
-    """Return the job's steps that correspond to the stops of its simulation."""
+    """Return the job's steps that correspond to the rungs and the last step of its simulation."""
     coarse, fidelity = coarsened(spec)
     simulated, real = stops(replace(spec, fidelity=fidelity)), stops(spec)
     return real if len(real) == len(simulated) else [round(stop * coarse) for stop in simulated]
@@ -198,7 +199,7 @@ def _shrunk(spec: JobSpec, size: Fraction, longer: Fraction) -> Budget:
 
 
 def _shorter(plateau: Plateau | None, size: Fraction) -> Plateau | None:
-    """Shrink a plateau's patience like the budget, because it is an amount of money."""
+    """Divide a plateau's patience by `size`, as the budget is, because patience is an amount of money."""
     if plateau is None:
         return None
     return replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
@@ -209,14 +210,15 @@ def grown(
 ) -> Outcome:
     """Scale the outcome of a simulation up to the whole job.
 
-    A rung that at most one simulated trial reached is not scaled by `size`, but at most to the number of trials that this rung of the
-    whole job has. If the simulated job ended because of its budget, the costs are then rescaled so that the whole job spends its budget,
-    except for the amount that the simulated job left unspent: a larger job leaves the same amount.
+    Figures of a rung are multiplied by `size`. If at most one simulated trial reached the rung, the factor is limited to the number of
+    trials that are expected at this rung of the whole job. Then, unless the number of trials, the target or the plateau ended the
+    simulated job, all costs are rescaled to `size` times its cost. An unspent rest of the limit that ended it is not multiplied: the whole
+    job leaves as much unspent as the simulated job.
 
     Args:
         outcome: The outcome of the simulation.
-        size: How many times larger the job is.
-        longer: How many times longer the job takes.
+        size: How many times as many trials the job has as the simulation.
+        longer: How many times as long the job takes as the simulation.
         reduction_factor: The job's η.
         budget: The budget of the simulation.
     """
@@ -243,7 +245,10 @@ def grown(
 
 
 def _left(outcome: Outcome, budget: Budget) -> Fraction:
-    """Return what was left of the limit that ended the simulation, as a share of what was used of it."""
+    """Return the unspent part of the limit that ended the simulation, divided by the spent part.
+
+    Return 0 if neither dollars nor GPU-hours ended it.
+    """
     if outcome.reason == "budget_usd" and budget.usd is not None and outcome.cost.usd.micro_usd:
         return Fraction(budget.usd.micro_usd - outcome.cost.usd.micro_usd, outcome.cost.usd.micro_usd)
     if outcome.reason == "budget_gpu_hours" and budget.gpu_ms is not None and outcome.cost.gpu_ms:

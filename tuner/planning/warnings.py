@@ -1,4 +1,4 @@
-"""Warnings about a plan that its reader has to know."""
+"""Warnings that are shown with a plan, such as missing evidence or a deadline that may be missed."""
 
 from collections.abc import Iterator
 

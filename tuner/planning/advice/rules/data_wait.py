@@ -31,7 +31,7 @@ def finding(evidence: Evidence) -> Finding | None:
         },
         change=change,
         alternatives=tuple(others),
-        # If batches are prepared in parallel with training, a step takes only the longer of its two parts, waiting and computing. The other is saved.
+        # If batches are prepared in parallel with training, a step takes the longer of waiting and computing, and the shorter is saved.
         saves=portion(total(piece.of("train") for piece in pieces), min(waits, 1 - waits)),
         saves_note="where batches are made beside the training, a step takes the longer of waiting and computing; at most this",
         verify="compare seconds a step and the share of waiting of one configuration; with the same seed the batches, and so the "
