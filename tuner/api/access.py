@@ -1,4 +1,4 @@
-"""Access rules: the least role for each route. A route without a rule is refused."""
+"""Access rules: the least role for each route. Requests to a route without a rule are refused."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -65,7 +65,9 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/users"): "operator",
     ("PATCH", "/v1/users/{user}"): "operator",
 }
-"""The least role by method and route template. Jobs, budgets, members and keys are always those of the caller's project, whatever the role."""
+"""The least role that each route needs, by method and route template.
+
+With any role, a caller reaches only the jobs, budgets, members and keys of one project."""
 OPEN = ("/healthz", "/readyz", "/metrics")
 """Paths of the OpenAPI document that need no role. See `tuner.api.routers.health`."""
 
@@ -78,7 +80,7 @@ _scheme = HTTPBearer(
 async def allow(request: Request) -> None:
     """Authenticate the caller, check the role that the route needs, and store the actor in `request.state`.
 
-    This is one dependency that reads the key itself, because each nested dependency costs every request more time than its own work.
+    All this is done in one dependency. If it were split into nested dependencies, resolving each of them would take more time than its work.
 
     Raises:
         Unauthorized: The key is missing or wrong.
@@ -95,7 +97,7 @@ async def allow(request: Request) -> None:
 
 
 def describe(app: FastAPI) -> None:
-    """Add to each route of the OpenAPI document the key and the role that it needs."""
+    """Add to each operation of the OpenAPI document that it needs a key, and the least role of the caller."""
     plain = app.openapi
 
     def told() -> dict[str, Any]:

@@ -16,10 +16,10 @@ REMEMBERED = 10_000
 
 
 class Callers:
-    """The user keys that were valid when they were last checked.
+    """The most recent user keys that were valid when they were last checked.
 
-    `RateLimit` counts the requests of each of them separately from the address they come from. Membership grants no access. Use it from
-    one event loop only.
+    `RateLimit` counts the requests of such a key by the key, and those of unknown keys by address. It grants no access: each request's
+    key is checked again. Use it from one event loop only.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ async def actor_of(request: Request, given: str | None) -> Actor:
     service: Service = request.app.state.service
     project = request.headers.get(PROJECT)
     if access.is_operators(given, request.app.state.api_key):
-        if project is None:  # needs no database, so no thread
+        if project is None:  # does not read the database, so it may run on the event loop
             return access.operator(service, None)
         return await run_in_threadpool(access.operator, service, project)
     callers: Callers = request.app.state.callers

@@ -1,4 +1,4 @@
-"""Access to the mounted dashboards. A request needs a key or this browser's session, and a method that only reads.
+"""Access to the dashboards at `/optuna` and `/ray`. A request needs a key or a session cookie, and its method must be GET or HEAD.
 
 A dashboard shows the jobs of all projects. If there are several projects, only the operator may see it.
 """
@@ -31,8 +31,9 @@ Scripts send the header <code>Authorization: Bearer KEY</code>.</p></html>"""
 
 
 async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response | None:
-    """Return the answer that refuses the request, or None if the caller may read. `not_reading` is the detail of the answer to methods
-    other than GET and HEAD.
+    """Return the answer that refuses a request to a dashboard, or None if the caller may read it.
+
+    `not_reading` is the detail of the answer to methods other than GET and HEAD.
     """
     if request.method not in READING:
         return answer(405, "Not here", not_reading)
@@ -54,7 +55,7 @@ async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response 
 
 
 async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
-    """Return the actor of the key, or of the session's cookie. Raise Unauthorized if neither is valid."""
+    """Return the actor that the request's bearer key or session cookie belongs to. Raise Unauthorized if neither is valid."""
     secret: str = app.state.api_key
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":

@@ -1,4 +1,4 @@
-"""Checks that refuse ambiguous queries and bodies, and those with parts that the service would ignore."""
+"""Checks that refuse a query with unknown parameters, and a JSON body in which a name occurs twice."""
 
 import json
 from collections import Counter
@@ -13,7 +13,8 @@ from fastapi.routing import APIRoute
 from tuner.domain.errors import Fault, Invalid
 
 TWICE = "is there twice: two readers of this body could take two values for it; send it once"
-# The largest accepted job has a few hundred names. Each unknown name costs a fault, which is made on the event loop.
+# The largest accepted job has a few hundred names. The service makes a fault for each unknown name on
+# the event loop, so a body with very many names would block other requests.
 MAX_NAMES = 10_000
 
 
@@ -27,10 +28,10 @@ class _Object(dict[str, Any]):
 
 
 async def unambiguous(request: Request) -> None:
-    """Refuse a query with an unknown parameter, and a body that has too many names, or one name twice in an object.
+    """Refuse a query with an unknown parameter, and a body with too many names or with the same name twice in an object.
 
-    A proxy or an audit may have read a different value of the repeated name from the one that the service uses. Text that is not JSON
-    is left to the routes, which refuse it.
+    A proxy or an audit log may read the first value of a repeated name and the service the last one. Text that is not JSON passes this
+    check; the routes refuse it.
 
     Raises:
         Invalid: The request is refused. Faults name the parameters, or the repeated names.
@@ -44,7 +45,7 @@ async def unambiguous(request: Request) -> None:
 
 
 def refuse_unknown_query(request: Request) -> None:
-    """Raise Invalid if the query has parameters that the route does not have. Each fault suggests the nearest known name.
+    """Raise Invalid if the query has parameters that the route does not declare. Each fault suggests the nearest known name.
 
     Without this check, `best?max_cost=5` would return the best configuration at any cost.
     """
@@ -73,7 +74,7 @@ def _unknown(name: str, known: Collection[str]) -> str:
 
 
 def repeated(text: bytes) -> list[str]:
-    """Return JSON pointers to the names that an object has twice. Raise Invalid if there are more than MAX_NAMES names in total."""
+    """Return JSON pointers to the names that occur twice in an object. Raise Invalid if the text has more than MAX_NAMES names in total."""
     found: list[_Object] = []
     count = 0
 

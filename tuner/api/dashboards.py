@@ -27,9 +27,7 @@ def install(app: FastAPI, dashboard: OptunaDashboard) -> None:
 
 
 class Mounted:
-    """ASGI application that serves the dashboard's own page for all its page paths, and the dashboard's API answers for all other
-    paths.
-    """
+    """ASGI application that serves optuna-dashboard: its page at all page paths, and its API at all other paths."""
 
     def __init__(self, app: FastAPI, dashboard: OptunaDashboard) -> None:
         self._app, self._dashboard = app, dashboard

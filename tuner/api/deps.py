@@ -1,4 +1,4 @@
-"""Dependencies of routes: the service on behalf of the caller, and cursors of listings."""
+"""Dependencies of routes: the service that acts for the caller, and cursors that page through listings."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ async def service_of(request: Request) -> Service:
     """Return the service acting for the authenticated caller in the caller's project, or the plain service if the request has
     no caller.
 
-    It is async because FastAPI would run a plain function in a thread, which is not needed: it never waits.
+    It is async because FastAPI would run a plain function in a thread, and this function never waits.
     """
     found: Service = request.app.state.service
     actor: Actor | None = getattr(request.state, "actor", None)
@@ -30,7 +30,7 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 
 
 def cursor_of(*parts: Any) -> str:
-    """Return an opaque cursor for a place in a listing."""
+    """Return an opaque cursor that encodes a place in a listing. The parts must be JSON values."""
     return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
 
 
@@ -48,6 +48,6 @@ def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | Non
 
 
 def _fits(part: Any, kind: type | UnionType) -> bool:
-    if isinstance(part, bool):  # bool is a subclass of int
+    if isinstance(part, bool):  # no cursor has a bool, and isinstance would accept it as an int
         return False
     return isinstance(part, kind) and not (isinstance(part, int) and abs(part) >= 2**63)

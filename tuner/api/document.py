@@ -27,7 +27,8 @@ SAYS = {
 JOB = {"job": "$response.body#/id"}
 BUDGET = {"name": "$response.body#/name"}
 KEY, USER = {"key": "$response.body#/id"}, {"user": "$response.body#/user"}
-# Links by method, path and status of an answer: the path parameters of the linked operations, and where the answer has their values.
+# For answers that are linked to later requests, by method, path and status: the path parameters of the linked operations, and the
+# expressions that find their values in the request or the answer.
 LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
     ("post", "/v1/jobs", "201"): JOB,
     ("post", "/v1/pilots", "201"): JOB,
@@ -45,7 +46,7 @@ LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return error answers with these statuses, for FastAPI's `responses`. `install` adds their model."""
+    """Return the error answers with these statuses, for the argument `responses` of a FastAPI route. `install` adds their model."""
     return {status: {"description": SAYS[status], "content": {PROBLEM: {}}} for status in statuses}
 
 
@@ -78,7 +79,7 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _links(given: Mapping[str, str], calls: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Any]:
-    """Return links to all operations whose path parameters are exactly the given ones."""
+    """Return links to all operations whose path parameters are exactly the keys of `given`."""
     found = {}
     for _verb, _path, call in calls:
         names = {one["name"] for one in call.get("parameters", ()) if one["in"] == "path"}

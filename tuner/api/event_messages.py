@@ -1,7 +1,7 @@
 """A job's events as server-sent events.
 
-`report` and `trial` messages contain a change. The last message of each event carries the event's number as `id`, so that a client that
-reconnects with `Last-Event-ID` misses nothing. `spend` and `job` messages contain the present state.
+A `report` or `trial` message contains a change. The last message of each event carries the event's number as `id`, so that a client that
+reconnects with `Last-Event-ID` misses nothing. A `spend` or `job` message contains the present state and has no `id`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ STANDING = {
 
 
 class Record:
-    """The events of one job. Implements the hub's `Source`."""
+    """The recorded events of one job. Implements `tuner.api.hub.Source`."""
 
     def __init__(self, service: Service, job: str) -> None:
         self._service, self._job = service, job
@@ -46,9 +46,9 @@ class Record:
         return await asyncio.to_thread(answers.newest, self._service, self._job)
 
     def whole(self, after: int) -> bytes:
-        """Return all messages after an event, and the present state, of a job that has ended.
+        """Return the whole stream of a job that has ended: the messages of all events after `after`, and the job's state.
 
-        Return nothing if there are more events than are read at once.
+        Return b"" if there are more events than are read at once.
         """
         found = answers.changes(self._service, self._job, after)
         if found.told.more:
@@ -65,9 +65,10 @@ class Record:
 
 
 def standing(view: JobView) -> dict[str, tuple[object, str]]:
-    """Return the `spend` and `job` messages of the present state, each with the value that is compared to find changes.
+    """Return the `spend` and `job` messages of the present state, each with a value to compare. A message
+    is sent again if its value differs from that of the previous reading.
 
-    The comparison ignores the running time; otherwise every running job would change all the time.
+    The value does not contain the running time, because the `job` message of a running job would otherwise be sent at every reading.
     """
     shown = present.job_of(view)
     spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
@@ -77,10 +78,10 @@ def standing(view: JobView) -> dict[str, tuple[object, str]]:
 
 
 def told(found: Told) -> Piece:
-    """Return messages in the order of their events.
+    """Return the `report` and `trial` messages of some events, in the order of the events.
 
-    Only the last message of an event has its number as `id`, and a report comes after the trial of the same event. A client that
-    reconnects therefore gets no report twice.
+    Only the last message of an event has the event's number as `id`. A `report` comes after the `trial` message of the same event, so
+    that a client that reconnects between the two has not received the report yet and gets it once.
     """
     parts = [(point.seq, 1, "report", _report(point)) for point in found.reports]
     parts += [(row.seq, 0, "trial", present.trial_of(row).model_dump()) for row in found.trials]

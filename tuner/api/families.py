@@ -1,5 +1,5 @@
 """All metric families of `/metrics`: type, labels, meaning, and where the values come from. docs/metrics.md is generated from this
-module.
+list.
 """
 
 from collections.abc import Callable

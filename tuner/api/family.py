@@ -21,7 +21,7 @@ class Family:
     labels: tuple[str, ...] = ()
 
     def metric(self, values: Values) -> Metric:
-        """Return the metric with its values. Only for counters and gauges; histograms and summaries have more than one value."""
+        """Return the metric with its values, by labels. Call this only for a counter or a gauge: other kinds have several values per sample."""
         made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         found: CounterMetricFamily | GaugeMetricFamily = made(self.name, self.help, labels=self.labels)
         for labels, value in values.items():
@@ -30,5 +30,5 @@ class Family:
 
 
 def one(value: float | Fraction | None) -> Values:
-    """Return the values of a metric without labels. An unknown value (None) has no sample."""
+    """Return the values of a metric without labels. If the value is None, return no values, so that `/metrics` omits the metric's sample."""
     return {} if value is None else {(): float(value)}

@@ -1,9 +1,11 @@
-"""Streams of job events, shared between watchers. Each watched job is read once every quarter of a second, its messages are made once,
-and all its watchers receive them.
+"""Streams of job events, shared between watchers.
 
-A client that reconnects with an older event id first receives the events between that id and the feed's position, which are read for it
-alone. It then continues with the feed, without a gap and without duplicates. A client that stays slower than the feed is disconnected,
-and can reconnect with its last event id. All code here runs in one event loop; feeds of different loops are independent.
+Each watched job has one feed. The feed reads the job's new events every quarter of a second, makes their messages once, and sends them to
+all watchers of the job.
+
+A client that reconnects with an older event id first receives the events between that id and the feed's position, which are read for this
+client alone. It then continues with the feed, without a gap and without duplicates. A client that stays slower than the feed is
+disconnected, and can reconnect with its last event id. A feed runs in one event loop; feeds of different loops are independent.
 """
 
 import asyncio
@@ -18,13 +20,16 @@ LOOK_S = 0.25
 ALIVE_S = 2.0
 BEGIN = b"retry: 1000\n\n"
 ALIVE = b": still here\n\n"
-BEHIND = 100  # pieces that may wait for a watcher; about half a minute of a busy job
+BEHIND = 100  # at most this many pieces wait in the queue of a watcher: about half a minute of a busy job
 log = logging.getLogger("tuner.api")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages up to event `seq`, in order, each with the number of its event. `more` is true if later events already exist."""
+    """Messages of the events up to `seq`, in order, each with the number of its event.
+
+    `more` is true if later events already exist but were not read.
+    """
 
     seq: int
     messages: list[tuple[int, str]]
@@ -38,8 +43,8 @@ class Piece:
 class Look:
     """The result of reading a job's record once.
 
-    `standing` maps each kind of state message to a pair: a value to compare with the previous reading, to see whether it
-    changed, and the message. `final` is true if the job has ended.
+    `standing` maps each kind of state message, such as `spend`, to a value and the message. The message is sent again if the value differs
+    from that of the previous reading. `final` is true if the job has ended.
     """
 
     piece: Piece
@@ -48,7 +53,7 @@ class Look:
 
 
 class Source(Protocol):
-    """The record of one job."""
+    """Reads the events and the state of one job."""
 
     async def look(self, after: int | None) -> Look:
         """Return the events after `after`, at most as many as are read at once, and the present state.
@@ -65,7 +70,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A piece for all watchers. `text` is the whole piece, encoded once."""
+    """A piece and the changed state messages, for all watchers. `text` is both, encoded once for all of them."""
 
     piece: Piece
     standing: str
@@ -79,7 +84,7 @@ class _Told:
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    """One stream and its queue. None in the queue is the end of the stream."""
+    """The queue of one client's stream. None in the queue marks the end of the stream."""
 
     queue: asyncio.Queue[_Told | None] = field(default_factory=lambda: asyncio.Queue(BEHIND + 1))
 
@@ -97,12 +102,12 @@ class _Watcher:
         self.queue.put_nowait(None)
 
     async def next(self) -> _Told | None:
-        """Return the next piece, or None at the end. Raise TimeoutError if there is none within ALIVE_S seconds."""
+        """Return the next piece, or None at the end of the stream. Raise TimeoutError if nothing arrives within ALIVE_S seconds."""
         return await asyncio.wait_for(self.queue.get(), ALIVE_S)
 
 
 class _Feed:
-    """The feed of one job. It exists as long as somebody watches the job."""
+    """The feed of one job. It closes when its last watcher leaves, or when the job has ended."""
 
     def __init__(self, source: Source, on_close: Callable[[], None]) -> None:
         self.seq, self.users, self._closed = 0, 0, False
@@ -117,7 +122,7 @@ class _Feed:
         return "".join(message for _, message in self._standing.values())
 
     def register(self) -> _Watcher:
-        """Add a watcher. It receives everything after `seq`."""
+        """Return a new watcher, which receives everything after event `seq`. If the feed is closed, its stream ends at once."""
         watcher = _Watcher()
         if self._closed:
             watcher.end()
@@ -186,7 +191,7 @@ class Hub:
         return len(self._feeds)
 
     def end(self) -> None:
-        """End all streams, and end future ones at once. Clients then reconnect to another replica, or to the next service.
+        """End all streams. Streams that are opened later end at once. Clients then reconnect to another replica or to the restarted service.
 
         Call this in the event loop.
         """
@@ -195,7 +200,10 @@ class Hub:
             feed.close()
 
     async def follow(self, job: Hashable, source: Source, after: int) -> AsyncIterator[bytes]:
-        """Yield server-sent events after event `after` until the job has ended. `job` identifies the feed."""
+        """Yield server-sent events after event `after` until the job has ended.
+
+        Calls with an equal `job` share a feed, which reads the `source` of the first call.
+        """
         if self._is_over:
             return
         key = (asyncio.get_running_loop(), job)

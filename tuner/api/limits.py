@@ -21,19 +21,19 @@ MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
 BODY_S = 25.0
-# About two or three seconds of work.
+# 500 waiting requests are two or three seconds of work.
 MOST_WAITING, BUSY_S = 500, 2
 FREE = ("/healthz", "/readyz", "/metrics")
-# Number of most recent clients to remember. A forgotten client starts with a full bucket.
+# The number of most recent clients whose token buckets are kept. A client that was dropped starts again with a full bucket.
 REMEMBERED = 10_000
-CLOCK_S = 1e-6  # upper bound of rounding errors in sums of times
+CLOCK_S = 1e-6  # upper bound of the rounding errors in sums of times, in seconds
 TITLES = {
     400: "The body's length is told twice",
     413: "The body is too large",
     414: "The path and query are too long",
     431: "The headers are too large",
 }
-# An unterminated string ends with the text, so that the search is linear in its length.
+# An unterminated string extends to the end of the text. Otherwise a search could start again at each quote and take quadratic time.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -42,11 +42,11 @@ _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 class RequestLimits:
     """ASGI middleware that refuses requests that are too large.
 
-    - 400: the body has two lengths.
+    - 400: both Content-Length and Transfer-Encoding are given.
     - 414, 431: the target or the headers are too large.
     - 413, 408, 422: the body is too large, too slow or nested too deep.
 
-    An uploaded package may be as large as the service's settings allow, and is not checked as JSON.
+    The limit for an uploaded package is the one in the service's settings. Its nesting is not checked, because it is not JSON.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -72,7 +72,7 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
     headers = scope["headers"]
     names = dict(headers)
     if b"content-length" in names and b"transfer-encoding" in names:
-        # A proxy may have used the other length and read the rest as another request (RFC 9112, 6.1).
+        # A proxy may use the other of the two and read the rest of the body as another request (RFC 9112, 6.1).
         return 400, "send Content-Length or Transfer-Encoding, not both"
     told = names.get(b"content-length", b"0")
     if told.isdigit() and int(told) > most:
@@ -85,9 +85,9 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
 
 
 class _Body:
-    """The `receive` of a request. It returns the whole body in one message, after checking it.
+    """The ASGI `receive` of a request. It checks the whole body and then returns it in one message.
 
-    Raises HTTPException, which FastAPI passes on when it reads the body.
+    If the body is refused, it raises HTTPException, which FastAPI turns into an answer.
     """
 
     def __init__(self, receive: Receive, most: int, *, is_json: bool) -> None:
@@ -134,9 +134,9 @@ def is_deeper(body: bytes, depth: int) -> bool:
 
 
 class Buckets:
-    """A token bucket for each client: `rate` tokens a second, and twice as many at once.
+    """A token bucket for each client. It gains `rate` tokens a second and holds those of two seconds.
 
-    Each bucket is stored as the one time at which it is full again (GCRA, ATM Forum TM 4.0).
+    A bucket is stored as one number: the time at which it is full again (GCRA, ATM Forum TM 4.0).
     """
 
     def __init__(self, rate: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -144,7 +144,7 @@ class Buckets:
         self._until: dict[str, float] = {}
 
     def take(self, client: str) -> float:
-        """Take a token. Return 0 if one was available, otherwise the seconds to wait."""
+        """Take a token from the client's bucket. Return 0 if one was available, otherwise the seconds until one is."""
         now = self._now()
         until = max(self._until.pop(client, 0.0), now)
         wait_s = until + self._each_s - now - self._burst_s
@@ -159,8 +159,8 @@ class Buckets:
 class RateLimit:
     """ASGI middleware that answers 429 to clients that send too many requests.
 
-    All requests with the same key count together. Requests without a known key count by address. `callers` contains the users' keys
-    that were valid at their last use; `key` is the service's own key.
+    Requests with the same key share a token bucket. Requests without a known key share the bucket of their address. `callers` contains the
+    users' keys that were valid when they were last used, and `key` is the service's own key.
     """
 
     def __init__(
@@ -200,10 +200,10 @@ class RateLimit:
 
 
 class Room:
-    """ASGI middleware that answers 503 while `MOST_WAITING` requests wait for their answers to begin.
+    """ASGI middleware that limits how many requests wait for an answer.
 
-    A further request would wait behind them for seconds. Under overload, all would wait longer and longer until their clients give up,
-    and none would be answered in time.
+    While `MOST_WAITING` answers have not begun, further requests are answered with 503. Without a limit, requests would wait longer and
+    longer under overload, until clients give up before their answer.
     """
 
     def __init__(self, app: ASGIApp) -> None:

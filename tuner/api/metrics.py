@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Requests are counted as they happen. Recorded figures, and those of this process, are read at each scrape."""
+"""Metrics for Prometheus. Requests are counted as they are answered. Figures from the database and of this process are read at each scrape."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +32,10 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # they would add an 
 
 
 class Metrics:
-    """The metrics of one application, with their own registry. `read` raises Unavailable if the database does not answer."""
+    """The metrics of one application, with their own registry.
+
+    `read` returns the figures from the database. It must raise Unavailable if the database does not answer.
+    """
 
     def __init__(self, read: Callable[[], Figures], vitals: Vitals) -> None:
         self._registry = registry = CollectorRegistry()
@@ -82,7 +85,9 @@ class _Told(Collector):
 
 
 class Latency:
-    """ASGI middleware that counts and times requests by route template. With paths, each id would make a new time series."""
+    """ASGI middleware that counts and times requests by route template. Labels with whole paths would make a new time series for each
+    job id.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

@@ -1,4 +1,4 @@
-"""The page at `/`: static files, with headers that keep the page from loading or sending anything elsewhere."""
+"""The page at `/`: static files, with headers that keep the page from loading anything from other hosts or sending anything there."""
 
 from pathlib import Path
 

@@ -31,7 +31,7 @@ def user_of(row: UserRow) -> show.User:
 
 
 def member_of(row: MemberRow, actor: Actor) -> show.Member:
-    """Show whether the user is disabled only to the operator, who alone disables users."""
+    """Return the member. `disabled` is None unless the caller is the operator, because only the operator manages users."""
     disabled = row.disabled if actor.is_operator else None
     return show.Member(user=row.user, role=row.role, since=rfc3339(row.since), disabled=disabled)
 

@@ -1,4 +1,4 @@
-"""Answers with advice."""
+"""Advice, converted to its REST model."""
 
 from fractions import Fraction
 from typing import Any
@@ -63,7 +63,7 @@ def _missing(one: Missing) -> show.NotMeasured:
 
 
 def _figure(value: Figure) -> Any:
-    """Return dollars as a number, and fractions rounded to six decimals."""
+    """Return a value of a finding's evidence for JSON: money as dollars, and a fraction rounded to six decimals."""
     if isinstance(value, Money):
         return value.usd
     return round(float(value), 6) if isinstance(value, Fraction) else value

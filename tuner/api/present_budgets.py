@@ -11,7 +11,7 @@ from tuner.service.above import BudgetView, Delivery, Forecast
 
 
 def budget_from(name: str, request: wire.BudgetAboveRequest) -> AboveBudget:
-    """Convert the request. Raise Invalid if an amount cannot be read."""
+    """Convert a request to the shared budget `name`. Raise Invalid if an amount cannot be read."""
     read = Reader()
     shares = [read.take(f"/alerts/{n}/at", _ppm, alert.at) for n, alert in enumerate(request.alerts)]
     budget = AboveBudget(
@@ -83,7 +83,7 @@ def _delivery(one: Delivery) -> wire.DeliveryShown:
 
 
 def _ppm(share: float) -> int:
-    """Return the share in parts per million. Raise ValueError if it has more than six decimals."""
+    """Return a share of a budget in parts per million. Raise ValueError if it has more than six decimals."""
     exact = Decimal(str(share)) * PPM
     if not exact.is_finite() or exact != exact.to_integral_value():
         raise ValueError("is the share of the budget, such as 0.8, with at most six decimals")

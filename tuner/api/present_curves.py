@@ -1,4 +1,4 @@
-"""Learning curves as JSON text, as short as a chart of them allows.
+"""Learning curves as JSON text. In large answers, numbers are rounded as far as a chart cannot show the difference.
 
 The text is written directly and not by pydantic models, so that 100,000 points take a tenth of a second.
 """
@@ -14,15 +14,15 @@ from tuner.service.curves import EMPTY, CurvesView, TrialRow
 MICRO = 1_000_000
 EXACT_POINTS = 20_000
 SAMPLE = 2_000
-METRIC_PARTS = 1_000  # steps in the range of most values; finer than the pixels of a chart
+METRIC_PARTS = 1_000  # the range of most values has this many steps of rounding; a step is smaller than a pixel of a chart
 USD_PARTS = 500
 
 
 class Writer(dict[int, str]):
-    """Rounds numbers to multiples of a step and returns them as text. Each multiple is formatted once."""
+    """Rounds numbers to multiples of a step and returns them as text. The text of each multiple is cached, by the multiple."""
 
     def __init__(self, spread: float, parts: int) -> None:
-        """Choose the step: the largest of 1, 2 and 5 times a power of ten that is at most `spread / parts`."""
+        """Choose the largest step that is at most `spread / parts` and is 1, 2 or 5 times a power of ten."""
         super().__init__()
         power = floor(log10(spread / parts))
         digit = next(one for one in (5, 2, 1) if one == 1 or one * 10.0**power <= spread / parts)
@@ -100,8 +100,9 @@ def _writer(spread: float, parts: int, rounded: bool) -> Writer | Exact:
 
 
 def _range(values: Sequence[float | None]) -> float:
-    """Return the width of the range of the middle nine tenths of the values, so that one diverging training does not flatten all other
-    curves.
+    """Return the width of the range that contains the middle nine tenths of the values.
+
+    Extreme values are ignored, so that one diverging training does not make the rounding too coarse for all other curves.
     """
     some = sorted(one for one in values[:: max(1, len(values) // SAMPLE)] if one is not None)
     return some[len(some) * 19 // 20] - some[len(some) // 20] if some else 0.0

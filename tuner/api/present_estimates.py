@@ -1,4 +1,4 @@
-"""Answers of cost estimates. Money has micro-dollars, other figures have six decimals."""
+"""Answers of cost estimates. Money is in dollars, exact to the micro-dollar. Other figures are rounded to six decimals."""
 
 from dataclasses import fields
 from fractions import Fraction
@@ -170,7 +170,7 @@ def _ownership(found: estimates.Comparison, listing: estimates.Listing | None) -
 
 
 def _plain(value: Any) -> Any:
-    """Convert dataclasses to mappings, money and prices to dollars, and fractions to six decimals."""
+    """Convert a value for JSON: dataclasses to mappings, money and prices to dollars, and other numbers to six decimals."""
     match value:
         case Money():
             return value.usd

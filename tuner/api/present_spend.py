@@ -46,7 +46,7 @@ def cluster_of(cost: ClusterCost) -> show.ClusterCost:
 
 
 def spend_table(view: SpendView) -> list[list[str]]:
-    """Return a header and rows for a CSV file. Tags are escaped so that a spreadsheet does not run them as formulas."""
+    """Return the header and the rows of a CSV file. Tags are escaped, so that a spreadsheet does not run them as formulas."""
     lines = [[*view.group_by, *FIGURES]]
     for row in view.rows:
         figures = _figures(row)
@@ -84,7 +84,7 @@ def _hours(ns: int) -> float:
 
 
 def _plain(value: float) -> str:
-    """Format a number without an exponent, which some readers of tables do not understand."""
+    """Format a number without an exponent, because some programs that read CSV do not understand exponents."""
     return str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
 
 

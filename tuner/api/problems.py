@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from tuner.domain import errors
 from tuner.schemas.problem import FieldProblem, Problem
 
-MAX_FAULTS = 100  # that one answer lists at most
+MAX_FAULTS = 100  # one answer lists at most this many faults
 
 STATUS: dict[type[errors.TunerError], int] = {
     errors.Invalid: 422,

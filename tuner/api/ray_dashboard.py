@@ -1,4 +1,6 @@
-"""Ray's dashboard at `/ray`, read-only and behind the key. The service adds Ray's token to requests and never shows it."""
+"""Ray's dashboard at `/ray`, read-only and behind the key. The service adds Ray's token to the forwarded requests and never sends it to
+the browser.
+"""
 
 import logging
 
@@ -34,8 +36,9 @@ def install(app: FastAPI) -> None:
 
 
 class Proxied:
-    """ASGI application that forwards the requests which `tuner.service.ray_dashboard` allows, without cookies, keys or connection
-    headers in either direction.
+    """ASGI application that forwards requests to Ray's dashboard, if `tuner.service.ray_dashboard` allows them.
+
+    Cookies, keys and connection headers are forwarded in neither direction.
     """
 
     def __init__(self, app: FastAPI) -> None:
@@ -70,6 +73,8 @@ class Proxied:
             await answer(404, error.title(), error.detail)(scope, receive, send)
         except Unavailable as error:
             log.warning("Ray's dashboard is not shown: %s", error.detail)
-            if began:  # end the connection, so that no client mistakes the partial answer for a whole one
+            if (
+                began
+            ):  # the connection then breaks, so that no client mistakes the partial answer for a whole one
                 return
             await answer(503, error.title(), error.detail)(scope, receive, send)

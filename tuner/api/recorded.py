@@ -1,4 +1,4 @@
-"""Metrics of the record. They are the same from every process that serves the same database."""
+"""Metrics that are read from the database. Every process that serves the same database returns the same values."""
 
 from collections.abc import Callable
 from typing import get_args

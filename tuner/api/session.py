@@ -1,5 +1,7 @@
-"""Sessions of browsers with the dashboards. A link cannot send a header, so the page exchanges a key for a cookie, which is valid no
-longer than the key.
+"""Sessions that let a browser open the dashboards.
+
+A browser that follows a link cannot send the key as a header. The page therefore exchanges the key for a cookie, which is valid no longer
+than the key.
 """
 
 import hashlib
@@ -54,7 +56,7 @@ def key_of(cookie: str, secret: str, now: Instant) -> str | None:
 
 
 def _signed(secret: str, ends_s: int, key: str) -> str:
-    """Return the cookie's value: its end, the key's id, and an HMAC of both. The service's own key is the secret of the HMAC."""
+    """Return the cookie's value: the time at which the session ends, the key's id, and an HMAC of both with the service's own key."""
     words = f"session of dashboards until {ends_s} for {key or 'the operator'}"
     mark = hmac.new(secret.encode(), words.encode(), hashlib.sha256)
     return f"{ends_s}.{key}.{mark.hexdigest()}"

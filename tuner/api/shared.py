@@ -1,8 +1,8 @@
 """A cache for answers that many clients request at the same time.
 
-An answer is used until the data behind it changes. While the data keeps changing, an answer is used for 20 times the time that it took
-to make, so that this work stays below a twentieth of one core however many clients there are. For example, an answer that took 5 ms is
-used for a tenth of a second. An outdated answer is never used for longer than two seconds.
+A cached answer is used until its data changes. If the data keeps changing, the answer is still used for 20 times the time that it took to
+make, so that making it takes at most a twentieth of one core, for any number of clients. For example, an answer that took 5 ms is used for
+a tenth of a second. An outdated answer is used for at most two seconds.
 """
 
 import threading
@@ -50,7 +50,7 @@ class Shared(Generic[T]):
         return len(self._kept)
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], T]) -> T:
-        """Return the value that `make` returned for this key, at this version or moments before.
+        """Return the cached value of this key if it has this version or is still fresh. Otherwise return and cache a new one from `make`.
 
         Other threads that ask for the same key wait while one thread makes the value.
         """
@@ -72,7 +72,7 @@ class Shared(Generic[T]):
             return kept.value
 
     def _forget(self, key: Hashable, kept: _Kept[T]) -> None:
-        """Remove a key whose value could not be made. Otherwise requests for many keys that do not exist would displace other values."""
+        """Remove a key because `make` failed. Otherwise requests for many objects that do not exist would displace cached values."""
         with self._lock:
             if self._kept.get(key) is kept:
                 self._bytes -= self._kept.pop(key).size
@@ -88,7 +88,10 @@ class Shared(Generic[T]):
 
 
 def answer(request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]) -> Response:
-    """Return the answer that `make` gives for a job, as JSON. It is cached under `name`. Raise NotFound if the job does not exist."""
+    """Return the answer that `make` returns for a job, as JSON, cached by `name` and job.
+
+    The answer may be up to two seconds old. Raise NotFound if the job does not exist.
+    """
     version = answers.version(service, job)
     key = (service.database, service.project, name, job, version.state)
     shared: Shared[bytes] = request.app.state.shared
@@ -98,7 +101,7 @@ def answer(request: Request, service: Service, name: Hashable, job: str, make: C
 def answer_once_ended(
     request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]
 ) -> Response:
-    """Return the answer that `make` gives for a job, as JSON. It is cached only if the job has ended.
+    """Return the answer that `make` returns for a job, as JSON. It is cached only if the job has ended.
 
     Raise NotFound if the job does not exist.
     """
@@ -111,5 +114,8 @@ def answer_once_ended(
 
 
 def as_json(text: bytes) -> Response:
-    """Return a response with JSON text that a model has already written. FastAPI would validate and encode it again, in another thread."""
+    """Return a response with JSON text that a model has written.
+
+    A route that returns a model is slower, because FastAPI validates and encodes the model again.
+    """
     return Response(text, media_type="application/json")

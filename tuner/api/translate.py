@@ -1,4 +1,4 @@
-"""Requests converted to domain values. Only the form changes here; the domain checks the values."""
+"""Conversion of requests to domain values. This module only reads amounts and times; the domain checks whether values are allowed."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Converts values and collects the faults, so that one error reports all of them."""
+    """Converts the values of a request and collects their faults, so that one error can report all of them."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
 
     def take(self, pointer: str, read: Callable[[Any], T], value: Any) -> T | None:
-        """Return the converted value. Return None for None. If the value cannot be read, record a fault and return None."""
+        """Return `read(value)`, or None if the value is None. If `read` raises ValueError, record a fault at `pointer` and return None."""
         if value is None:
             return None
         try:
@@ -79,7 +79,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
 
 
 def budget_patch_of(change: wire.BudgetChange) -> BudgetPatch:
-    """Convert only the keys that were sent. Raise Invalid if a value cannot be read."""
+    """Convert a change of a budget. It contains only the limits that the request names. Raise Invalid if a value cannot be read."""
     read, sent = Reader(), change.model_fields_set
     readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "usd": ("usd", Money.from_usd),

@@ -30,7 +30,7 @@ def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.Asked:
 
 
 def exact(value: float) -> Fraction:
-    """Return the number as its decimal text says, not as the float holds it."""
+    """Return the fraction that equals the number's decimal text, such as 1/10 for 0.1, and not its binary value."""
     return Fraction(Decimal(str(value)))
 
 

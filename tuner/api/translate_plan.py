@@ -59,14 +59,17 @@ def _described(read: Reader, one: wire.CandidateMachine, at: str) -> Described:
 
 
 def _seconds_ns(seconds: float) -> int:
-    """Return nanoseconds. A value slightly out of bounds is converted too, so that the domain reports it together with other faults."""
+    """Return the nanoseconds of a duration in seconds. Raise ValueError if it is far out of bounds.
+
+    A value slightly out of bounds is converted, so that the domain reports it together with other faults.
+    """
     if not -MAX_NS <= seconds * 1e9 <= 2 * MAX_NS:
         raise ValueError("must be more than 0 and at most a year")
     return seconds_ns(seconds)
 
 
 def _deadline(given: float | str) -> tuple[int | None, Instant | None]:
-    """Return a duration from now and None, or None and a time."""
+    """Return a deadline as a pair: nanoseconds from now, and a time. One of the two is None."""
     if isinstance(given, str) and given[4:5] == "-":
         return None, parse_rfc3339(given)
     return parse_duration_ns(given), None

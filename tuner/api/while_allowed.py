@@ -9,7 +9,10 @@ LOOK_S = 1.0
 async def while_allowed(
     stream: AsyncIterator[bytes], may: Callable[[], bool], every_s: float = LOOK_S
 ) -> AsyncIterator[bytes]:
-    """Yield the data of the stream until `may` returns False. `may` is called in a thread every `every_s` seconds."""
+    """Yield the data of the stream until the stream ends or `may` returns False.
+
+    `may` returns True while the caller has access. It is called in a thread every `every_s` seconds.
+    """
     clock = asyncio.get_running_loop().time
     ahead: asyncio.Task[bytes] | None = None
     look_at = clock() + every_s
@@ -36,5 +39,5 @@ async def while_allowed(
 
 
 async def _next(stream: AsyncIterator[bytes]) -> bytes:
-    """Return the next data, or b"" at the end of the stream. A stream never yields empty data."""
+    """Return the next data of the stream, or b"" at its end. The stream must not yield empty data itself."""
     return await anext(stream, b"")

@@ -1,8 +1,8 @@
 """Repeated simulation of a job. The job is scaled down so that a plan is quick, and the outcome is scaled up again.
 
 The error of the step times is sampled evenly: each run uses another quantile of its distribution. A job with more steps than are worth
-simulating is simulated with fewer trials and workers and less money, in proportion. Long trainings are simulated in fewer, longer steps. The amount
-of simulation depends only on counts, never on measured time, so that a plan is reproducible.
+simulating is simulated with fewer trials and workers and less money, in proportion. Long trainings are simulated in fewer, longer steps.
+The amount of simulation depends only on counts, never on measured time, so that a plan is reproducible.
 """
 
 import math

@@ -49,9 +49,9 @@ async def stream_events(
 
 
 def _of_ended(shared: Shared[bytes], service: Service, job: str, after: int) -> bytes:
-    """Return the whole rest of the stream of a job that has ended.
+    """Return the whole stream after event `after` of a job that has ended, from the cache if possible.
 
-    Return nothing if the job has not ended, or if the rest is more than is read at once. Raise NotFound if the job does not exist.
+    Return b"" if the job has not ended, or if there are more events than are read at once. Raise NotFound if the job does not exist.
     """
     version = answers.version(service, job)
     if version.state not in FINAL:

@@ -59,10 +59,10 @@ def metrics(request: Request, service: Svc) -> Response:
 
 
 def _has_several_projects(service: Service) -> bool:
-    """Return True if the service has had several projects. This never becomes False again.
+    """Return True if the service has, or once had, several projects.
 
-    If the database does not answer, use the last known answer. The metrics then report that the database is down, and contain nothing
-    of the record.
+    If the database does not answer, return the last known answer. That is safe because the metrics then contain no figures from the
+    database.
     """
     if not service.vitals.several_projects:
         with suppress(Unavailable):

@@ -62,7 +62,9 @@ def get_job(job: str, request: Request, service: Svc) -> Response:
 
 
 def _text(request: Request, service: Service, view: JobView) -> bytes:
-    """Return a job as JSON text. The text of a job that is not running is cached, because lists contain mostly such jobs."""
+    """Return a job as JSON text. The text is cached if the job's view has a version. Jobs that are not running do,
+    and lists contain mostly such jobs.
+    """
 
     def make() -> bytes:
         return present.job_of(view).model_dump_json().encode()

@@ -36,7 +36,7 @@ async def create_package(
     If the same bytes were uploaded before, the answer is 200 with that package, whatever its name. The answer is 409 if packages are
     disabled.
     """
-    packages.check_on(service.settings)  # before the body is read
+    packages.check_on(service.settings)  # before the body is read, so that a refused upload is not received
     data = await request.body()
     row, is_new = await run_in_threadpool(packages.put, service, data, name)
     response.status_code = 201 if is_new else 200
