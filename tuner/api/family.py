@@ -21,7 +21,7 @@ class Family:
     labels: tuple[str, ...] = ()
 
     def metric(self, values: Values) -> Metric:
-        """Return the metric with its values, by labels. Call this only for a counter or a gauge: other kinds have several values per sample."""
+        """Return the metric with its values, by labels. Only for counters and gauges: the other kinds have several values per sample."""
         made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         found: CounterMetricFamily | GaugeMetricFamily = made(self.name, self.help, labels=self.labels)
         for labels, value in values.items():
@@ -30,5 +30,5 @@ class Family:
 
 
 def one(value: float | Fraction | None) -> Values:
-    """Return the values of a metric without labels. If the value is None, return no values, so that `/metrics` omits the metric's sample."""
+    """Return the values of a metric without labels. If the value is None, return none, so that `/metrics` omits the sample."""
     return {} if value is None else {(): float(value)}

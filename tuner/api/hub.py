@@ -191,7 +191,9 @@ class Hub:
         return len(self._feeds)
 
     def end(self) -> None:
-        """End all streams. Streams that are opened later end at once. Clients then reconnect to another replica or to the restarted service.
+        """End all streams, and end at once those that are opened later.
+
+        Clients then reconnect to another replica or to the restarted service.
 
         Call this in the event loop.
         """

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Requests are counted as they are answered. Figures from the database and of this process are read at each scrape."""
+"""Metrics for Prometheus. Requests are counted as they are answered. Figures of the database and the process are read at each scrape."""
 
 import time
 from collections.abc import Callable, Iterator

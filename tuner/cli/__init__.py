@@ -1,4 +1,5 @@
 """The command line.
 
-Commands use the client, so they show what REST returns. Some start or use parts of the service itself, such as `serve` and `demo`.
+Most commands send requests to a running service and show its answers. A few, such as `serve` and `demo`, start or use the service's own
+code.
 """

@@ -1,6 +1,6 @@
-"""Work that a starting service postpones until it is ready.
+"""The part of the start of `tuner serve` that is postponed until the service is ready.
 
-No request depends on this work. On a machine with few cores it would delay the start.
+No request depends on this work, and on a machine with few cores it would delay readiness.
 """
 
 import gc
@@ -25,7 +25,7 @@ FIRST_ANSWERS_S = 1.0  # Pause before the work, so that it does not slow down th
 
 
 class Beside(threading.Thread):
-    """A thread that starts the background services, prints warnings and preloads modules, and then ends.
+    """A thread that starts the storage watch and the mirrors, prints warnings and preloads modules, and then ends.
 
     `after` is the event that is set when the service is ready.
     """
@@ -54,11 +54,11 @@ class Beside(threading.Thread):
         preload()
         gc.freeze()
         with suppress(Unavailable):
-            # The first read in a process takes seconds if there are many records. Later reads are incremental.
+            # The first read of the figures in a process takes seconds if the database is large. Later reads are incremental, so scrapes are fast.
             self._figures.read()
 
     def stop(self) -> None:
-        """Prevent the start if it has not begun. Call this before stopping the services that this thread starts."""
+        """Cancel the postponed work if it has not begun. Call this before you stop the storage watch and the mirrors, which it starts."""
         self._over.set()
 
     def _tell(self) -> None:

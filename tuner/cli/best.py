@@ -113,7 +113,7 @@ def pareto(
 def _show(
     client: Client, name: str, found: P, shown: Callable[[P, str], RenderableType], *, as_json: bool
 ) -> None:
-    """Show an answer, and for people also the command that trains the configuration without a service."""
+    """Show the best configuration. Unless it is shown as JSON, also print the command that trains it without a service."""
     if as_json:
         Frame(as_json).show(found, lambda one: shown(one, ""))
         return

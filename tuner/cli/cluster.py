@@ -1,4 +1,4 @@
-"""`tuner cluster` and `tuner preempt`: a local cluster with simulated spot nodes, all on this machine, for experiments."""
+"""`tuner cluster` and `tuner preempt`: a Ray cluster with simulated spot nodes on this machine, for experiments."""
 
 import dataclasses
 import json
@@ -69,7 +69,7 @@ def _as_json(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
 
 
 def _as_table(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
-    """Print the table of nodes on the first call, and one line per change on later calls."""
+    """Print the lines `said` about changes of nodes. If there are none, as on the first call, print the table of nodes."""
     for line in said:
         print(line, flush=True)
     if said:

@@ -1,6 +1,6 @@
 """Shell completion of arguments.
 
-Ids come from one request to the service with a short timeout. If it fails, the completion is empty and prints no error.
+Ids are read from the service by one request with a short timeout. If the request fails, nothing is offered and no error is printed.
 """
 
 import json
@@ -19,15 +19,15 @@ Offered = list[tuple[str, str]]
 
 
 def jobs(incomplete: str) -> Offered:
-    """Complete job ids with the newest jobs. Names and states are shown as hints."""
+    """Offer the ids of the newest jobs that begin with `incomplete`, with their names and states as hints."""
     return _those([(job["id"], f"{job['name']}, {job['state']}") for job in _items("/v1/jobs")], incomplete)
 
 
 def trials(ctx: typer.Context, incomplete: str) -> Offered:
-    """Complete trial ids of the job that is already on the command line."""
+    """Offer the ids of trials that begin with `incomplete`, of the job that is already on the command line."""
     rest = (
         word for word in ctx.args if word.startswith("job_")
-    )  # `params` is incomplete while the value of an option is missing
+    )  # `params` may lack the job while the value of an option is still missing
     job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
     if not job:
         return []
@@ -50,8 +50,11 @@ def _those(found: Offered, incomplete: str) -> Offered:
 
 
 def _items(path: str) -> list[Mapping[str, Any]]:
-    """Return the items of a list of the service, or [] on any error, because a shell has no place to show errors of completion."""
-    import urllib.request  # Imported here because commands do not need it.
+    """Return the first page of a listing of the service.
+
+    Return [] on any error, because an error message would break the line that the user is typing.
+    """
+    import urllib.request  # imported here because commands, which are not completions, do not need it
 
     try:
         settings = Settings.from_env()

@@ -1,4 +1,4 @@
-"""`tuner estimate`: the cost of a training run that a file, options or both describe."""
+"""`tuner estimate`: the cost of a training run, which is described by a file, by options or by both."""
 
 import re
 from pathlib import Path
@@ -76,7 +76,7 @@ def estimate(
 
 
 def _asked(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of the file. Options replace values of its `run` part."""
+    """Return the estimate request: the file's content, with the values of the given options in its `run` section."""
     parts = {} if file is None else read_mapping(file, PARTS)
     options = {name: value for name, value in given.items() if value is not None}
     if not options:

@@ -1,4 +1,4 @@
-"""Examples that `--help` shows, by command. Each can be typed as it is, with a job id in place of JOB."""
+"""Examples that `--help` shows, by command. Users can type each as it is, after replacing JOB with a job id."""
 
 from collections.abc import Iterator
 
@@ -123,5 +123,5 @@ def _commands(app: typer.Typer) -> Iterator[tuple[str, CommandInfo]]:
 
 
 def _epilog(examples: tuple[str, ...]) -> str | None:
-    """Return the examples with one paragraph per line, because rich joins the lines of a paragraph."""
+    """Return the examples, each as a paragraph of its own, because rich joins the lines of a paragraph."""
     return "\n\n".join(["Examples:", *examples]) if examples else None

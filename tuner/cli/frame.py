@@ -1,4 +1,4 @@
-"""What all commands share: the client, output as JSON or for people, and errors on standard error."""
+"""Code that all commands share: they create the client, print answers as JSON or as text, and print errors to standard error here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROJECT: ContextVar[str | None] = ContextVar("project", default=None)
 
 
 def connect() -> Client:
-    """Return a client of the service that the settings name.
+    """Return a client of the service at the address in the settings, for the project in `--project`.
 
     The client module is imported here because `--help` does not need it.
     """
@@ -57,14 +57,14 @@ class Waiting:
         self._timer: threading.Timer | None = None
 
     def begin(self) -> None:
-        """Start the timer for a request that is being sent. A previous request without an answer has failed, so its timer is cancelled."""
+        """Start the timer for a new request, and cancel that of the previous request, which may have failed without an answer."""
         self.end()
         self._timer = threading.Timer(SILENT_S, self._say)
         self._timer.daemon = True
         self._timer.start()
 
     def end(self) -> None:
-        """Cancel the timer: the headers of the answer have arrived."""
+        """Cancel the timer. Call this when the headers of the answer have arrived."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -107,7 +107,7 @@ def _plain(found: Answer | DataclassInstance) -> dict[str, Any]:
 
 
 def with_problems(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command so that errors of the service and of settings are printed to standard error with exit status 1."""
+    """Decorate a command so that errors of the service or the settings are printed to standard error and the exit status is 1."""
 
     @functools.wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -14,9 +14,7 @@ import yaml
 from yaml.composer import ComposerError
 
 MAX_BYTES = 1 << 20  # The same limit as in the service.
-MAX_DEPTH = (
-    60  # Only protects the parser. The service has its own, lower limit and reports where it is exceeded.
-)
+MAX_DEPTH = 60  # This limit only protects the parser. The service has a lower limit, and its error says where the job exceeds it.
 MAX_VALUES = 100_000
 MERGE = "tag:yaml.org,2002:merge"
 
@@ -24,8 +22,8 @@ MERGE = "tag:yaml.org,2002:merge"
 class JobYaml(yaml.SafeLoader):
     """A safe loader that reads numbers with exponents as YAML 1.2 does.
 
-    It refuses duplicate keys, because one of them would be ignored. It also refuses aliases that expand to more than
-    `MAX_VALUES` values, aliases inside the node that they name, and nesting deeper than `MAX_DEPTH`.
+    It refuses duplicate keys, because one of them would be ignored. It also refuses files with more than `MAX_VALUES` values after aliases
+    are expanded, aliases inside the node that they refer to, and nesting deeper than `MAX_DEPTH`.
     """
 
     def __init__(self, text: Any) -> None:
@@ -33,7 +31,7 @@ class JobYaml(yaml.SafeLoader):
         self._depth, self._values = 0, 0
         self._sizes: dict[
             int, int
-        ] = {}  # number of values in each finished node, by id, for counting aliases
+        ] = {}  # number of values in each finished node, by id(); an alias of the node counts as that many
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         before = self._values
@@ -83,7 +81,8 @@ def read_job(file: Path) -> dict[str, Any]:
     return found
 
 
-# What to write instead of Ray Tune's functions. The upper end of its `randint` is exclusive; ours is inclusive, so it is HIGH - 1.
+# What to write in a job file instead of Ray Tune's functions. The upper end of Ray Tune's `randint` is exclusive and that of a job file is
+# inclusive, hence HIGH - 1.
 INSTEAD = {
     "uniform": "{type: float, low: LOW, high: HIGH}",
     "quniform": "{type: float, low: LOW, high: HIGH}",
@@ -97,7 +96,7 @@ PYTHON = re.compile(rf"(?:ray\.)?(?:tune\.)?({'|'.join(INSTEAD)})\(")
 
 
 def _refuse_python(file: Path, space: object) -> None:
-    """Raise BadParameter for a parameter that is written as a call of Ray Tune, with what to write instead."""
+    """Raise BadParameter if a parameter is written as a call of Ray Tune. The message says what to write instead."""
     for name, value in space.items() if isinstance(space, dict) else ():
         call = PYTHON.match(value) if isinstance(value, str) else None
         if call is not None:

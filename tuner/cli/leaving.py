@@ -1,4 +1,4 @@
-"""How `tuner serve` shuts down.
+"""The HTTP server of `tuner serve`, which shuts down in steps.
 
 It first reports that it is not ready, then stops listening, then finishes open responses, and then returns.
 """
@@ -17,8 +17,8 @@ import uvicorn
 from tuner.cli.patience import PatientProtocol
 
 ANSWER_S = 10  # How long open responses may take after the server has stopped listening.
-# Long enough that a client that polls every few seconds reuses its connection. With a shorter limit, requests would sometimes be
-# sent just as the connection is closed.
+# How long an idle connection stays open. A client that polls every few seconds then reuses its connection. With a shorter limit, a request
+# would sometimes be sent just as the connection is closed, and fail.
 KEEP_ALIVE_S = 20
 
 
@@ -72,9 +72,9 @@ class LeavingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals until the server ends.
+        """Handle SIGINT and SIGTERM until the server ends.
 
-        Uvicorn's version raises the signal again at the end, which would kill the process while its threads are still working.
+        Uvicorn's own method raises the signal again at the end, which would kill the process while its threads are still working.
         """
         before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
         try:

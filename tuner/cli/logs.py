@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuner.schemas.logs import TrialLog
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
-MOST_BYTES = 512 << 10  # per request
+MOST_BYTES = 512 << 10  # the service returns at most this much per request
 TRIAL_ENDED = ("completed", "stopped", "failed")
 JOB_ENDED = ("succeeded", "cancelled", "failed")
 LOOK_S = 1.0
@@ -58,9 +58,9 @@ def logs(
 
 
 def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, *, as_json: bool) -> None:
-    """Print the output as it appears, with JSON as one response per line.
+    """Print the output of a trial until the trial, or the attempt `named`, has ended. With JSON, print one response per line.
 
-    Begin with the last `tail` bytes. From there on print all output that the service has kept.
+    The first request returns the last `tail` bytes. From there on, print all output that the service has stored.
     """
     attempt, after, size = named, 0, tail
     while True:
@@ -92,7 +92,7 @@ def _print(found: TrialLog, after: int, *, as_json: bool) -> None:
 def _look(
     client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int
 ) -> TrialLog | None:
-    """Return the next part of the output, or None if nothing has been printed so far."""
+    """Return the output after the first `after` bytes, or None if a trial that has not ended has stored no output yet."""
     from tuner.client import ApiError
 
     try:

@@ -279,7 +279,7 @@ def cancel(job: JobId, as_json: Json = False) -> None:
 
 @app.command(
     context_settings={"ignore_unknown_options": True}
-)  # A negative value, such as -5, is not an option.
+)  # Otherwise a negative value, such as -5, would be read as an option.
 @with_problems
 def priority(
     job: JobId,

@@ -1,4 +1,4 @@
-"""Advice on what to do when the service refuses a request."""
+"""Texts for errors of the service, with advice on what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUDGET = re.compile(r"there is no budget '(.*)'")
 
 
 def told(error: ApiError) -> str:
-    """Return the text for an error: the problem, the fields it concerns, and what to do about it."""
+    """Return the text to print for an error: its title, the fields that are wrong, and advice."""
     fields = [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors]
     if error.status == 401:
         return "\n".join([error.title, _about_the_key(Settings.from_env())])
@@ -30,7 +30,7 @@ def told(error: ApiError) -> str:
 
 
 def _what_to_do(error: ApiError) -> list[str]:
-    with suppress(Exception):  # the error itself is printed even if no advice can be found
+    with suppress(Exception):  # print the error without advice if a request for the advice fails
         if found := JOB.fullmatch(error.detail):
             return [_nearest_job(found[1])]
         if found := TRIAL.fullmatch(error.detail):

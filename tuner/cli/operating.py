@@ -53,12 +53,12 @@ def dashboard(
     """Print the address of Ray's dashboard and open it in a browser."""
     client = connect()
     if not job:
-        client.whoami()  # fails if the service does not answer or refuses the key
+        client.whoami()  # raises an error if the service does not answer or refuses the key
     elif client.job(job).links.ray_dashboard is None:
         raise Unavailable(
             "the Ray cluster is still starting, or this key may not see the jobs of all projects"
         )
-    # On a terminal the printed address contains the key, like the address of the page. The browser is started without the key,
+    # On a terminal the printed address contains the key, as the address that `tuner serve` prints does. The browser is started without the key,
     # because other users of this machine can see the arguments of processes. The page asks for the key if the browser has none.
     key = _key() if sys.stdout.isatty() else ""
     typer.echo(harmless(web.ray_address(client.url, key, job)))

@@ -1,6 +1,6 @@
-"""An HTTP protocol for uvicorn that closes connections on which no complete request arrives.
+"""An HTTP protocol for uvicorn that closes a connection if no complete request arrives in time.
 
-Uvicorn itself waits for a request as long as bytes keep arriving, so slow clients could hold connections indefinitely.
+Uvicorn itself waits for the rest of a request without a limit, so slow clients could occupy connections indefinitely.
 """
 
 import asyncio
@@ -9,14 +9,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 ARRIVE_S = 30.0  # How long a request may take to arrive.
 READ_S = 0.1
-# More than the app allows, so that the app can answer with its own error for headers that are slightly too long.
+# More than the limit of `tuner.api.limits`, so that the app can answer with its own error if headers are only slightly too long.
 MOST_HEAD_BYTES = 64 << 10
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """Close a connection if the headers and body of a request do not arrive within `ARRIVE_S` seconds.
+    """An HTTP protocol that closes a connection if a request does not arrive completely within `ARRIVE_S` seconds.
 
-    A client that sends no request is treated the same. If the headers exceed `MOST_HEAD_BYTES`, the answer is status 431.
+    It also closes a connection on which no request begins. If the headers exceed `MOST_HEAD_BYTES`, the answer is status 431.
     """
 
     _deadline: asyncio.TimerHandle | None = None

@@ -30,7 +30,7 @@ def pilot(
 
 
 def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:
-    """Return the pilot of a job after it has ended. An existing pilot is reused, otherwise a new one is started.
+    """Return the pilot of a job after the pilot has ended or is paused. Start one if there is none.
 
     Progress is shown unless `quiet`.
 

@@ -38,9 +38,9 @@ def jobs(found: Sequence[Job]) -> RenderableType:
 
 
 def waits(one: Job) -> str:
-    """Return what a job without a driver waits for, or "" if it does not wait.
+    """Return the opening of its time window or the place in the queue that a job waits for, or "" if it does not wait.
 
-    Return "" for a resumed job, too, which is `running` before it has a driver again. Its detail says why that takes longer.
+    A resumed job is `running` even before it has a driver again, so the result is "" for it too. The job's detail says why it waits.
     """
     if one.state == "running":
         return ""
@@ -81,7 +81,7 @@ def best_line(found: Best, metric: str = "metric") -> str:
 
 
 def trials(found: Sequence[show.Trial], *, job: JobFacts | None = None) -> RenderableType:
-    """A table of trials. If their job has ended, a line below says why some are still pending or paused."""
+    """Return a table of trials. If their job has ended, a line below the table says why some trials are still pending or paused."""
     table = tables.plain("trial", "state", "steps", "best", "latest", "paid", "attempts", "configuration")
     for one in found:
         shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
@@ -137,7 +137,7 @@ def _machine(attempt: show.Attempt) -> str:
 
 
 def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
-    """Show a bill by kind and by trial, with all trials or only the `dearest` most expensive ones."""
+    """Return a bill by kind and by trial. List only the `dearest` most expensive trials, or all if it is None."""
     total = tables.plain("kind", "paid", "share")
     for kind in KINDS:
         share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
@@ -159,7 +159,10 @@ def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
 
 
 def _bill_by_trial(found: show.Bill, dearest: int | None) -> RenderableType:
-    """Return one row per trial, with columns only for kinds of spend that are not zero, and a line for the trials left out."""
+    """Return a table with one row per trial, and a line below that sums up the trials that are not listed.
+
+    Kinds of spend that are zero for all trials have no column.
+    """
     by_cost = sorted(found.trials, key=lambda one: -one.total_usd)
     listed = found.trials if dearest is None else by_cost[:dearest]
     kinds = [kind for kind in KINDS if any(one.by_kind[kind] for one in found.trials)]

@@ -40,9 +40,11 @@ def run() -> None:
     )
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    os.umask(0o077)  # only this user may read files of the service and of the local Ray that it starts
+    os.umask(
+        0o077
+    )  # new files of the service, and of the local Ray cluster that it starts, can be read by this user only
     settings = Settings.from_env()
-    refuse_without_key(settings)  # before one is created
+    refuse_without_key(settings)  # before `build` creates a key
     home = HomeLock(settings)
     try:
         _serve(settings, home)
@@ -61,7 +63,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     leading, controller, keeper = Renewing(service.leading), Controller(service), Keeper(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)
     leading.start()
-    controller.start()  # Start early: it connects to the cluster while the rest is built.
+    controller.start()  # Start the controller early: it connects to the cluster while the rest is built.
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
@@ -103,11 +105,10 @@ def stop_cluster() -> None:
 
 
 class HomeLock:
-    """A lock that lets only one service use a home with a SQLite database.
+    """A lock on TUNER_HOME, so that only one service uses the SQLite database in it.
 
-    The kernel releases the lock when the process ends for any reason.
-
-    Services that share a PostgreSQL database may share a home too, so they take no lock.
+    The kernel releases the lock when the process ends for any reason. Services with a PostgreSQL database take no lock, because several of
+    them may share a home.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -134,7 +135,7 @@ class HomeLock:
         self._write(f"the service with pid {os.getpid()}, started at {_now()},")
 
     def serves(self, url: str) -> None:
-        """Record the address of this service for the error message of a second service."""
+        """Write the address of this service to the lock file. A second service shows it in its error message."""
         self._write(f"the service at {url} with pid {os.getpid()}, started at {_now()},")
 
     def release(self) -> None:
@@ -155,7 +156,7 @@ def _now() -> str:
 def listen(settings: Settings) -> socket.socket:
     """Return a socket bound to the configured address.
 
-    It is bound before anything else is started, so that a port in use fails at once.
+    Call this before anything else is started, so that the service fails at once if the port is in use.
 
     Raises:
         AddressNotFree: The address is in use or cannot be bound.

@@ -100,7 +100,7 @@ def _interval(text: str | None) -> int | Literal["auto"] | None:
 
 
 def _simulated(request: "Request") -> "Result":
-    """Run the simulation. Errors name the command line options instead of the request's fields."""
+    """Run the simulation. Its errors name the options of the command line, not the fields of the request."""
     from tuner.service import (
         simulation,  # Imported here because numpy is slow to import and other commands do not need it.
     )
@@ -164,7 +164,7 @@ def _add_spot(lines: Table, spot: "SpotFigures") -> None:
 
 
 def _others(rows: "Sequence[Beside]") -> Table:
-    """Return a table of this job and the same job under other conditions."""
+    """Return a table that compares this job with the same job under other conditions."""
     table = tables.plain(
         "", "spent", "trainings kept", "a training", "times", "lost", "preemptions", "hours", "ended"
     )

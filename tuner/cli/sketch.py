@@ -16,7 +16,7 @@ from tuner.cli.words import config, number, plural, usd
 if TYPE_CHECKING:
     from tuner.schemas import answers as show
 
-WIDTH, HEIGHT, LABEL = 60, 8, 12  # the longest number is -1.2345e-123
+WIDTH, HEIGHT, LABEL = 60, 8, 12  # in characters; LABEL fits the longest number, -1.2345e-123
 NAMES = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
 
 
@@ -50,7 +50,7 @@ def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:
 
 
 def columns(points: Sequence[show.SpentPoint], whole_usd: float) -> list[float | None]:
-    """Return the best value at the end of each of WIDTH equal parts of the spend, or None before the first report."""
+    """Return the best metric so far at the end of each of WIDTH equal parts of `whole_usd`. It is None before the first report."""
     found: list[float | None] = []
     for column in range(1, WIDTH + 1):
         limit = whole_usd * column / WIDTH if column < WIDTH else whole_usd

@@ -70,7 +70,7 @@ def _spend(found: SpendAnswer) -> Table:
 
 
 def _with_idle(found: SpendAnswer) -> RenderableType:
-    """Show spend, and below it the cost of idle machines, which is in no job's bill."""
+    """Return a table of spend and, below it, the cost of idle machines, which no job's bill contains."""
     cluster = found.cluster
     if cluster is None:
         return _spend(found)

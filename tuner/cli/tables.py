@@ -15,13 +15,13 @@ from rich.text import Text
 from tuner.cli.style import Style
 from tuner.cli.words import harmless
 
-WIDE = 100_000  # columns: more than any line has
+WIDE = 100_000  # a width in characters that no line exceeds
 FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")
 AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")
 
 
 class Harmless:
-    """Render content without control characters, so that text from a job cannot control the terminal. Styles are kept."""
+    """Content for rich that is rendered without control characters, so that text from a job cannot control the terminal. Styles are kept."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown
@@ -32,7 +32,7 @@ class Harmless:
 
 
 def plain(*columns: str) -> Table:
-    """Return a table with headings and no lines. Columns that are too narrow wrap instead of truncating."""
+    """Return an empty table with headings and no lines. If a column is too narrow, its text is wrapped and not cut off."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -40,7 +40,7 @@ def plain(*columns: str) -> Table:
 
 
 def show(shown: RenderableType) -> None:
-    """Print on the terminal. Figures are never wrapped: a table that needs more than the terminal's width is wider than it."""
+    """Print content on the terminal. Numbers are never wrapped: a table becomes wider than the terminal if it must."""
     here = Console(highlight=False, markup=False, emoji=False)
     wide = here.options.update(max_width=WIDE)
     for part in _parts(_aligned(shown)):
@@ -95,7 +95,7 @@ def _rows(table: Table) -> list[list[str]]:
 
 
 def _figures(table: Table) -> list[bool]:
-    """Return for each column whether it holds only numbers."""
+    """Return for each column whether it contains numbers, and otherwise only empty cells and dashes."""
     rows = _rows(table)
     return [
         any(row[i].strip("-") for row in rows) and all(FIGURE.fullmatch(row[i]) for row in rows)

@@ -49,7 +49,7 @@ def topup(
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
-    """Return what is known of the budget after a change that was refused or whose answer was lost."""
+    """Return a text about the budget's present state, after a change of it was refused or the answer to the change was lost."""
     asked, had = _limits(change), _limits(before.budget)
     from tuner.client import ApiError
 

@@ -101,7 +101,7 @@ def train(
 def command(
     trainable: str, config: Mapping[str, Any], step: int, environment: wire.Environment | None = None
 ) -> str:
-    """Return what to type to train a configuration with the threads and the seed that its trial had."""
+    """Return the command line that trains a configuration with the threads and the seed that its trial had."""
     line = f"tuner train {shlex.quote(trainable)} --steps {step} --config {shlex.quote(json.dumps(dict(config)))}"
     if environment is not None and environment.threads is not None:
         line += f" --threads {environment.threads}"
@@ -125,7 +125,10 @@ def _parsed(config: str | None) -> dict[str, Any]:
 def _of_job(
     client: Client, name: str, trial: str | None, steps: int | None
 ) -> tuple[str, dict[str, Any], int, Environment | None]:
-    """Return the trainable, the configuration with constants, the step and the environment of a trial, the best one by default."""
+    """Return the trainable, the configuration with constants, the step and the environment of a trial.
+
+    Without `trial`, use the best trial of the job. Without `steps`, return the step at which the trial was best.
+    """
     job = client.job(name)
     if trial is None:
         best = client.best(name, forecast=False)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# C0 and C1 control characters except tab and newline, and characters that change the direction of text.
+# The C0 and C1 control characters except tab and newline, and the characters that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 

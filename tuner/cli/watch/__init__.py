@@ -21,7 +21,7 @@ FOOT = "Press Ctrl-C to stop watching; the job keeps running."
 
 
 class _Terminated(BaseException):
-    """Raised by SIGTERM, as KeyboardInterrupt is by SIGINT."""
+    """Raised when the process receives SIGTERM, as KeyboardInterrupt is for SIGINT."""
 
 
 def watch(client: "Client", job: str) -> str:
@@ -40,7 +40,7 @@ def watch(client: "Client", job: str) -> str:
 
 @contextmanager
 def may_leave(job: str) -> Iterator[None]:
-    """Stop watching on Ctrl-C (exit status 130) or SIGTERM (143) without ending the job, and print how to watch it again."""
+    """Stop watching on Ctrl-C (exit status 130) or SIGTERM (143) without ending the job, and print how to watch the job again."""
     here = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _terminated) if here else None
     try:
@@ -55,7 +55,7 @@ def may_leave(job: str) -> Iterator[None]:
 
 
 def print_events(client: "Client", job: str) -> str:
-    """Print one JSON object per event and line until the job ends, and return its last state."""
+    """Print each event of the job as a line of JSON until the job ends, and return its last state."""
     from tuner.client.progress import silent_since
 
     silent: list[datetime] = []
@@ -90,7 +90,7 @@ def _left(job: str, status: int) -> typer.Exit:
 
 
 class _Screen:
-    """The content that rich's Live draws. It is laid out for the current size of the terminal each time."""
+    """The content of the live screen. Each time rich draws it, it is laid out for the current size of the terminal."""
 
     def __init__(self, follower: "Follower", foot: str) -> None:
         self._follower, self._foot = follower, foot
@@ -108,7 +108,7 @@ class _Screen:
 def draw(client: "Client", follower: "Follower", console: "Console") -> None:
     """Show the job on the terminal's alternate screen, and print the last state on the normal screen afterwards.
 
-    On the alternate screen nothing flickers, and a change of the terminal's size leaves no remains.
+    The alternate screen does not flicker, and no parts of old screens remain when the size of the terminal changes.
     """
     from rich.live import Live
 
@@ -118,7 +118,7 @@ def draw(client: "Client", follower: "Follower", console: "Console") -> None:
     forecaster.start()
     try:
         with Live(_Screen(follower, FOOT), console=console, refresh_per_second=4, screen=True):
-            # Wait for the service indefinitely: the user sees that it does not answer, and can press Ctrl-C.
+            # Wait without a limit if the service does not answer: the screen says so, and the user can press Ctrl-C.
             for _ in events(client, follower, patience_s=math.inf):
                 pass
     finally:

@@ -1,4 +1,4 @@
-"""Follow a job: turn its events into the view that is shown, until it ends or is paused."""
+"""Follow a job until it ends or is paused, and turn its events into the view that is shown."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ FORECAST_EVERY_S = 60.0
 
 
 class Follower:
-    """The state of a job as known from its events, and when they arrived. Any thread may call `view`."""
+    """The state of a job as known from its events, with the times at which the events arrived. Any thread may call `view`."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Follower:
         return self.seen.state in ENDED
 
     def take(self, event: "Event") -> list[Happening]:
-        """Take in an event and return the news in it.
+        """Add an event to the state and return what is new in it.
 
-        Everything before the job's first state event happened before the watching began. Such news has no time of day, and only
+        Events up to the first `job` event happened before the watching began. What they contain is shown without a time of day, and only
         changes of state are returned.
         """
         with self._lock:
@@ -63,7 +63,7 @@ class Follower:
             return found if was_told else [one for one in found if one.kind == "state"]
 
     def connection(self, is_there: bool) -> None:
-        """Note whether the service answers. If it does not, `silence` is called before with the time since when."""
+        """Record whether the service answers. If it does not, call `silence` first, with the time since which it does not answer."""
         if is_there:
             self._note = ""
         self.on_connection(is_there)
@@ -122,10 +122,10 @@ class Follower:
 
 
 def events(client: "Client", follower: Follower, **options: float) -> Iterator[list[Happening]]:
-    """Yield the news of each event until the job has ended or is paused. `options` are passed to `Client.events`."""
+    """Yield what is new in each event until the job has ended or is paused. `options` are passed to `Client.events`."""
     client.on_request(
         _ignore, _ignore
-    )  # The follower shows that the service does not answer, so the general note is switched off.
+    )  # The follower itself shows if the service does not answer, so switch off the note that `connect` prints.
     told = {"on_connection": follower.connection, "on_silence": follower.silence}
     for event in client.events(follower.seen.facts.job, **told, **options):  # type: ignore[arg-type]
         yield follower.take(event)
@@ -139,7 +139,7 @@ def _ignore() -> None:
 
 
 class Forecaster(threading.Thread):
-    """A thread that asks the service every minute what more money would gain. If a request fails, the previous answer stays."""
+    """A thread that requests every minute the gain that a larger budget would bring. If a request fails, the previous answer is kept."""
 
     def __init__(self, client: "Client", follower: Follower) -> None:
         super().__init__(name="forecast", daemon=True)
@@ -149,7 +149,9 @@ class Forecaster(threading.Thread):
         pause_s = 1.0
         while not self._over.wait(pause_s):
             if self._follower.seen.best_of and self._follower.seen.state == "running":
-                with suppress(Exception):  # The forecast is optional, and the next request may succeed.
+                with suppress(
+                    Exception
+                ):  # The screen works without a forecast, and the next request may succeed.
                     self._follower.next_dollar = next_dollar(self._client.best(self._follower.seen.facts.job))
                 pause_s = FORECAST_EVERY_S
 
@@ -158,7 +160,7 @@ class Forecaster(threading.Thread):
 
 
 def next_dollar(found: "BestAnswer") -> str:
-    """Return a line that says what more money would gain: the forecast, or else the next point of the Pareto front."""
+    """Return a line about the gain of a larger budget: the forecast, or else the next point of the Pareto front."""
     forecast, point = found.next_dollar.forecast, found.next_dollar.next_point
     if forecast is not None and forecast.items:
         one = forecast.items[0]

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WINDOW_S = (
-    300.0  # Spend arrives in steps, one whenever a lease is posted, so the rate is averaged over this time.
+    300.0  # The rate is averaged over this time, because spend grows in jumps: it is posted once per lease.
 )
-LEAST_S = 30.0  # Shorter observations give no useful rate.
+LEAST_S = 30.0  # A rate over a shorter time would vary too much.
 
 
 @dataclass(slots=True)
 class Pace:
-    """Samples of the money spent over time, measured by the clock of the watching process."""
+    """Samples of the money that a job has spent, with times of the watching process's clock."""
 
     _samples: deque[tuple[float, float]] = field(default_factory=deque)
 
@@ -23,7 +23,7 @@ class Pace:
             self._samples.popleft()
 
     def usd_per_hour(self, at_s: float, running_s: float) -> float | None:
-        """Return the rate over the last minutes, or over the whole job if it has not been watched for long enough.
+        """Return the rate of spending over the last minutes. If these show none yet, return the mean rate of the whole job.
 
         Return None if nothing has been spent.
         """
@@ -48,7 +48,7 @@ def first_end(
 ) -> End | None:
     """Return the limit that will be reached first, or None if none can be predicted.
 
-    Money is predicted from the current rate, GPU-hours from the average of the whole job.
+    The time until money runs out is computed from `usd_per_hour`, and that of GPU-hours from the mean of the whole job.
     """
     ends = []
     if budget["wall_clock"] is not None:

@@ -15,9 +15,9 @@ TOLD = ("best", "preempted", "failed", "state")
 
 
 class Log:
-    """Write a line for each new best, change of state, preemption and failure.
+    """Writes a line for each new best metric, change of state, preemption and failure.
 
-    A line of progress follows after every tenth of the budget and every 30 s.
+    It also writes a line of progress after every tenth of the budget and every 30 s.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Log:
             self._line(summary(self._follower.view()))
 
     def tick(self) -> None:
-        """Write a line of progress if the last one is 30 s old."""
+        """Write a line of progress if the last one is at least 30 s old."""
         with self._lock:
             self._progress(also=False)
 
@@ -52,7 +52,7 @@ class Log:
                 self._line("The service answers again." if is_there else self._follower.note)
 
     def run_ticks(self) -> threading.Event:
-        """Call `tick` every second in a thread until the returned event is set."""
+        """Start a thread that calls `tick` every second. Set the returned event to stop it."""
 
         def tick() -> None:
             while not self._over.wait(1.0):

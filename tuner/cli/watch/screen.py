@@ -1,4 +1,4 @@
-"""A job as lines of a terminal screen, never more or wider than fit."""
+"""A job as lines of a terminal screen, limited to the screen's height and width."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,9 @@ class View:
     end: End | None = None
     ends_at: str = ""  #: Time of day at which the first limit will be reached.
     next_dollar: str = ""
-    events: Sequence[tuple[str, Happening]] = ()  #: With the time of day at which each arrived, newest last.
+    events: Sequence[
+        tuple[str, Happening]
+    ] = ()  #: Each with the time of day at which it arrived, newest last.
     note: str = ""  #: What is wrong with the connection.
     foot: str = ""
 
@@ -53,7 +55,7 @@ class Room:
 def lines(view: View, room: Room) -> list[Text]:
     """Return the lines of the screen.
 
-    If there is little room, state and money are kept first, then the best trials and the events, then the rungs.
+    If the terminal is too small for everything, the rungs are left out first, and then some of the events and the best trials.
     """
     top = [_head(view), *_bars(view, room)]
     said = [*_forecast(view), *([Text(view.note, style="bold yellow")] if view.note else [])]
@@ -66,13 +68,13 @@ def lines(view: View, room: Room) -> list[Text]:
     leaders, events = _shares(left, min(len(view.seen.best_of), 10), len(view.events))
     blocks = [top + said, ladder, _leaders(view.seen, leaders), _events(view, events)]
     shown = _joined(blocks, room.height - len(foot))
-    if foot:  # on the last line
+    if foot:  # put the foot on the last line of the screen
         shown += [Text()] * (room.height - 1 - len(shown)) + foot
     return [_fitted(line, room.width) for line in shown[: room.height]]
 
 
 def _joined(blocks: Sequence[list[Text]], height: int) -> list[Text]:
-    """Return the blocks as one list of lines, separated by empty lines as far as there is room, and cut to `height`."""
+    """Return the blocks as one list of lines, cut to `height`. Empty lines separate the blocks if they fit."""
     found = [block for block in blocks if block]
     spare = height - sum(map(len, found))
     joined: list[Text] = []
@@ -85,7 +87,10 @@ def _joined(blocks: Sequence[list[Text]], height: int) -> list[Text]:
 
 
 def _shares(left: int, leaders: int, events: int) -> tuple[int, int]:
-    """Return how many leaders and events fit into `left` lines, next to a heading and the empty lines between blocks."""
+    """Return how many of the best trials and of the events to show, so that both fit into `left` lines.
+
+    Four lines are reserved for a heading and for empty lines between blocks.
+    """
     room = max(0, left - 4)
     few = min(leaders, max(room - events, (room * 3 + 4) // 5))
     return few, min(events, max(0, room - few))
@@ -144,7 +149,10 @@ def _hours(spend: Mapping[str, Any], budget: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _trials(seen: Watched, limit: int | None) -> tuple[str, str, float, float]:
-    """Return the bar of trials. Without a limit on trials it shows the share of started trials that have ended."""
+    """Return the parts of the bar of trials: its label, its text, and the shares that are done and held.
+
+    Without a limit on trials, the share of started trials that have ended is done.
+    """
     states = seen.job["progress"]["trials"]
     count = sum(states.values())
     over = sum(states.get(state, 0) for state in ("completed", "stopped", "failed"))
@@ -155,7 +163,7 @@ def _trials(seen: Watched, limit: int | None) -> tuple[str, str, float, float]:
 
 
 def _bar(length: int, done: float, held: float, *, ascii_only: bool) -> Text:
-    """Return a bar of the shares that are done, held and left.
+    """Return a bar that shows the shares of a limit that are done, held and left.
 
     A share above zero fills at least one cell, and the bar is only full when everything is done.
     """

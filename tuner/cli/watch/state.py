@@ -1,6 +1,6 @@
 """The state of a job as known from its events.
 
-It depends only on the events. Repeated events, or events of different trials in another order, lead to the same state.
+The state depends only on the events. It is the same if events are repeated, or if events of different trials arrive in another order.
 """
 
 import math
@@ -36,7 +36,7 @@ class Facts:
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> "Facts":
-        """Return the facts of a job in its REST representation."""
+        """Return the facts of a job from its REST representation."""
         fidelity, objective = job["fidelity"], job["objective"]
         return cls(
             job["id"],
@@ -52,7 +52,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A trial's metric at a step, and what training to there cost."""
+    """A trial's metric at a step, and the cost of training to that step."""
 
     trial: str
     step: int
@@ -88,14 +88,14 @@ class Watched:
         return min(self.best_of.values(), key=self._order, default=None)
 
     def take(self, kind: str, data: Mapping[str, Any]) -> list[Happening]:
-        """Take in an event and return what to show of it, or an empty list if it contains nothing new."""
+        """Add an event to the state, and return what to show the user about it. Return [] if it contains nothing new."""
         if kind == "spend":
             self.spend = data
         notes = {"report": self._report, "trial": self._trial, "job": self._job}
         return notes[kind](data) if kind in notes else []
 
     def leaders(self, count: int) -> list[Reached]:
-        """Return the best reports of the `count` best trials, best first."""
+        """Return the best report of each of the `count` best trials, best first."""
         return sorted(self.best_of.values(), key=self._order)[:count]
 
     def latest_of(self, trial: str) -> float | None:
