@@ -54,7 +54,7 @@ class Beside(threading.Thread):
         preload()
         gc.freeze()
         with suppress(Unavailable):
-            # The first read of the figures in a process takes seconds if the database is large. Later reads are incremental, so scrapes are fast.
+            # The first read of the metrics takes seconds if the database is large. Later reads are incremental.
             self._figures.read()
 
     def stop(self) -> None:

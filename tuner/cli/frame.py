@@ -1,4 +1,4 @@
-"""Code that all commands share: they create the client, print answers as JSON or as text, and print errors to standard error here."""
+"""Code that all commands share: it creates the client, prints answers as JSON or text, and prints errors to standard error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def connect() -> Client:
 
 
 class Waiting:
-    """Write a note to standard error when a request has had no answer for `SILENT_S` seconds."""
+    """Writes a note to standard error when a request has had no answer for `SILENT_S` seconds."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -74,7 +74,7 @@ class Waiting:
 
 
 class Frame:
-    """Show answers on standard output, as JSON or as text that a renderer builds."""
+    """Shows answers of the service on standard output, as JSON or as text that a renderer builds."""
 
     def __init__(self, as_json: bool, style: Style = Style.TABLE) -> None:
         if as_json and style is not Style.TABLE:

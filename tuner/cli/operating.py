@@ -58,8 +58,8 @@ def dashboard(
         raise Unavailable(
             "the Ray cluster is still starting, or this key may not see the jobs of all projects"
         )
-    # On a terminal the printed address contains the key, as the address that `tuner serve` prints does. The browser is started without the key,
-    # because other users of this machine can see the arguments of processes. The page asks for the key if the browser has none.
+    # On a terminal the printed address contains the key, as the address that `tuner serve` prints does. The browser is started without the
+    # key, because other users of this machine can see the arguments of processes. The page asks for the key if the browser has none.
     key = _key() if sys.stdout.isatty() else ""
     typer.echo(harmless(web.ray_address(client.url, key, job)))
     if open_browser and not (_has_display() and webbrowser.open(web.ray_address(client.url, "", job))):

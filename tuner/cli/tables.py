@@ -21,7 +21,7 @@ AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")
 
 
 class Harmless:
-    """Content for rich that is rendered without control characters, so that text from a job cannot control the terminal. Styles are kept."""
+    """Content that rich renders without control characters, so that text from a job cannot control the terminal. Styles are kept."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown

@@ -16,12 +16,12 @@ COLUMNS = (
     "gpu_memory_gib", "on_demand_usd_h", "spot_usd_h", "on_demand_date", "spot_date", "on_demand_source",
     "spot_source", "flags",
 )  # fmt: skip
-SHOWN = 10  # faults that an error names
+SHOWN = 10  # an error names at most this many faults
 MAX_USD_PER_HOUR = 100_000
 
 
 class _Row:
-    """The cells of one line. Faults in them are added to `faults`."""
+    """The cells of one line of the CSV file. Methods that read a cell add its faults to `faults`."""
 
     def __init__(self, line: int, cells: Mapping[str | None, object], faults: list[str]) -> None:
         self.line = line
@@ -44,7 +44,7 @@ class _Row:
         return self.text(column)
 
     def number(self, column: str, *, needed: bool = False) -> float | None:
-        """Return a number above zero. Return None if the cell is empty or not valid."""
+        """Return the number in a cell. Return None if the cell is empty, or if it is not a number above zero."""
         text = self.needed(column) if needed else self.text(column)
         if not text:
             return None
@@ -79,7 +79,10 @@ class _Row:
 
 
 def read_listings(text: str, name: str) -> tuple[Listing, ...]:
-    """Read all listings. Raise BadFile, which names the line, the column and the fix of the first ten faults, if any line is not valid."""
+    """Read all listings of a CSV file.
+
+    Raise BadFile if any line is not valid. The error names the line, the column and the fix of the first ten faults.
+    """
     reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=None), strict=True)
     faults: list[str] = []
     listings: list[Listing] = []

@@ -28,7 +28,7 @@ def of_run(run: Run) -> tuple[Assumption, ...]:
 
 
 def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
-    """Yield warnings about the answers that users act on: the cheapest machine, the cheapest in time, and the fastest."""
+    """Yield warnings about the recommended machines: the cheapest, the cheapest that meets the deadline, and the fastest."""
     if not ranked.fitting:
         yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
     if run.deadline_ns is not None and ranked.fitting and ranked.cheapest(in_time=True) is None:

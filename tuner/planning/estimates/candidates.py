@@ -14,24 +14,24 @@ from tuner.planning.estimates.scaling import Link, bandwidth, link_within, point
 from tuner.planning.estimates.spot import Interrupted, interrupted
 from tuner.planning.estimates.throughput import Speed, speed
 
-SHOWN = 10  # instance types that are named for each reason to leave machines out
+SHOWN = 10  # for each reason to leave machines out, at most this many instance types are named
 UNKNOWN_SPEED = "no measurement and no data sheet says how fast it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """How long the run takes on one kind of machine."""
+    """How the run fits on one kind of machine, and how long it takes there."""
 
     gpus: int
     fit: Fit | None
     link: Link | None
     speed: Speed
     efficiency: Fraction
-    per_second: Fraction  #: Of all GPUs together.
+    per_second: Fraction  #: The speed of all GPUs together, in work per second.
     train_ns: tuple[int, int, int]  #: The shortest, expected and longest time, without interruptions.
     met: (
         tuple[Interrupted, ...] | None
-    )  #: The same with spot interruptions. None without spot, or if the run would not end.
+    )  #: The same times with spot interruptions. None without spot terms, or if the run would not end.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One machine at one place on one market."""
+    """One machine in one place, such as a region, on one market."""
 
     listing: Listing
     zones: tuple[str, ...]
     market: Market
     price: Price
     timed: Timed
-    wall_ns: int  #: The expected time.
+    wall_ns: int  #: The expected time until the result is available.
     wall_ns_range: tuple[int, int]
     usd: Money  #: The expected cost.
     usd_range: tuple[Money, Money]
@@ -86,11 +86,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A reason why machines are not candidates, and the machines."""
+    """A reason why machines are not candidates, and the machines that it applies to."""
 
     reason: str
     count: int  #: The number of offers on both markets.
-    instance_types: tuple[str, ...]  #: The first ten, in alphabetical order.
+    instance_types: tuple[str, ...]  #: The first ten instance types, in alphabetical order.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def timed(run: Run, listing: Listing) -> Timed | str:
 
 
 def _offers(run: Run, listings: Sequence[Listing]) -> Iterator[tuple[Listing, tuple[str, ...], Market]]:
-    """Yield a listing, its zones and its market for each offer. Zones of a region with the same price are one offer."""
+    """Yield for each offer a listing, its zones and its market. Zones of a region with the same price are combined into one offer."""
     for market in run.where.markets:
         same: dict[tuple[object, ...], list[Listing]] = {}
         for one in listings:
@@ -215,7 +215,7 @@ def _precision(run: Run, fitted: Fit | None) -> Format:
 def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
     """Return whether the time must be increased for gradient checkpointing.
 
-    A measured speed already includes it if the run was described with it.
+    It need not be if the speed was measured and the run was described with gradient checkpointing, because the measurement includes it.
     """
     if fitted is None or not fitted.gradient_checkpointing:
         return False
@@ -224,14 +224,14 @@ def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
 
 def _work(run: Run, found: Speed) -> Fraction:
     work = run.work.flops if found.basis == "flops" else run.work.count
-    assert work is not None  # checked where the run is read
+    assert work is not None  # the validation of the run guarantees this
     return work
 
 
 def _efficiency(run: Run, listing: Listing, gpus: int, found: Speed, link: Link | None) -> Fraction:
     """Return the efficiency of several GPUs relative to the measured speed.
 
-    It is 1 if the run uses at most as many GPUs as the measurement did, because the measurement already includes the communication.
+    It is 1 if the run uses at most as many GPUs as the measurement, because the measured speed already includes their communication.
     """
     if link is None or gpus <= found.measured_gpus:
         return Fraction(1)

@@ -19,7 +19,7 @@ FILTERS = (
 
 
 def check_run(run: Run, catalogue: Catalogue) -> list[Listing]:
-    """Return the listings to evaluate. Raise Invalid with all faults if the run is not valid."""
+    """Return the listings on which to evaluate the run. Raise Invalid with all faults if the description of the run is not valid."""
     faults = [*_unknown(run.where, catalogue), *_speed_faults(run, catalogue), *_model_faults(run)]
     if run.deadline_ns is not None and run.deadline_ns <= 0:
         faults.append(Fault("/run/deadline", "has passed: give a time to come, or a duration such as 12h"))
@@ -50,7 +50,7 @@ def listings_in(where: Where, catalogue: Catalogue) -> list[Listing]:
 
 
 def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
-    """Yield a fault if there is no data sheet for the accelerator."""
+    """Yield a fault at `pointer` if there is no data sheet for the accelerator."""
     if accelerator(name) is None:
         known = {one.casefold(): one for one in ACCELERATORS}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.3)]
@@ -59,7 +59,7 @@ def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
 
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
-    """Yield a fault if the catalogue does not have this value in the field."""
+    """Yield a fault at `pointer` if no listing of the catalogue has the value `word` in the field."""
     known = catalogue.words("accelerator")
     if field == "accelerator" and any(_name(field, word) == _name(field, one) for one in known):
         return

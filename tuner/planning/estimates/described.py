@@ -16,13 +16,13 @@ UTILISATION = Fraction(3, 10)
 UTILISATION_RANGE = Fraction(21, 100), Fraction(46, 100)
 # The efficiency of several GPUs in one machine if nothing is known about their communication. An assumption without a source.
 EFFICIENCY = Fraction(9, 10)
-# The share of a link's published bandwidth that a ring of collectives reaches. An assumption: NCCL's own tests show 0.7 to 0.9.
+# The share of a link's published bandwidth that a ring all-reduce reaches. An assumption: NCCL's own tests show 0.7 to 0.9.
 LINK_SHARE = Fraction(7, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The model to train, as far as its memory depends on it.
+    """The properties of the model to train that determine its memory.
 
     The activations are either given by `activation_bytes`, or are those of a transformer with `layers`, `hidden`, `heads` and `sequence`.
     """
@@ -32,7 +32,7 @@ class Model:
     precision: Format = "fp32"
     batch: int = 1  #: Samples in one step on one GPU.
     activation_bytes: int | None = (
-        None  #: Per sample, as measured at `precision` without gradient checkpointing.
+        None  #: Bytes per sample, as measured at `precision` without gradient checkpointing.
     )
     layers: int | None = None
     hidden: int | None = None
@@ -50,7 +50,7 @@ class Measurement:
     per_second: Fraction  #: Samples, tokens or hours of work per second, of all `gpus` together.
     accelerator: str | None = None
     instance_type: str | None = None
-    gpus: int = 1  #: 0 for CPUs.
+    gpus: int = 1  #: The number of GPUs in the measurement. 0 if it was on CPUs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +92,18 @@ class Run:
     measurements: tuple[Measurement, ...] = ()
     utilisation: Fraction | None = None
     model: Model | None = None
-    gpus: int | None = 1  #: None means all that each machine has.
+    gpus: int | None = 1  #: The number of GPUs to use. None means all GPUs of each machine.
     efficiency: Fraction | None = (
-        None  #: The speed of several GPUs as a share of as many single ones. None means it is computed.
+        None  #: The speed of several GPUs as a share of the sum of their speeds alone. None means that it is computed.
     )
     deadline_ns: int | None = None
     where: Where = field(default_factory=Where)
-    limit: int = 20  #: How many candidates are shown.
+    limit: int = 20  #: The maximum number of candidates that are shown.
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A value that was not given, and the one that the estimate uses instead."""
+    """A value that the request did not give, and the value that the estimate uses for it."""
 
     name: str
     value: str

@@ -25,7 +25,7 @@ from tuner.planning.estimates.described import Format, Model
 
 GIB = 2**30
 CONTEXT = GIB
-FRAGMENTS = 10  # a tenth of the memory is lost to fragmentation
+FRAGMENTS = 10  # a tenth (1/10) of the memory is lost to fragmentation
 OPTIMIZER_BYTES = {"sgd": 0, "momentum": 4, "adam": 8, "adamw": 8, "adam_8bit": 2, "adafactor": 0}
 RECOMPUTED = Fraction(
     4, 3
@@ -39,7 +39,7 @@ class Memory:
     weights: int
     gradients: int
     optimizer: int
-    activations: int  #: Of one micro-batch.
+    activations: int  #: The activations of one micro-batch.
     around: int  #: CUDA context, libraries and fragmentation.
 
     @property
@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A way in which a model fits into a GPU."""
+    """A way to fit a model into the memory of a GPU."""
 
     changes: tuple[str, ...]  #: The differences from the described model. Empty if it fits as described.
     precision: Format
@@ -60,7 +60,7 @@ class Fit:
 
 
 def memory_of(model: Model, micro_batch: int | None = None) -> Memory:
-    """Return the memory that the model needs with micro-batches of this size. None means the whole batch at once."""
+    """Return the memory that the model needs on each GPU, with micro-batches of this size. None means the whole batch at once."""
     half = model.precision != "fp32"
     weights = gradients = model.parameters * (2 if half else 4)
     optimizer = model.parameters * (OPTIMIZER_BYTES[model.optimizer] + (4 if half else 0))
@@ -89,7 +89,8 @@ def fit(model: Model, gib: Fraction, *, bf16: bool) -> Fit | None:
 def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
     """Yield every way to fit the model into a GPU, the one that changes least first.
 
-    Smaller micro-batches do not change the result. bf16 changes only the rounding. Gradient checkpointing costs time.
+    The order is by the effect on training: smaller micro-batches do not change the result, bf16 changes only the rounding, and gradient
+    checkpointing costs time.
     """
     native = "fp16" if model.precision == "bf16" and not bf16 else model.precision
     formats: list[Format] = [native]
@@ -99,7 +100,7 @@ def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
     for again, precision, whole in product(checkpointing, formats, (True, False)):
         changed = replace(_in(model, precision), gradient_checkpointing=again)
         micro = model.batch if whole else _largest_micro_batch(changed, gib)
-        # A micro-batch as large as the batch was already tried as the whole batch.
+        # A micro-batch as large as the batch is the whole batch, which was already tried.
         if (not whole and micro in (0, model.batch)) or memory_of(changed, micro).total > gib * GIB:
             continue
         yield _fit(model, changed, micro)
@@ -125,7 +126,7 @@ def _fit(model: Model, changed: Model, micro: int) -> Fit:
 
 
 def _in(model: Model, precision: Format) -> Model:
-    """Return the model in another format. Measured activations are halved when 32 bits become 16."""
+    """Return the model in another number format. Measured activations are halved if the format changes from 32 to 16 bits."""
     if model.precision != "fp32" or precision == "fp32" or model.activation_bytes is None:
         return replace(model, precision=precision)
     return replace(model, precision=precision, activation_bytes=-(-model.activation_bytes // 2))

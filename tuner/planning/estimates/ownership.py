@@ -1,6 +1,6 @@
-"""Comparison of the cloud with owned hardware: the cost of an hour of use, and the use from which owning pays off.
+"""Comparison of the cloud with owned hardware: the cost of an hour of use, and how much use makes owning cheaper.
 
-For owned hardware, the purchase less the resale and the upkeep are paid whether it is used or not. Power is paid for the hours of use,
+For owned hardware, the purchase less the resale value, and the upkeep, are paid whether it is used or not. Power is paid for the hours of use,
 and includes the building's share by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's survey of 2024). In the
 cloud, only the hours of use are paid. Costs of capital, taxes and staff are not included unless the upkeep contains them.
 """
@@ -22,7 +22,7 @@ class Owned:
     resale: Money
     lifetime_years: Fraction
     upkeep_per_year: Money
-    watts: Fraction  #: Under load.
+    watts: Fraction  #: The power under load.
     pue: Fraction  #: The power usage effectiveness of the building.
     usd_per_kwh: Fraction
     utilisation: Fraction  #: The share of all hours in which the machine is used.

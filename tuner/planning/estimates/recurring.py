@@ -10,18 +10,20 @@ MONTHS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yearly:
-    """The cost of a repeated run."""
+    """The yearly cost of a repeated run."""
 
     name: str
     usd_per_run: Money
     runs_per_year: Fraction  #: Including the runs that repeat failed ones.
     usd_per_month: Money
     usd_per_year: Money
-    saving_usd_per_year: Money | None = None  #: Compared to the first of a list. None for the first itself.
+    saving_usd_per_year: Money | None = (
+        None  #: Compared to the first way to run in the list. None for the first itself.
+    )
 
 
 def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> Yearly:
-    """Compute the cost of a repeated run.
+    """Compute the yearly cost of a repeated run.
 
     A failed run is paid in full and repeated until it succeeds, so each run takes 1/(1 − `failed_share`) runs on average.
     """

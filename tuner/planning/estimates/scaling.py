@@ -21,7 +21,7 @@ Link = Literal["nvlink", "pcie", "ethernet"]
 LINKS: tuple[Link, ...] = ("nvlink", "pcie", "ethernet")
 GB = 10**9
 BACKWARD = Fraction(2, 3)
-# The delay of a message. These are assumptions, of the order of magnitude that NCCL's own tests show.
+# The delay of a message by link. The values are assumptions, of the order of magnitude that NCCL's own tests show.
 LATENCY_S = {"nvlink": Fraction(5, 10**6), "pcie": Fraction(10, 10**6), "ethernet": Fraction(30, 10**6)}
 
 
@@ -33,8 +33,10 @@ class Point:
     link: Link
     bytes_per_second: Fraction
     allreduce_seconds: Fraction
-    efficiency: Fraction  #: With no communication hidden. Estimates use this one.
-    overlapped: Fraction  #: With as much communication hidden as possible.
+    efficiency: (
+        Fraction  #: If no communication is hidden behind the computation. Estimates use this efficiency.
+    )
+    overlapped: Fraction  #: If as much communication as possible is hidden behind the backward pass.
     speedup: Fraction
 
 

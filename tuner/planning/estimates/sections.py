@@ -20,7 +20,7 @@ TERA = 10**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A machine whose price and run time the user already knows."""
+    """An option of the user: a machine with a known price and a known time for the run."""
 
     name: str
     usd_per_hour: Price
@@ -68,7 +68,7 @@ class Recurring:
     failed_share: Fraction
     costs: tuple[
         tuple[str, Money], ...
-    ] = ()  #: Names and costs of a run. If empty, those of the run section of the same request.
+    ] = ()  #: Ways to run, as names and costs of one run. If empty, those of the run section of the same request are used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoicesView:
-    """The options, cheapest first. Of two with the same cost, the faster comes first."""
+    """The user's options, cheapest first. Of two with the same cost, the faster one comes first."""
 
     options: tuple[Chosen, ...]
 
@@ -123,7 +123,7 @@ class ScalingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bought:
-    """The machine on which a FLOP is cheapest, and the hours of it that an amount of money buys."""
+    """The machine on which a FLOP is cheapest, and the hours on it that an amount of money buys."""
 
     cloud: str
     region: str
@@ -274,7 +274,9 @@ def _listed(pointer: str, name: str, market: Market, catalogue: Catalogue) -> Se
 
 def _micro(listing: Listing, market: Market) -> int:
     price = listing.price(market)
-    assert price is not None  # callers searched the catalogue by this market
+    assert (
+        price is not None
+    )  # callers get listings from a search by this market, which omits those without a price
     return price.micro_usd_per_hour
 
 

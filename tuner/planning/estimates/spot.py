@@ -15,7 +15,7 @@ from tuner.domain.time import MAX_SECONDS, NS
 from tuner.planning.estimates.described import SpotTerms
 from tuner.tuning.checkpointing import daly_ns
 
-NINE_OF_TEN = 1.2816  # standard deviations of a normal distribution
+NINE_OF_TEN = 1.2816  # nine of ten values of a normal distribution are at most this many standard deviations above its mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class Interrupted:
     """A run on spot machines."""
 
     interval_ns: int  #: Training time between saves.
-    interruptions: float  #: The mean number.
+    interruptions: float  #: The mean number of interruptions.
     paid_ns: int  #: The mean time that is paid.
     wall_ns: int  #: The mean time until the result is available.
     late_paid_ns: int  #: Nine of ten runs pay for at most this time.
-    late_ns: int  #: Nine of ten runs are finished after this time.
+    late_ns: int  #: Nine of ten runs have their result after at most this time.
 
     def overhead(self, train_ns: int) -> float:
         """Return the paid time beyond training as a share of the training time."""

@@ -1,6 +1,6 @@
 """The speed of a run on an accelerator.
 
-It is measured on the same accelerator, converted from a measurement on another one by data sheets, or computed from the run's FLOPs.
+The speed is measured on the same accelerator, converted from a measurement on another one by data sheets, or computed from the run's FLOPs.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,8 @@ def speed(run: Run, listing: Listing, precision: Format) -> Speed | None:
     Args:
         run: The run.
         listing: The machine.
-        precision: The format in which the run is trained there. A measurement is converted by the ratio in the format in which it was made.
+        precision: The format in which the run is trained there. A measurement on another accelerator is converted
+        by the ratio of the data sheets for the format in which the measurement was made.
     """
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
     there = _measured_here(run.measurements, listing, kind)
@@ -72,7 +73,7 @@ def _as_measured(one: Measurement, name: str) -> Speed:
 
 
 def _catalogued(given: Sequence[Measurement], kind: Accelerator, precision: Precision) -> Speed | None:
-    """Convert the measurement that gives the narrowest range."""
+    """Convert measurements on other accelerators to this one, and return the result with the narrowest range, or None if there is none."""
     ranges = [
         (one, factor)
         for one in given
