@@ -21,7 +21,7 @@ NAME_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class PilotLimits:
-    """The budget of a pilot, and how much it trains."""
+    """The budget of a pilot, and its number of configurations and steps."""
 
     usd: Money | None = None
     gpu_ms: int | None = None

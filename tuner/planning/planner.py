@@ -41,7 +41,7 @@ class Question:
     deadline_ns: int | None = (
         None  #: Nanoseconds from now. The plan aims at the deadline, but a job is not stopped when it passes.
     )
-    room: int | None = None  #: How many trials can run at once. None means any number.
+    room: int | None = None  #: How many trials the machines have room for at once. None means any number.
     seed: int = 0
 
     @property

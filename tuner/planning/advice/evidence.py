@@ -24,7 +24,7 @@ class Piece:
 
     row: AttemptRow
     bill: Mapping[CostKind, Money]  #: The amounts posted to the ledger, corrections included.
-    usage: Usage | None = None  #: None if nothing was measured.
+    usage: Usage | None = None  #: The measurements. None if nothing was measured.
 
     @property
     def spent(self) -> Money:
@@ -34,7 +34,7 @@ class Piece:
         return total(self.bill.get(kind, ZERO) for kind in kinds)
 
     def ns(self, *kinds: CostKind) -> int:
-        """Return the time that was paid for these kinds, at the attempt's price. Return 0 if the price is zero."""
+        """Return the nanoseconds that the amounts of these kinds paid for, at the attempt's price. Return 0 if the price is zero."""
         price = self.row.price.micro_usd_per_hour
         return self.of(*kinds).micro_usd * NS_PER_HOUR // price if price else 0
 
@@ -52,9 +52,9 @@ class Point:
 class Curve:
     """The learning curve of one trial."""
 
-    points: tuple[Point, ...]  #: Its reports at the steps that rules need, ascending.
-    last: int  #: The last step that it reported.
-    cut: bool = True  #: Whether it was stopped there for good, without having failed.
+    points: tuple[Point, ...]  #: The trial's reports at the steps that the rules need, ascending.
+    last: int  #: The last step that the trial reported.
+    cut: bool = True  #: Whether the trial was stopped for good at the step `last`. False if it failed.
 
     def at(self, step: int) -> Point | None:
         return next((point for point in self.points if point.step == step), None)
@@ -80,7 +80,9 @@ class Evidence:
     pieces: tuple[Piece, ...]
     spent: Money
     catalogue: Catalogue
-    exposures: Mapping[str, Exposure] = field(default_factory=dict)  #: By market.
+    exposures: Mapping[str, Exposure] = field(
+        default_factory=dict
+    )  #: The interruptions that may end attempts, by market.
     curves: tuple[Curve, ...] = ()
     demand: Price | None = (
         None  #: The on-demand price of a trial's share of its machine. None if it is not known.

@@ -28,7 +28,10 @@ def of_run(run: Run) -> tuple[Assumption, ...]:
 
 
 def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
-    """Yield warnings about the recommended machines: the cheapest, the cheapest that meets the deadline, and the fastest."""
+    """Yield a warning if no machine fits or meets the deadline, and warnings about the recommended machines.
+
+    These are the cheapest, the cheapest that meets the deadline, and the fastest.
+    """
     if not ranked.fitting:
         yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
     if run.deadline_ns is not None and ranked.fitting and ranked.cheapest(in_time=True) is None:

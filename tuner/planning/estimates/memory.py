@@ -89,8 +89,8 @@ def fit(model: Model, gib: Fraction, *, bf16: bool) -> Fit | None:
 def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
     """Yield every way to fit the model into a GPU, the one that changes least first.
 
-    The order is by the effect on training: smaller micro-batches do not change the result, bf16 changes only the rounding, and gradient
-    checkpointing costs time.
+    The order is by the effect on training. Smaller micro-batches do not change the result. A 16-bit format (bf16, or fp16 if the GPU does
+    not support bf16) changes the rounding. Gradient checkpointing costs time.
     """
     native = "fp16" if model.precision == "bf16" and not bf16 else model.precision
     formats: list[Format] = [native]

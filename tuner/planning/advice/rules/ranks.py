@@ -23,7 +23,7 @@ class Correlation:
 
 
 def last_step(evidence: Evidence) -> int | None:
-    """Return the last step of the fidelity. If it has none, return the last step that LEAST_TRIALS trials reached, or None."""
+    """Return the job's maximum step. If it has none, return the last step that LEAST_TRIALS trials reached, or None without one."""
     if evidence.spec.fidelity.max is not None:
         return evidence.spec.fidelity.max
     reached = sorted((curve.last for curve in evidence.curves), reverse=True)
