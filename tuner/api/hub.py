@@ -107,7 +107,7 @@ class _Watcher:
 
 
 class _Feed:
-    """The feed of one job. It closes when its last watcher leaves, or when the job has ended."""
+    """The feed of one job. It closes when its last watcher leaves, the job has ended, or a read fails."""
 
     def __init__(self, source: Source, on_close: Callable[[], None]) -> None:
         self.seq, self.users, self._closed = 0, 0, False
@@ -180,7 +180,7 @@ class _Feed:
 
 
 class Hub:
-    """All feeds of one process."""
+    """The feeds of all jobs that are watched through this process."""
 
     def __init__(self) -> None:
         self._feeds: dict[Hashable, _Feed] = {}

@@ -54,7 +54,7 @@ class Curve:
 
     points: tuple[Point, ...]  #: The trial's reports at the steps that the rules need, ascending.
     last: int  #: The last step that the trial reported.
-    cut: bool = True  #: Whether the trial was stopped for good at the step `last`. False if it failed.
+    cut: bool = True  #: Whether the trial was stopped at `last`, or was still paused there when the job was no longer running.
 
     def at(self, step: int) -> Point | None:
         return next((point for point in self.points if point.step == step), None)
