@@ -65,10 +65,10 @@ def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> 
 
 
 def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(served: Served) -> None:
-    """$0.000112 (8 s), too little for the job, is topped up to $0.001667, which is enough; the result equals that of
-    a job with $0.001667 from the start.
+    """$0.000222 (16 s), too little for the job, is topped up to $0.0025, which is enough; the result equals that of
+    a job with $0.0025 from the start. The job trains for 26 s, and a setup on a busy machine takes up to 10 s.
     """
-    much, little = 0.001667, 0.000112
+    much, little = 0.0025, 0.000222
     whole, parts = (_budgeted(served, usd) for usd in (much, little))
     paused = served.finished(parts)
     assert (paused.state, paused.stop_reason) == ("paused", "budget_usd")
@@ -82,8 +82,8 @@ def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(serve
 
 def _budgeted(served: Served, usd: float) -> str:
     return served.submit(
-        "steady:train",
-        constants={"step_s": 0.3},
+        "steady:topped_up",
+        constants={"step_s": 1.0},
         algorithm={"scheduler": "asha", "sampler": "tpe", "seed": 7},
         budget={"usd": usd, "trials": 12, "on_exhausted": "pause"},
     ).id
