@@ -25,7 +25,7 @@ class AccessCalls:
 
     @series
     def projects(self) -> Series["Project"]:
-        """Yield the projects, ordered by name: all of them for the operator, for other users their own."""
+        """Yield projects, ordered by name. The operator gets all projects; other users get those that they are members of."""
         from tuner.schemas.access import ProjectPage
 
         return pages(self.url, ProjectPage, "/v1/projects", {}, page=PAGE)
@@ -38,7 +38,7 @@ class AccessCalls:
 
     @call
     def add_project(self, name: str) -> Steps["Project"]:
-        """Create a project. Only the operator may do this, and works in the project with `Client(project=name)`."""
+        """Create a project. Only the operator may do this. To work in the new project, the operator uses `Client(project=name)`."""
         from tuner.schemas.access import Project
 
         return ask(self.url, Project, "POST", "/v1/projects", body={"name": name})
@@ -80,14 +80,14 @@ class AccessCalls:
 
     @series
     def keys(self) -> Series["Key"]:
-        """Yield API keys without their secrets, newest first: all of the project for its admins, for other users their own."""
+        """Yield API keys without their secrets, newest first. Admins get all keys of the project; other users get their own."""
         from tuner.schemas.access import KeyPage
 
         return pages(self.url, KeyPage, "/v1/keys", {}, page=PAGE)
 
     @call
     def make_key(self, user: str, name: str, *, expires_in: str = "90d") -> Steps["Key"]:
-        """Create an API key for a member. Only admins may do this. Only this answer contains the whole key, as `secret`."""
+        """Create an API key for a member. Only admins may do this. The complete key is returned only here, as `secret`."""
         from tuner.schemas.access import Key
 
         body = {"user": user, "name": name, "expires_in": expires_in}

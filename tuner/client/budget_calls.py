@@ -34,7 +34,7 @@ class BudgetCalls:
         """Create a shared budget, or replace it.
 
         Keyword arguments are `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
-        `alerts=[{"at": 0.8, "url": ...}]` and `new_secret=True`. If the webhooks' secret is new, only this answer contains it.
+        `alerts=[{"at": 0.8, "url": ...}]` and `new_secret=True`. A new secret for signing the webhooks is returned only here.
         """
         from tuner.schemas.budgets import BudgetAbove
 

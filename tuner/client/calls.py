@@ -91,8 +91,8 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
             change: The new values, such as `budget={...}`, `tags={...}` or `priority=1`.
 
         Raises:
-            ApiError: With status 412 if the job has another revision by now. It is not raised if an earlier try of this call, whose
-                response was lost, already made the change.
+            ApiError: With status 412 if the job's revision is no longer `if_match`. It is not raised if an earlier try of this call
+                already made the change and only its response was lost.
             TypeError: A keyword argument is not known.
         """
         refuse_unknown(change, queries.CHANGE)
@@ -109,7 +109,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         The amount is added exactly once, even if the connection breaks.
 
         Raises:
-            ApiError: With status 412 if somebody else changes the job at the same time. Nothing was added then.
+            ApiError: With status 412 if somebody else changes the job at the same time. In that case nothing was added.
             ValueError: No amount was given, or the job has no limit of that kind.
         """
         before = yield from self._ask_job("GET", path_of(job))
@@ -121,7 +121,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @job_call
     def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> Steps[JobFacts]:
-        """Start a pilot: a few steps of a few configurations of a job, under a separate budget, for plans to learn from.
+        """Start a pilot: run a few steps of a few configurations of a job under a separate budget. Later plans use its measurements.
 
         If the same code, search space and resources already had a pilot, return that one.
 
@@ -137,7 +137,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     def plan(self, job: Mapping[str, Any]) -> Steps["Plan"]:
         """Predict what a job would cost, how long it would take and what it would find, without running anything.
 
-        The `planning` section of `job` may hold what you know in addition, such as the time of a step.
+        The `planning` section of `job` may add facts that you know, such as the time of a step.
         """
         from tuner.schemas.plan import Plan
 
@@ -188,7 +188,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
             after: The id of an event. Only later events are yielded.
             on_connection: Called with False when the service does not answer, and with True whenever a connection is established.
             on_silence: Called before `on_connection(False)`, with the time of the last answer.
-            patience_s: Raise ApiError if the service does not answer for this many seconds.
+            patience_s: Raise ApiError when the service has not answered for this many seconds.
         """
         path = path_of(job, "/events")
         return follow.events(self.url, path, after, on_connection, on_silence, patience_s)
@@ -215,23 +215,23 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
 
     @call
     def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
-        """Return the Pareto front of metric against cost, from which `best` answers."""
+        """Return the Pareto front of metric against cost. `best` chooses from the same points."""
         refuse_unknown(elsewhere, queries.ELSEWHERE)
         return self._ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
 
     @call
     def bill(self, job: AnyJob) -> Steps[show.Bill]:
-        """Return the job's cost by kind and by trial, and what was saved."""
+        """Return the bill: the job's cost by kind and by trial, and the savings."""
         return self._ask(show.Bill, "GET", path_of(job, "/bill"))
 
     @call
     def report(self, job: AnyJob) -> Steps[show.JobReport]:
-        """Return what the money bought, and estimates of what other search strategies would have spent for the same result."""
+        """Return the best result by amount spent, and estimates of what other search strategies would have spent for the same result."""
         return self._ask(show.JobReport, "GET", path_of(job, "/report"))
 
     @call
     def advice(self, job: AnyJob) -> Steps["Advice"]:
-        """Return what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
+        """Return advice: what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
         from tuner.schemas.advice import Advice
 
         return self._ask(Advice, "GET", path_of(job, "/advice"))
@@ -269,7 +269,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         tail: int | None = None,
         after: int | None = None,
     ) -> Steps[TrialLog]:
-        """Return what the trial's own code printed.
+        """Return the output that the trial's own code printed.
 
         Args:
             job: A job or its id.

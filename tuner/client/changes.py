@@ -8,7 +8,7 @@ from tuner.client.steps import Steps
 from tuner.schemas.job import JobFacts
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-SMALLEST = 5e-7  # amounts that differ by less are equal, because JSON has six decimals
+SMALLEST = 5e-7  # amounts that differ by less than this are equal, because JSON has six decimals
 
 
 def once(
@@ -16,8 +16,8 @@ def once(
 ) -> Steps[JobFacts]:
     """Send a change that is bound to a revision, and return the changed job.
 
-    If a response was lost, the change may have been made although this call failed. Then fetch the job with `look`, and return it if it has
-    the requested values.
+    If the response is lost, this call fails although the service may have made the change. Therefore, after a failure, fetch the job
+    with `look` and return it if it has the requested values.
 
     Raises:
         ApiError: The change failed, and the job does not have the requested values.
@@ -37,7 +37,7 @@ def once(
 
 
 def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
-    """Return whether the job has the values of `change`, which is a body of `PATCH /v1/jobs/{id}`."""
+    """Return whether the job has the values of `change`, the body of a `PATCH /v1/jobs/{id}`."""
     budget = change.get("budget") or {}
     limits = all(_same(name, asked, job.budget[name]) for name, asked in budget.items())
     plain = all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))

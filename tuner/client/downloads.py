@@ -1,4 +1,4 @@
-"""Download of checkpoints. They are streamed, continued after an interruption, and checked against their manifest."""
+"""Download checkpoints. Downloads are streamed, continue after an interruption, and are checked against the checkpoint's manifest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Downloaded:
 
 
 def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Steps[Downloaded]:
-    """Download a checkpoint into the directory `to`, which must not exist or be empty. Nothing is left there if it fails.
+    """Download a checkpoint into the directory `to`, which must be empty or not exist. If the download fails, no file is left there.
 
     Raises:
         ApiError: The service refused or does not answer. The status is 422 if `to` is not an empty directory or cannot be written, and
@@ -84,7 +84,7 @@ def _fetch(url: str, path: str, target: Path, step: int | None) -> Steps[int]:
 
 
 class _TarFile:
-    """The part of the tar file that has arrived. It is the sink of the download."""
+    """The tar file as far as it has arrived. The download writes to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._etag = file, ""
@@ -95,7 +95,7 @@ class _TarFile:
         return {"Range": f"bytes={arrived}-", "If-Range": self._etag} if arrived else {}
 
     def begin(self, answer: httpx2.Response) -> None:
-        """Discard what has arrived unless the response is the rest of it."""
+        """Discard the bytes that have arrived unless the response contains only the rest."""
         self._etag = answer.headers.get("ETag", "")
         if answer.status_code != httpx2.codes.PARTIAL_CONTENT:
             self._file.seek(0)

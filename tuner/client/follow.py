@@ -18,7 +18,7 @@ J = TypeVar("J", bound=JobFacts)
 ENDED = ("succeeded", "cancelled", "failed")
 RESTART_S = 120.0  # long enough for a restart of the service
 PAUSE_S = 0.5
-# The service sends a line on each stream every two seconds. If it sends nothing for twice as long, it counts as not answering.
+# The service sends a line on each stream every two seconds. After twice that time without a line, it counts as not answering.
 SILENT_S = 4.0
 # The service may answer slowly because it is overloaded, so the time limit doubles with each try, up to this one.
 ANSWER_S_MAX = 64.0
@@ -79,7 +79,7 @@ class _Patience:
         self.answer_s = SILENT_S
 
     def tell(self, is_there: bool) -> None:
-        """Call the callbacks with whether the service answers."""
+        """Report to the callbacks whether the service answers."""
         if not is_there:
             self._on_silence(self.heard_time)
         self._on_connection(is_there)
@@ -88,9 +88,9 @@ class _Patience:
         """Raise the error unless the call should be tried again.
 
         A status below 500 is always raised. If the service has answered before, other errors are raised only when it has been
-        silent for longer than the patience. If it has never answered, only timeouts are tolerated. Each tolerated timeout
-        doubles the time limit of the next try, up to `ANSWER_S_MAX`. A timeout at that limit is raised if the service has never
-        answered.
+        silent for longer than the patience. If the service has never answered, every error except a timeout is raised at once.
+        Each tolerated timeout doubles the time limit of the next try, up to `ANSWER_S_MAX`. A timeout at that limit is raised
+        if the service has never answered.
         """
         was_slow = isinstance(cause, httpx2.TimeoutException)
         if self._heard_at is not None:
@@ -117,7 +117,7 @@ def events(
         url: The service's URL, for error messages.
         path: The path of the stream.
         after: The id of the last event that is known.
-        on_connection: Called with False when the connection broke or is silent, and with True whenever it is established.
+        on_connection: Called with False when the connection breaks or stays silent, and with True whenever a connection is established.
         on_silence: Called before `on_connection(False)`, with the time of the last answer.
         patience_s: Raise the error if the service has not answered for this many seconds.
     """

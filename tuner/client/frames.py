@@ -45,7 +45,7 @@ def curves(found: Curves) -> pd.DataFrame:
 
 
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
-    """Return the type of a parameter's column: that of the search space, or one that fits all choices and values."""
+    """Return the pandas type of a parameter's column: the search space's number type, or one that fits all choices and values."""
     if parameter.get("type") in NUMBERS:
         return NUMBERS[parameter["type"]]
     kinds = {type(one) for one in (*parameter.get("choices", ()), *values) if one is not None}
@@ -56,7 +56,7 @@ def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
 
 
 def _parameters(found: Sequence[Trial], space: Mapping[str, Any]) -> list[str]:
-    """Return the names of all parameters, in the order of the search space, then those of other configurations."""
+    """Return the names of all parameters: first those of the search space, then those that occur only in configurations of trials."""
     return list(dict.fromkeys([*space, *(name for one in found for name in one.config)]))
 
 

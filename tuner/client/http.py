@@ -84,7 +84,7 @@ def ask(
         limit_s: Try only once, and wait at most this many seconds.
 
     Raises:
-        ApiError: The service refused, does not answer, or sent something else than `kind`.
+        ApiError: The service refused, does not answer, or sent an answer that is not a valid `kind`.
     """
     tries = TRIES if (repeat or method == "GET") and limit_s is None else 1
     send = request(method, path, query=query, body=body, headers=headers, timeout_s=limit_s)
@@ -100,7 +100,7 @@ def ask(
 
 
 def quoted(name: str) -> str:
-    """Quote a name as one segment of a path. `.` and `..` are quoted too, because they would lead to another route."""
+    """Quote a name as one segment of a path. `.` and `..` are quoted too, because URL normalization would resolve them to another route."""
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
@@ -113,7 +113,7 @@ def request(
     headers: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> Send:
-    """Build a request with a JSON body. NaN is sent unchanged, so that the service can name the field that must not have it."""
+    """Build a request with a JSON body. NaN is sent unchanged, so that the service's error can name the field."""
     params = {name: value for name, value in (query or {}).items() if value is not None}
     if body is None:
         return Send(method, path, params, dict(headers or {}), timeout_s=timeout_s)
@@ -128,8 +128,8 @@ def request(
 def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
     """Send a request up to `tries` times, and return the successful response.
 
-    Retried are connection errors and the statuses 429 and 503, after 0.25 s, 0.5 s and so on, or after the response's `Retry-After` if
-    that is longer.
+    Connection errors and the statuses 429 and 503 are retried. The waits are 0.25 s, 0.5 s and so on, or the response's `Retry-After`
+    if that is longer.
 
     Raises:
         ApiError: The last try failed, the service refused with another status, or the request cannot be sent (status 422).

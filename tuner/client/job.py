@@ -100,7 +100,7 @@ class Acting(JobFacts):
         The amount is added exactly once, even if the connection breaks.
 
         Raises:
-            ApiError: With status 412 if somebody else changes the job at the same time. Nothing was added then.
+            ApiError: With status 412 if somebody else changes the job at the same time. In that case nothing was added.
             ValueError: No amount was given, or the job has no limit of that kind.
         """
         return self._changed(Calls.top_up.steps(self._client, self.id, usd=usd, gpu_hours=gpu_hours))
@@ -123,7 +123,7 @@ class Acting(JobFacts):
             after: The id of an event. Only later events are yielded.
             on_connection: Called with False when the service does not answer, and with True whenever a connection is established.
             on_silence: Called before `on_connection(False)`, with the time of the last answer.
-            patience_s: Raise ApiError if the service does not answer for this many seconds.
+            patience_s: Raise ApiError when the service has not answered for this many seconds.
         """
         return Calls.events.steps(
             self._client,
@@ -141,22 +141,22 @@ class Acting(JobFacts):
 
     @call
     def pareto(self, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
-        """Return the Pareto front of metric against cost, from which `best` answers."""
+        """Return the Pareto front of metric against cost. `best` chooses from the same points."""
         return Calls.pareto.steps(self._client, self.id, **elsewhere)
 
     @call
     def bill(self) -> Steps[show.Bill]:
-        """Return the job's cost by kind and by trial, and what was saved."""
+        """Return the bill: the job's cost by kind and by trial, and the savings."""
         return Calls.bill.steps(self._client, self.id)
 
     @call
     def report(self) -> Steps[show.JobReport]:
-        """Return what the money bought, and estimates of what other search strategies would have spent for the same result."""
+        """Return the best result by amount spent, and estimates of what other search strategies would have spent for the same result."""
         return Calls.report.steps(self._client, self.id)
 
     @call
     def advice(self) -> Steps["Advice"]:
-        """Return what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
+        """Return advice: what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
         return Calls.advice.steps(self._client, self.id)
 
     @series
@@ -181,7 +181,7 @@ class Acting(JobFacts):
     def logs(
         self, trial: str, *, attempt: int | None = None, tail: int | None = None, after: int | None = None
     ) -> Steps[TrialLog]:
-        """Return what the trial's own code printed.
+        """Return the output that the trial's own code printed.
 
         Args:
             trial: The trial's id.
@@ -222,7 +222,7 @@ class Acting(JobFacts):
 
     @call
     def curves_dataframe(self, *, metric: str | None = None) -> Steps["pandas.DataFrame"]:
-        """Return one row per report: `trial`, `step`, `metric`, `cost_to_train_usd`, and `spent_usd` by the job until then.
+        """Return one row per report: `trial`, `step`, `metric`, `cost_to_train_usd`, and `spent_usd` (the job's spend at that time).
 
         The column `metric` holds the metric that you name, or the objective's. Numbers are rounded if there are very many reports;
         `trial()` returns them exactly.
@@ -256,7 +256,7 @@ class Acting(JobFacts):
         return f"<div><code>{html.escape(self.id)}</code><br>{html_of(self)}</div>"
 
     def _changed(self, steps: Steps[Any]) -> Steps[Self]:
-        """Run steps that return a job, and update this object to it."""
+        """Run a call that returns a job, and copy the job's fields to this object."""
         found = yield from steps
         self.__dict__, self.__pydantic_extra__ = found.__dict__, found.__pydantic_extra__
         return self

@@ -1,8 +1,8 @@
-"""Descriptors that make a blocking and an awaitable method of one body.
+"""Descriptors that turn one generator function into a method that blocks or is awaited, depending on the object's class.
 
 The body is a generator of steps. On a `Blocking` object, the method returns the answer. On an `Awaiting` object, it returns a coroutine.
 `@call` is for a single answer, `@job_call` for an answer that is a `Job` or `AsyncJob`, and `@series` and `@job_series` are for iterators.
-There are four, so that type checkers know the result for each client.
+There are four descriptors, so that type checkers know the result type for each client.
 """
 
 import functools
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Method(Generic[P, F]):
-    """Base of the descriptors. `steps` is the body, which other bodies call directly."""
+    """Base of the descriptors. `steps` is the generator function, which other calls use directly with `yield from`."""
 
     def __init__(self, body: Callable[Concatenate[Any, P], F]) -> None:
         self.steps = body

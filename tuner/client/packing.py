@@ -1,4 +1,4 @@
-"""Packing of a folder as a package. The same files give the same bytes, at any time and on any machine."""
+"""Pack a folder as a package. The same files give the same bytes, at any time and on any machine."""
 
 import io
 import os
@@ -14,8 +14,8 @@ def packed(path: Path) -> tuple[str, bytes]:
     """Return the name and the bytes of a package.
 
     A .zip or .whl file is returned unchanged. A .py file or a folder is packed. A folder with an `__init__.py` is packed as a module,
-    under its own name. The files of other folders are at the top of the package. Omitted are `__pycache__`, `node_modules`, virtual
-    environments, build results, and names that begin with a dot.
+    under its own name. The files of other folders are at the top of the package. `__pycache__`, `node_modules`, virtual environments,
+    build results, and names that begin with a dot are omitted.
 
     Raises:
         OSError: A file cannot be read.

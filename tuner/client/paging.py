@@ -1,4 +1,4 @@
-"""Listings that are fetched page by page."""
+"""Fetch listings page by page."""
 
 from collections.abc import Callable
 from typing import Any

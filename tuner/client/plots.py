@@ -145,7 +145,7 @@ def draw_best(axes: Axes, seen: Seen) -> None:
 
 
 def draw_pareto(axes: Axes, seen: Seen) -> None:
-    """Draw the best metric that each amount of dollars can train, as `best` answers."""
+    """Draw the Pareto front: the best metric that can be trained for each amount of dollars."""
     assert seen.pareto is not None
     points = [(one.cost_usd, one.metric) for one in seen.pareto.items if one.metric is not None]
     points.sort()

@@ -1,4 +1,4 @@
-"""Progress of a job while a program waits for it: a bar that is updated in place in a notebook, lines elsewhere."""
+"""Show the progress of a job while a program waits for it: as a bar updated in place in a notebook, as lines elsewhere."""
 
 import html
 import sys
@@ -14,7 +14,7 @@ class Show(Protocol):
 
 
 def progress_of(wanted: bool | None) -> Show:
-    """Return what shows the progress. If `wanted` is None, show it only in a notebook or on a terminal."""
+    """Return the object that shows the progress. If `wanted` is None, it shows something only in a notebook or on a terminal."""
     if wanted is False:
         return _Nothing()
     if in_notebook():
@@ -23,7 +23,7 @@ def progress_of(wanted: bool | None) -> Show:
 
 
 def in_notebook() -> bool:
-    """Return whether this process is a notebook kernel, such as Jupyter's, and not IPython in a terminal."""
+    """Return whether this process is a notebook kernel, such as Jupyter's. IPython in a terminal is not one."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
@@ -98,7 +98,10 @@ def line_of(job: Any) -> str:
 
 
 def html_of(job: Any) -> str:
-    """Return a bar of the budget with the job's line below it. The line is escaped, because users choose the names in it."""
+    """Return HTML: a bar of the used budget with the text of `line_of` below it.
+
+    The text is escaped, because users choose the names in it.
+    """
     used = min(max(job.progress.budget_used, 0.0), 1.0)
     return (
         f'<progress value="{used:.4f}" max="1" style="width: 24em" aria-label="budget used">{used:.0%}</progress>'

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class Elsewhere(TypedDict, total=False):
-    """The machine to compute costs for. Without it, costs are those that were recorded."""
+    """The machine to compute costs for. If none is given, the recorded costs are returned."""
 
     market: str | None
     instance_type: str | None
@@ -34,7 +34,7 @@ QUOTA = frozenset({"usd", "gpu_hours", "period", "timezone", "concurrent_jobs", 
 def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
     """Raise TypeError, which suggests the nearest known name, if a keyword argument is not known.
 
-    Without this check, a misspelled filter would be ignored, and the answer would be to another question.
+    Without this check, a misspelled filter would be ignored, and the answer would not be limited as the caller intended.
     """
     for name in given:
         if name not in known:

@@ -1,7 +1,7 @@
 """Effects, and the two ways to run them, so that each call is written once for both clients.
 
 A call is a generator. It yields effects (send a request, sleep, read a line of a stream), receives the result of each, and returns the
-answer. `Blocking` performs the effects directly, and `Awaiting` awaits them. The calls depend on neither.
+answer. `Blocking` performs the effects directly, and `Awaiting` awaits them. The code of a call does not know which one runs it.
 """
 
 import time
@@ -44,8 +44,8 @@ class Connect:
 
     path: str
     headers: dict[str, str]
-    answer_s: float  #: The limit for the headers.
-    line_s: float  #: The limit for each line that follows.
+    answer_s: float  #: The time limit for the headers.
+    line_s: float  #: The time limit for each line that follows.
 
     def timeout(self, whole: httpx2.Timeout) -> httpx2.Timeout:
         return httpx2.Timeout(connect=whole.connect, write=whole.write, pool=whole.pool, read=self.answer_s)
@@ -81,7 +81,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """A value for the caller that iterates over the series, in contrast to an effect."""
+    """A value that a series yields to its caller. Everything else that it yields is an effect to perform."""
 
     value: T
 
@@ -122,7 +122,7 @@ def collected(series: Series[T]) -> Steps[list[T]]:
 
 
 class _Line:
-    """Performs the effects of one call, and holds the stream that it reads, if any."""
+    """Performs the effects of one call, and keeps the stream that the call reads, if any."""
 
     def __init__(self, http: httpx2.Client) -> None:
         self._http, self._open = http, ExitStack()

@@ -29,7 +29,7 @@ class Uploads:
         Args:
             path: A .zip or .whl file, or a folder or .py file, which is packed first. Uploading the same files again returns the same
                 package.
-            name: The name of the package. None means the name of the file or folder.
+            name: The name of the package. None means that of the file or folder.
 
         Raises:
             ApiError: With status 422 if the path cannot be read or packed.
