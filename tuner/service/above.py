@@ -1,4 +1,4 @@
-"""Shared budgets: change them, show what is left and when it runs out, and refuse jobs for which no money is left."""
+"""Change shared budgets, show what is left of them and when it runs out, and refuse jobs for which too little is left."""
 
 import secrets
 from collections.abc import Mapping
@@ -43,9 +43,11 @@ class BudgetView:
     kept: Kept
     standing: Standing
     forecast: Forecast
-    waiting: list[str]  #: Jobs that wait for it.
+    waiting: list[str]  #: Jobs that wait until this budget has money left.
     deliveries: list[Delivery]
-    secret: str | None = None  #: Signs its webhooks. Set only when it is new; it is never shown again.
+    secret: str | None = (
+        None  #: The key that signs its webhooks. Set only when the key is new, because it is never shown again.
+    )
 
 
 def full_name(project: str, budget: str) -> str:
@@ -58,7 +60,7 @@ def put(service: Service, budget: AboveBudget, *, new_secret: bool = False) -> t
 
     Raises:
         Invalid: The budget is wrong.
-        Conflict: It allows less than is spent and held already.
+        Conflict: A limit is below the amount that is already spent and held.
     """
     with service.database.write("budget.put") as db:
         above.shut_out(db)
@@ -122,7 +124,7 @@ def all_of(service: Service) -> list[BudgetView]:
 
 
 def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str], rate: Rate) -> None:
-    """Raise BudgetRefused if a shared budget of a job with these tags does not allow a second of a trial."""
+    """Raise BudgetRefused if a shared budget that applies to these tags cannot pay for one second of a trial at this rate."""
     found = without_room(db, service, tags, rate)
     if found is None:
         return
@@ -140,7 +142,7 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
 def without_room(
     db: Connection, service: Service, tags: Mapping[str, str], rate: Rate
 ) -> tuple[AboveBudget, Standing] | None:
-    """Return the first shared budget of a job with these tags that does not allow a second of a trial, or None if each does."""
+    """Return the first shared budget for these tags that cannot pay for one second of a trial, or None if all can."""
     budgets = [one.budget for one in above.kept(db, service.project)]
     for budget in applying(budgets, tags):
         now = above.standing(db, service.project, budget, service.now())
@@ -170,7 +172,7 @@ def _views(
 def _forecast(
     standing: Standing, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
 ) -> Forecast:
-    """Return the forecast for the limit that runs out first, dollars or GPU-hours."""
+    """Return when the first limit, dollars or GPU-hours, runs out at the spending rate of the last day."""
     sums: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for spent in slots.values():
         for number, amounts in spent.items():

@@ -81,9 +81,12 @@ def known(service: Service, key: str) -> Actor:
 
 
 def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> None:
-    """Raise Forbidden if something that shows the jobs of all projects is not open to the actor.
+    """Raise Forbidden if the actor may not open a page that shows the jobs of all projects.
 
-    With only one project it is open to everybody.
+    The operator always may. Other users may only if there is just one project.
+
+    Args:
+        what: The beginning of the error text, which names the page.
     """
     if actor.is_operator:
         return
@@ -96,7 +99,7 @@ def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> No
 
 
 def shows_all(db: Connection, actor: Actor) -> bool:
-    """Return whether the actor may see what shows the jobs of all projects."""
+    """Return whether the actor may open pages that show the jobs of all projects."""
     return actor.is_operator or not access.has_several_projects(db)
 
 

@@ -129,7 +129,7 @@ def _curves(
 
 
 def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
-    """Return the steps whose values the rules use. Others are not read, because a job may have a million reports."""
+    """Return the steps whose reports the advice rules use. Other reports are not read, because a job may have a million."""
     reached, fidelity = sorted(lasts, reverse=True), spec.fidelity
     last = fidelity.max or (reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else fidelity.min)
     whole = spec.algorithm.scheduler == "none"
@@ -138,10 +138,10 @@ def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
 
 
 def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price | None, str]:
-    """Return the price of a trial's share of a machine on this market, with its source.
+    """Return the price of one trial's share of a machine on this market, with the source of the price.
 
-    It is the lowest price that the job was offered there. If it was offered none, it is that of the same instance
-    type; None if that is not known.
+    The lowest price among the job's offers on this market is used. If it has none there, the price of its instance
+    type on this market is used. Return None if that price is not known.
     """
     size = row.spec.resources
     offered = [offer for offer in row.offers if offer.market == market]

@@ -49,7 +49,7 @@ class TrialView:
     curve: list[CurveView]
     bill: Mapping[CostKind, Cost]
     attempts: list[tuple[AttemptRow, Usage | None]]
-    inherited: Inherited | None  #: What it continues from a trial of an earlier job, if anything.
+    inherited: Inherited | None  #: The trial of an earlier job that it continues, if any.
     checkpoints: list[StoredCheckpoint]
 
 
@@ -61,8 +61,7 @@ class BillView:
     account: Account
     by_trial: Mapping[str, Mapping[CostKind, Cost]]
     trials: list[TrialRow]
-    #: Cost if every trial were trained to the last step at its own pace; None if there is no last step or no
-    #: report.
+    #: Cost if every trial were trained to the last step at its own pace. None if there is no last step or no report.
     full_fidelity: Money | None
     on_demand: Money | None  #: Cost of the same machine time on demand; None if that price is not known.
 
@@ -85,7 +84,7 @@ class BillView:
 
 @dataclass(frozen=True)
 class Version:
-    """The state of a job and counters. Whatever changes an answer about the job changes this value too."""
+    """A value that differs from an earlier one if any answer about the job may have changed since."""
 
     state: str
     standing: tuple[int, ...]
@@ -93,7 +92,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a reader of a job's events has not seen yet, and the current view of the job."""
+    """The changes since the last event that a reader of the event stream has seen, and the current view of the job."""
 
     told: Told
     view: JobView
@@ -124,9 +123,9 @@ def page_of_trials(
 
 
 def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
-    """Return the trial with the reason why it is pending or paused although its job has ended.
+    """Add the reason if a trial stayed pending or paused when its job ended.
 
-    Listings and events show trials as they were recorded when they last changed, which is before the end of the job.
+    The recorded trial does not have this reason, because the end of a job does not change its pending and paused trials.
     """
     if row.reason or row.state not in ("pending", "paused") or job.state not in FINAL:
         return row
@@ -184,7 +183,7 @@ def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
 def ledger_lines(
     service: Service, job: str, *, after: int = 0, limit: int | None = None
 ) -> Iterator[EntryRow]:
-    """Yield the ledger entries of a job, oldest first, read in pieces of up to 1000.
+    """Yield the ledger entries of a job, oldest first. Each read fetches up to 1000.
 
     Args:
         after: Sequence number of the entry to start after.
@@ -206,20 +205,26 @@ def ledger_lines(
 
 
 def changes(service: Service, job: str, after: int) -> Changes:
-    """Return what changed after an event, and the current view of the job. Raise NotFound if there is no such job."""
+    """Return the trials and reports that changed after event `after`, and the job's current view.
+
+    Raise NotFound if there is no such job.
+    """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return Changes(answers.told_after(db, job, row.spec.objective.mode, after), view_of(db, service, row))
 
 
 def version(service: Service, job: str) -> Version:
-    """Return the version of a job, to be compared with an earlier one. Raise NotFound if there is no such job."""
+    """Return the current version of a job's answers, for comparison with an earlier one. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         return Version(*curves.version(db, job, service.project))
 
 
 def told(service: Service, job: str, after: int, until: int) -> Told:
-    """Return what changed after event `after`, up to event `until`. Raise NotFound if there is no such job."""
+    """Return the trials and reports that changed after event `after`, up to event `until`.
+
+    Raise NotFound if there is no such job.
+    """
     with service.database.read() as db:
         mode = jobs.get(db, job, service.project).spec.objective.mode
         return answers.told_after(db, job, mode, after, until=until)
@@ -240,7 +245,7 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
 
 
 def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
-    """Return what the same machine time would have cost on demand, or None if that price is not known.
+    """Return the cost of the job's machine time at on-demand prices, or None if the on-demand price is not known.
 
     The cost of every attempt on spot is scaled by the ratio of the prices. The cost of a restore self-test is left
     out, because a job on demand has none.
@@ -261,7 +266,8 @@ def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
 def _price_on_demand(service: Service, row: JobRow) -> Price | None:
     """Return the on-demand price of one trial when the job was admitted.
 
-    It is the lowest that the job was offered. If it was offered none on demand, it is the price of its instance type.
+    It is the lowest price among the job's on-demand offers. Without such an offer, it is the on-demand price of the
+    job's instance type.
     """
     size = row.spec.resources
     offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]

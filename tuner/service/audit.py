@@ -1,6 +1,7 @@
-"""Audit of the ledger in the background.
+"""Audit the ledger in the background.
 
-The balance of each account is compared with the sum of its entries, some accounts at a time, in rounds.
+A round compares the balance of every account with the sum of its ledger entries, a limited number of accounts per
+call.
 """
 
 import logging
@@ -17,9 +18,10 @@ BUDGET = "budget "
 
 
 class Audit:
-    """Audit accounts.
+    """Audit accounts, some at each call of `some`.
 
-    To be used by one thread. A fault stays in the service's vitals until a later check finds it corrected.
+    Use it from one thread only. A fault that it finds stays in the service's vitals until a later check finds it
+    corrected.
     """
 
     def __init__(self, service: Service) -> None:
@@ -28,7 +30,7 @@ class Audit:
         self._began_at = service.now()
 
     def some(self) -> None:
-        """Check the next accounts, if a round is under way or due. Rounds begin at least `ROUND_NS` apart.
+        """Check the next accounts if a round is under way or a new one is due. Rounds begin at least `ROUND_NS` apart.
 
         The accounts are read in many short transactions, because with SQLite a read blocks every commit.
         """

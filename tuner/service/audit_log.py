@@ -1,4 +1,4 @@
-"""Audit log of changes by request.
+"""The audit log: changes that users requested.
 
 An entry is written in the transaction of its change, so that neither exists without the other.
 """
@@ -33,7 +33,10 @@ def note(
     """Add an entry to the audit log.
 
     Args:
-        action: The name of the transaction, such as `job.pause`.
+        action: The kind of change, such as `job.pause`.
+        target: The id of the changed job, or the name of another changed object.
+        before: Facts before the change; None for a new object.
+        after: Facts after the change; None for a removed object.
     """
     actor = service.actor
     entry = Entry(
@@ -75,7 +78,7 @@ def of_budget(budget: Budget) -> dict[str, Any]:
 def of_above(budget: AboveBudget) -> dict[str, Any]:
     """Return the facts of a shared budget.
 
-    Of a webhook's URL only the host is recorded, because the rest may be secret.
+    Only the host of a webhook's URL is recorded, because the rest of the URL may be secret.
     """
     return {
         "usd": None if budget.usd is None else budget.usd.usd,

@@ -28,10 +28,10 @@ HERE = Asked()
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A point, with its cost and time on the requested machine."""
+    """A configuration at a step (a point), with the cost and time to train it on the requested machine."""
 
     point: Reached
-    elsewhere: Repriced | None = None  #: None if cost and time are those that were recorded.
+    elsewhere: Repriced | None = None  #: None if the recorded cost and time apply.
 
     @property
     def cost(self) -> Cost:
@@ -44,14 +44,14 @@ class Priced:
 
 @dataclass(frozen=True)
 class BestView:
-    """The answer to the question for the best configuration."""
+    """The best configuration within the limits."""
 
     job: JobRow
     best: Priced
     next_better: Priced | None  #: The cheapest point that is better than the best affordable one.
-    #: How points were priced on another machine; None if costs are those that were recorded.
+    #: How points were priced on another machine; None if the recorded costs apply.
     pricing: Pricing | None
-    forecast: Forecast | None = None  #: None if it was not requested.
+    forecast: Forecast | None = None  #: Forecast of what more money would buy; None if not requested.
 
     @property
     def value(self) -> float:
@@ -59,9 +59,9 @@ class BestView:
         return self.best.point.value
 
     def gain(self, point: Reached) -> float:
-        """Return how much better a point is than the best one.
+        """Return how much better a point is than the best affordable one.
 
-        It is positive for a better point, also if the metric is minimized.
+        The value is positive for a better point, even if the metric is minimized.
         """
         score = self.job.spec.objective.score
         assert point.value is not None
@@ -71,7 +71,7 @@ class BestView:
 def best(
     service: Service, job: str, limits: Limits, asked: Asked = HERE, *, with_forecast: bool = False
 ) -> BestView:
-    """Return the best configuration whose training costs no more than these limits.
+    """Return the best configuration whose training stays within these limits of cost, GPU-hours and time.
 
     Raises:
         NothingAffordable: No point is within the limits; the cheapest one is named.
@@ -150,7 +150,7 @@ class _Elsewhere:
         self._points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
 
     def best(self, limits: Limits) -> tuple[Priced, float] | None:
-        """Return the best point within the limits, with its loss."""
+        """Return the best point within the limits, with its loss: its metric, negated if larger is better."""
         within = [
             (cost, point)
             for cost, point in self._points

@@ -83,7 +83,7 @@ def prices(
     """Return the catalogue's listings that match these values.
 
     Args:
-        words: The wanted value of each field, such as `region`. None means any value.
+        words: The requested value of each field, such as `region`. None means any value.
 
     Raises:
         Invalid: The catalogue has no listing with one of the values. The error suggests the nearest known ones.

@@ -49,14 +49,14 @@ class Cluster(Protocol):
     """
 
     def ensure(self) -> None:
-        """Start the service's own cluster and its watcher for preemption notices if they do not run."""
+        """Start the service's own cluster, and its watcher for preemption notices, unless they already run."""
 
     def nodes(self) -> list[Node]: ...
 
     def check_fit(self) -> None:
         """Raise RayUnfit, with what to do, if the cluster has another version of Ray or Python.
 
-        No job is accepted or launched then.
+        The service accepts and launches no job on such a cluster.
         """
 
     def submit(
@@ -65,8 +65,8 @@ class Cluster(Protocol):
         """Submit a driver. Submitting the same id again changes nothing.
 
         Args:
-            about: What the cluster's dashboard shows about the job.
-            code: Digest of the trainable's code as this service has it.
+            about: Facts about the job that Ray's dashboard shows.
+            code: Digest of the trainable's code on the service's machine.
         """
 
     def status(self, submission_id: str) -> JobStatus: ...
@@ -76,14 +76,14 @@ class Cluster(Protocol):
     def log_tail(self, submission_id: str) -> str: ...
 
     def dashboard_door(self) -> Door | None:
-        """Return the door to Ray's dashboard, or None while there is no cluster yet."""
+        """Return the address and token of Ray's dashboard, or None while there is no cluster yet."""
 
     def shut_down(self) -> None:
-        """End the service's own cluster. A cluster of others is left running."""
+        """End the service's own cluster. A cluster that the service did not start keeps running."""
 
 
 class RayCluster:
-    """A local head of this service, or an existing cluster if the settings name one."""
+    """The existing cluster that the settings name, otherwise a local Ray head that this service starts."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -153,7 +153,7 @@ class RayCluster:
         return None if self._dashboard is None else Door(self._dashboard.url, self._dashboard.token)
 
     def shut_down(self) -> None:
-        """End the local head, unless it belongs to a cluster of `tuner cluster`."""
+        """End the local head, unless it belongs to a cluster that `tuner cluster` started."""
         if self._head is not None and not self._head.is_for_a_cluster():
             self._head.stop()
 
@@ -191,11 +191,12 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     else:
         env["TUNER_DATABASE_URL"] = settings.database_url
     passed = {k: v for k, v in environ.items() if k.startswith(("TUNER_USER_", "AWS_", "OMP_"))}
-    # Credentials are not passed, not even the id of an AWS key: half a key fails, while without one the node's own role is used.
+    # Credentials are not passed, not even the id of an AWS key. An id without its secret makes AWS calls fail, while without
+    # both the node's own role is used.
     return {**env, **{k: v for k, v in passed.items() if not any(word in k for word in CREDENTIALS)}}
 
 
 def import_path(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return where trainables are looked for: PYTHONPATH and the directory in which the service was started."""
+    """Return the directories in which trainables are found: PYTHONPATH and the directory in which the service was started."""
     given = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return [*given, os.getcwd()]

@@ -20,7 +20,7 @@ from tuner.store.database import Connection
 LOOK_NS = 5 * NS
 # After a longer pause it is not known which machines were running in the meantime.
 GAP_NS = 30 * NS
-# Pause after the cluster did not answer, because each try makes the pass wait.
+# Pause after the cluster did not answer, because each further try would delay the keeper's pass.
 AWAY_NS = 15 * NS
 
 
@@ -31,8 +31,8 @@ class KindCost:
     kind: Kind
     alive_ns: int  #: Summed over its machines, as is `idle_ns`.
     idle_ns: int
-    cost: Money  #: Of all the time; `idle` is the part of it in which no trial ran.
-    idle: Money
+    cost: Money  #: Cost of `alive_ns`.
+    idle: Money  #: Cost of `idle_ns`, during which no trial ran.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ClusterCost:
     since: Instant  #: When the cluster was first measured.
     kinds: tuple[KindCost, ...]
     watched_ns: int  #: How long it was measured.
-    unseen_ns: int  #: How long it was not measured, after the first measurement.
+    unseen_ns: int  #: How long nothing measured the cluster, after the first measurement.
     unpriced_ns: int  #: Machine time whose price is not known.
 
     @property
@@ -52,28 +52,30 @@ class ClusterCost:
 
     @property
     def idle(self) -> Money | None:
-        """Return the cost of the idle part of that time, or None if it is unknown."""
+        """Return the cost of the priced machine time in which no trial ran, or None if the cost is unknown."""
         return sum((one.idle for one in self.kinds), ZERO) if self._is_known else None
 
     @property
     def _is_known(self) -> bool:
         """Return whether the cost is known.
 
-        With no priced machines it is zero only if the period was observed and no unpriced machine was running;
-        otherwise it is unknown.
+        With no priced machines the cost is zero only if the period was observed and no unpriced machine was running.
+        Otherwise it is unknown.
         """
         return bool(self.kinds) or (self.watched_ns > 0 and not self.unpriced_ns)
 
 
 class ClusterMeter:
-    """Measure the cluster. To be used by one thread."""
+    """Measure the cost of the cluster's machines. Use it from one thread only."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._again_at = Instant(0)
 
     def look(self) -> None:
-        """Add the time since the last measurement, which may be that of another service.
+        """Measure the cluster, and record the machine time since the last measurement, if the next one is due.
+
+        Another service may have made the last measurement. Nothing is recorded if the cluster does not answer.
 
         Raises:
             Unavailable: The database does not answer.
@@ -93,8 +95,8 @@ class ClusterMeter:
                 cluster_hours.begin(db, service.project, now)
                 return
             passed = now - seen.until
-            # A small step back is a difference between the clocks of two services and is ignored. A clock that was set
-            # back further is followed.
+            # A last measurement slightly in the future comes from another service's clock and is ignored. If it is further
+            # in the future, a clock was set back, and measuring starts again from the present time.
             if -GAP_NS <= passed < LOOK_NS // 2 or not cluster_hours.advance(db, service.project, seen, now):
                 return
             if 0 < passed <= GAP_NS:
@@ -127,8 +129,8 @@ class ClusterMeter:
 def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
     """Return the nodes on which nothing runs.
 
-    An attempt whose node is not known counts as running on one node of its kind. Idle cost may therefore be too low,
-    but never too high.
+    An attempt whose node is not known counts as running on one node of its kind. The idle cost may therefore be too
+    low, but never too high.
     """
     idle = [node for node in workers if node.id not in busy.nodes]
     for kind, market in busy.elsewhere:

@@ -1,6 +1,6 @@
 """Pause, resume, cancel or change a job.
 
-The request is recorded for the job's driver, or carried out at once if there is no driver.
+If the job has a driver, the request is recorded and the driver carries it out. Otherwise it takes effect at once.
 """
 
 from collections.abc import Collection
@@ -54,23 +54,24 @@ def pause(service: Service, job: str) -> JobView:
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
         if row.state == "paused":
-            budget_waits.end(db, job)  # first, so that nothing resumes the job from here on
+            budget_waits.end(db, job)  # first, so that the keeper cannot resume the job from here on
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
-        budget_waits.end(db, job)  # after the job's row, in the order of its driver, to avoid a deadlock
+        budget_waits.end(
+            db, job
+        )  # after the job's row: the driver locks the two in this order, and another order could deadlock
         _note(db, service, "job.pause", row)
     return job_view(service, job)
 
 
 def resume(service: Service, job: str) -> JobView:
-    """Resume a paused job, or a succeeded one if its budget allows more. A requested pause that has not happened yet is
-    withdrawn.
+    """Resume a paused or succeeded job, or withdraw a requested pause that has not happened yet.
 
     Raises:
         NotFound: There is no such job in this project.
         Conflict: The job was cancelled, is being cancelled, or failed.
-        BudgetRefused: A shared budget of the job is used up.
+        BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
     """
     with service.database.write("job.resume") as db:
         row = jobs.get(db, job, service.project)
@@ -92,7 +93,7 @@ def cancel(service: Service, job: str) -> JobView:
 
     Raises:
         NotFound: There is no such job in this project.
-        Conflict: The job has ended otherwise.
+        Conflict: The job has already succeeded or failed.
     """
     with service.database.write("job.cancel") as db:
         row = jobs.get(db, job, service.project)
@@ -117,7 +118,8 @@ def patch(
     """Change the budget, tags or priority of a job. Either all changes are made or none.
 
     Args:
-        budget: Changes to the budget. A limit may not fall below what is spent and held.
+        budget: Changes to the budget. A limit may not fall below what the job has already used: money and GPU-hours spent
+            and held, trials begun, wall clock run.
         tags: The tags that replace all present ones.
         revisions: Change the job only if its revision is one of these; None for any revision.
 
@@ -125,8 +127,8 @@ def patch(
         NotFound: There is no such job in this project.
         Stale: The job has another revision.
         Invalid: A value is wrong.
-        Conflict: The job is over, a limit is below what was used already, or a shared budget that the new tags match
-            has no room.
+        Conflict: The job is over, a limit is below what was used already, or a shared budget that the new tags match has
+            no room for the job's spend and holds.
     """
     with service.database.write("job.change") as db:
         jobs.change_alone(db, job)
@@ -169,7 +171,12 @@ def _meanwhile(row: JobRow) -> str:
 
 
 def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) -> None:
-    """Set the budget of a job. Raise Conflict if it is below what was used already, or Invalid if it is wrong."""
+    """Set the budget of a job.
+
+    Raises:
+        Invalid: A limit is wrong.
+        Conflict: The job was cancelled or failed, or a limit is below what the job has already used.
+    """
     if row.state in ("cancelled", "failed"):
         raise Conflict(f"a job that is {row.state} spends nothing any more")
     faults = [
@@ -188,7 +195,10 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
 
 
 def go_on(db: Connection, row: JobRow, now: Instant) -> None:
-    """Resume a job now, or when its window opens. A paused job stays paused until then."""
+    """Order a launch that resumes the job, now or when its window opens. Until the window opens, a paused job stays paused.
+
+    Do nothing if a launch is already ordered.
+    """
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
         return
@@ -201,7 +211,7 @@ def go_on(db: Connection, row: JobRow, now: Instant) -> None:
 
 
 def _call_off(db: Connection, service: Service, row: JobRow) -> None:
-    """End the wanted launch of a paused job that would have resumed by itself when its window opens."""
+    """Cancel the launch that would have resumed a paused job when its window opens, if there is one."""
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
         launches.end(db, row.id, launch.epoch)
@@ -221,9 +231,10 @@ def _refuse_cancelled(row: JobRow) -> None:
 def _ended_without_driver(
     db: Connection, service: Service, row: JobRow, state: Literal["paused", "cancelled"]
 ) -> bool:
-    """End or pause a job that has no driver, and end its wanted launch.
+    """Cancel or pause a job that has no driver, and end the launch that is ordered for it.
 
-    Return False if a driver has to do it: either one exists, or a new one must first close what a dead one left open.
+    Return False, without a change, if a driver has to do it: either the job has a driver, or its driver died and a new
+    one must first close the open attempts and holds.
     """
     launch = launches.get(db, row.id)
     has_driver = launch is not None and launch.state in ("submitted", "running")
