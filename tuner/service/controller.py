@@ -1,9 +1,9 @@
-"""Controller: launch the drivers of waiting jobs, and start a new driver for a job whose driver died.
+"""The controller: launch the drivers of waiting jobs, and start a new driver for a job whose driver died.
 
 Several services may run at once, but only the controller of the leader acts. A pass reads the launches, queries the
 cluster outside of any transaction, and writes the result under the epoch of the launch and the term in which the pass
-began. The process may therefore be killed at any moment: a pass that was cut short, or that continues after another
-service has taken over, does nothing twice.
+began. The process may therefore be killed at any moment. Nothing is done twice if a pass is cut short, or continues after
+another service has taken over.
 """
 
 import logging
@@ -40,7 +40,7 @@ HUNG_NS = 90 * NS  # and stopped after this long
 # stopped only if it stays silent for this long while the controller watches it.
 WATCHED_NS = 10 * NS
 ASK_EVERY_S = 0.5
-# Drivers looked at in one pass. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
+# Most drivers checked in one pass. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16
 EITHER = "spot_with_fallback"
 QUICK_DEATHS_MAX = 5
@@ -58,7 +58,7 @@ class Controller(threading.Thread):
         self._asked_at: dict[str, float] = {}
         self._silent: dict[str, tuple[Launch, Instant]] = {}
         self._rows: dict[str, JobRow] = {}
-        # Jobs that had no room in an earlier pass. They are kept because what a job needs does not change.
+        # Jobs for which the cluster had no room in an earlier pass. Their rows are kept because a job's needs never change.
         self._waiting: dict[str, JobRow] = {}
         self._windows: dict[str, Window | None] = {}
         self._trouble = ""
@@ -110,12 +110,13 @@ class Controller(threading.Thread):
     # Launching
 
     def _launch_wanted(self, term: Term, live: list[Launch], begun: set[str]) -> None:
-        """Launch the jobs that are due and have room.
+        """Launch the jobs that are due and for which the cluster has room.
 
-        A job that lost its driver in mid-run keeps its room and is launched at any hour: the new driver closes what
-        the last one left open, and pauses the job if its window is closed. Other jobs are launched in the order of
-        the queue. A job without room holds back only those jobs behind it that may take the same nodes. The rows of
-        jobs are read one by one when needed, because thousands of jobs may wait.
+        A job that lost its driver in mid-run keeps its place on the cluster and is launched at any hour: the new driver
+        closes the attempts and holds that the last one left open, and pauses the job if its window is closed. Other
+        jobs are launched in the order of the queue. If the cluster has no room for a job, only those later jobs wait
+        that may take the same nodes. The rows of jobs are read one by one when needed, because thousands of jobs may
+        wait.
         """
         now = self._service.now()
         due = {launch.job: launch for launch in live if launch.is_due(now)}
@@ -151,9 +152,9 @@ class Controller(threading.Thread):
             return quotas.of_projects(db)
 
     def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
-        """Return the waiting jobs that may be launched now, the next one first.
+        """Return the waiting jobs that may be launched now, in the order of the queue.
 
-        Put off the launches of jobs whose windows are closed.
+        The launch of a job whose window is closed is postponed until the window opens.
         """
         self._windows = {name: window for name, window in self._windows.items() if name in due}
         if unread := [name for name in due if name not in self._windows]:
@@ -173,7 +174,7 @@ class Controller(threading.Thread):
     def _under_way(self, names: Iterable[str]) -> list[JobRow]:
         """Return the rows of these jobs.
 
-        Each row is read once and kept, because what a job takes of the cluster never changes.
+        Each row is read once and kept, because the resources that a job takes never change.
         """
         self._rows = {name: self._rows.get(name) or self._row(name) for name in names}
         return list(self._rows.values())
@@ -183,9 +184,9 @@ class Controller(threading.Thread):
             return jobs.get(db, job)
 
     def _submit(self, term: Term, launch: Launch, row: JobRow) -> None:
-        """Submit the driver of a launch, then record that.
+        """Submit the driver of a launch to Ray, then record that it was submitted.
 
-        If the process dies in between, the next pass finds the driver submitted.
+        If the process dies in between, the next pass submits the same id again, which changes nothing.
         """
         name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
         code = code_of(row.spec, import_path()) if spot else None
@@ -198,7 +199,7 @@ class Controller(threading.Thread):
             raise
         with self._service.leading.write(term, "controller.launched") as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
-        # A pass that launches many jobs may take long, and must not look like a leader that cannot work.
+        # A pass that launches many jobs may take long. Without this, the service would give up leading in the meantime.
         self._service.leading.went_well()
         self._service.vitals.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
@@ -223,7 +224,7 @@ class Controller(threading.Thread):
         return self._service.now() - max(launch.heartbeat_at or 0, launch.submitted_at or 0)
 
     def _look_after(self, term: Term, launch: Launch) -> None:
-        """Check one driver: order the next launch if it ended, or stop it if it hangs."""
+        """Check one driver: order the job's next launch if the driver ended, or stop the driver if it hangs."""
         silent_ns = self._silent_ns(launch)
         self._asked_at[launch.submission_id] = time.monotonic()
         status = self._service.cluster.status(launch.submission_id)
@@ -237,7 +238,7 @@ class Controller(threading.Thread):
             self._service.cluster.stop(launch.submission_id)
 
     def _stays_silent(self, launch: Launch) -> bool:
-        """Return whether the launch has been seen unchanged for `WATCHED_NS`."""
+        """Return whether this controller has seen the launch unchanged, without a heartbeat, for `WATCHED_NS`."""
         now, before = self._service.now(), self._silent.get(launch.job)
         if before is None or before[0] != launch:
             self._silent[launch.job] = (launch, now)
@@ -245,9 +246,10 @@ class Controller(threading.Thread):
         return now - before[1] >= WATCHED_NS
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
-        """Return whether the launch is unchanged in the database.
+        """Return whether the launch is still unchanged in the database.
 
-        This service may itself have stood still since it read the launch.
+        The launch is read again because this service may itself have stood still since the first read. A healthy driver
+        would then seem silent.
 
         Raises:
             Fenced: Another service has become the leader.
@@ -258,9 +260,10 @@ class Controller(threading.Thread):
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
         """Order the next launch of a job whose driver ended without ending its launch.
 
-        If too many drivers in a row died quickly, the job fails instead. A driver that ends as intended ends its
-        launch too. A death is quick if the driver reported nothing and lived for less than `QUICK_NS`. The launch
-        after the second quick death in a row is delayed by 1 s, and the delay doubles with each further one.
+        Do nothing if the driver ended its launch, as it does when it ends as intended. A death is quick if no trial
+        reported, the driver lived for less than `QUICK_NS`, and Ray knows the driver. After `QUICK_DEATHS_MAX` quick
+        deaths in a row the job fails instead. The launch after the second quick death in a row is delayed by 1 s, and
+        the delay doubles with each further one.
         """
         service, now = self._service, self._service.now()
         with service.database.read() as db:
@@ -284,9 +287,10 @@ class Controller(threading.Thread):
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
     def _give_up(self, term: Term, launch: Launch, said: str) -> None:
-        """Settle the job's money and fail it.
+        """Settle the job's open holds and fail the job, because too many of its drivers died quickly in a row.
 
-        `QUICK_DEATHS_MAX` drivers in a row have died, each within an hour and without a report.
+        Args:
+            said: The end of the last driver's log, which is shown to the user.
         """
         with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
@@ -298,7 +302,7 @@ class Controller(threading.Thread):
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
 
     def _note(self, trouble: str) -> None:
-        """Log a problem once, not again in every pass in which it lasts."""
+        """Log a problem once, not in every pass while it lasts."""
         if trouble != self._trouble:
             log.warning("%s", trouble)
         self._trouble = trouble
@@ -319,11 +323,11 @@ def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:
 
 
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Return whether the trials of one more job fit next to those that are under way and may take the same nodes.
+    """Return whether the trials of one more job fit on the nodes next to the trials of the jobs under way.
 
-    A job of one market takes its own nodes first. A job that may use both takes what is left, so it reduces the room
-    of either market only by what does not fit on the other one. If no other job wants the same nodes, a job always
-    has room.
+    Only jobs under way that may use the same nodes count. A job of one market takes nodes of that market first. A job
+    that may use both markets takes the rest, so it reduces the room in a market only by the part that does not fit in
+    the other. If no job under way may use the same nodes, there is always room.
     """
     wants, mine = row.spec.resources, eligible(nodes, row)
     others = [(other, eligible(nodes, other)) for other in under_way]
@@ -346,7 +350,7 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 
 def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: str) -> float:
-    """Return how much of a resource is left for a job of this market."""
+    """Return the CPUs or GPUs (`unit`) of these nodes that the other jobs leave to a job of this market."""
     free, flexible = {"spot": 0.0, "on_demand": 0.0}, 0.0
     for node in nodes:
         free[node.market] += getattr(node, unit)
@@ -364,7 +368,7 @@ def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: st
 
 
 def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Return whether the quota of the job's project leaves no room for this job next to its jobs under way."""
+    """Return whether starting this job would exceed its project's quota, given the project's jobs under way."""
     if quota is None:
         return False
     took = [other.concurrency for other in under_way if other.project == row.project]
@@ -372,7 +376,7 @@ def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bo
 
 
 def about(row: JobRow) -> dict[str, str]:
-    """Describe a job for Ray's dashboard, which shows `job_name` in its list. Its driver adds the spend."""
+    """Return facts about a job for Ray's dashboard, which shows `job_name` in its list. The job's driver adds the spend."""
     found = {
         "job_name": row.spec.name,
         "trainable": row.spec.trainable,

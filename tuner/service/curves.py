@@ -1,4 +1,4 @@
-"""All learning curves of a job up to an event, from which the job's event stream can continue."""
+"""Read all learning curves of a job up to an event. A reader can continue with the job's event stream after that event."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class CurvesView:
     """The reports of all trials up to an event, with one metric for a chart."""
 
     job: JobRow
-    seq: int  #: The newest event that is included.
+    seq: int  #: Number of the newest event that is included.
     trials: Sequence[TrialRow]
     courses: Mapping[str, Course]  #: By trial, with the values of the objective.
     losses: Mapping[str, list[int]]  #: By trial, the steps at which it was preempted.
@@ -44,7 +44,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
     """Return the curves of all trials.
 
     Args:
-        metric: Any metric that the job reports. None for its objective's.
+        metric: Any metric that the job reports. None means the objective's metric.
 
     Raises:
         NotFound: The job does not exist.
@@ -53,7 +53,9 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective.metric
-        seq = curves.newest(db, job)  # first, so that events after it come from the stream
+        seq = curves.newest(
+            db, job
+        )  # read first, so that no event is missed: later events come from the stream
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
             answers.all_trials(db, job, row.spec.objective.mode),

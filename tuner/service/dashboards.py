@@ -36,7 +36,7 @@ def optuna_link(settings: Settings, job: str) -> str | None:
 
 
 def ray_link(service: Service, launch: Launch | None) -> str | None:
-    """Return the page of a job's newest Ray Job, or Ray's list of jobs if none was submitted yet.
+    """Return the link to the newest Ray Job of a job, or to Ray's list of jobs if none was submitted yet.
 
     Return None while there is no cluster.
     """
@@ -47,13 +47,15 @@ def ray_link(service: Service, launch: Launch | None) -> str | None:
 
 
 def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int | None:
-    """Return the number of the job's study, or None if nothing of the job is mirrored yet.
+    """Return the number of the job's Optuna study, or None if nothing of the job is mirrored yet.
 
-    Errors of the storage are passed through.
+    Errors of Optuna's storage are passed through.
 
     Raises:
         NotFound: There is no such job in any project.
     """
     with service.database.read() as db:
-        row = jobs.get(db, job)  # of any project, because the dashboard shows the studies of all projects
+        row = jobs.get(
+            db, job
+        )  # the job may be of any project, because the dashboard shows the studies of all projects
     return dashboard.study(row.spec.name, row.id)

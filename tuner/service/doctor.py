@@ -1,4 +1,4 @@
-"""Checks of everything that must be right before jobs are accepted, with what to do about each fault."""
+"""Check everything that must be right before jobs are accepted, and say what to do about each fault."""
 
 import contextlib
 import ipaddress
@@ -35,7 +35,7 @@ PROBE = ".probe"
 # A shorter key, in characters, can be guessed by somebody who tries a thousand keys per second.
 SHORTEST_KEY = 20
 SOON_NS, SHOWN = 14 * DAY_NS, 5
-# Seconds that a starting service waits for the check of its storage.
+# How long a starting service waits for the check of its storage.
 STORAGE_S = 10.0
 
 log = logging.getLogger("tuner.storage")
@@ -82,15 +82,15 @@ def examine(settings: Settings) -> Findings:
 def refuse_unfit(settings: Settings) -> None:
     """Raise Unavailable, with what to do, if this service must not start.
 
-    Call it after the database was brought up to date.
+    Bring the database up to date first.
     """
     _refuse(settings, of_key, of_token, _of_storage_soon, of_node_types)
 
 
 def refuse_without_key(settings: Settings) -> None:
-    """Raise Unavailable if other machines reach the service and it was given no key.
+    """Raise Unavailable if other machines can reach the service and the settings give it no key.
 
-    A generated key would differ between services.
+    Services that share a database would each generate a different key.
     """
     _refuse(settings, of_key)
 
@@ -105,8 +105,8 @@ def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[Finding]])
 def _of_storage_soon(settings: Settings) -> list[Finding]:
     """Check the storage, or return no finding if it does not answer within `STORAGE_S`.
 
-    The service starts anyway, because it can answer questions about jobs without its storage, which is also watched
-    later.
+    The service starts anyway, because it can answer questions about jobs without its storage. `StorageWatch` checks the
+    storage again later.
     """
     found: list[Finding] = []
     looking = threading.Thread(target=lambda: found.extend(of_storage(settings)), name="storage", daemon=True)
@@ -120,7 +120,10 @@ def _of_storage_soon(settings: Settings) -> list[Finding]:
 
 
 def fault_of_cluster(cluster: Cluster) -> str | None:
-    """Return why the cluster's version keeps jobs from being accepted, or None if it fits or the cluster does not answer."""
+    """Return why jobs cannot be accepted with the cluster's versions of Ray and Python.
+
+    Return None if the versions fit, or if the cluster does not answer.
+    """
     try:
         cluster.check_fit()
     except RayUnfit as error:
@@ -148,7 +151,7 @@ def of_key(settings: Settings) -> Iterator[Finding]:
 def of_home(settings: Settings) -> Iterator[Finding]:
     """Check that other users of this machine cannot read the home directory, which holds the database and the key.
 
-    Access by a group is left to the operator, because volumes of Kubernetes grant it.
+    Access by a group is allowed, because volumes of Kubernetes grant it.
     """
     if not settings.home.is_dir():
         return
@@ -175,8 +178,8 @@ def _of_given_key(settings: Settings, key: str) -> Finding:
 def _of_key_to_be(settings: Settings) -> Finding:
     """Check a service that has no key yet. Only a service that listens on loopback may generate one.
 
-    A service that other machines reach needs a given key: services that share a database would each generate a
-    different one.
+    If other machines can reach the service, the operator must set the key, because services that share a database would
+    each generate a different one.
     """
     if is_loopback(settings.host):
         return Finding("key", True, f"{settings.api_key_path} is created on the first start")

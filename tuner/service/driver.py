@@ -1,4 +1,4 @@
-"""`python -m tuner.service.driver`: the driver of one launch of a job, with the service's way to price machines."""
+"""`python -m tuner.service.driver`: the driver of one launch of a job, with machines priced as the service prices them."""
 
 import gc
 import sys
@@ -6,7 +6,7 @@ import sys
 
 def run() -> int:
     """Run the driver and return its exit status."""
-    gc.disable()  # until everything is imported: this saves a sixth of the CPU time of a start
+    gc.disable()  # no garbage collection until everything is imported: this saves a sixth of the CPU time of a start
     from tuner.engine.ray_driver.main import main
     from tuner.service.node_prices import finder
 

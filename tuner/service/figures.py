@@ -1,6 +1,6 @@
-"""Metrics over all jobs for the operators of the service.
+"""Metrics of all jobs, for the operators of the service.
 
-They are computed from the database and cached for a few seconds.
+The metrics are computed from the database and cached for a few seconds.
 """
 
 import threading
@@ -58,10 +58,12 @@ class Budget:
 class Watched:
     """Metrics of the running jobs."""
 
-    reported_since: Instant | None  #: Time of the oldest last report; None if no job runs.
+    reported_since: (
+        Instant | None
+    )  #: Of the times of each job's last report, the oldest; None if no job runs.
     stalled: int  #: Number of stalled jobs.
-    unimproved: Money  #: The most that one job has spent since its best result improved.
-    unimproved_share: Fraction  #: The same as a fraction of the job's budget.
+    unimproved: Money  #: The highest spend of a job since its best result last improved.
+    unimproved_share: Fraction  #: The highest such spend as a fraction of the job's budget in dollars, which may be that of another job.
     #: Fraction of the CPUs of running attempts that is in use; None if it was not measured.
     cpu_share: Fraction | None
     gpu_share: Fraction | None  #: The same for their GPUs.
@@ -73,7 +75,7 @@ class Figures:
 
     now: Instant  #: When they were read.
     totals: Totals
-    counts: Counts  #: Also has `("promotions",)`, counted since this process began.
+    counts: Counts  #: Counts by key. The key `("promotions",)` counts promotions since this process began.
     posted: Posted
     budgets: tuple[Budget, ...]
     watched: Watched
@@ -81,7 +83,7 @@ class Figures:
 
 
 class Reader:
-    """Read the metrics. Thread-safe. Use one per process, because it continues from where it last read."""
+    """Read the metrics. Thread-safe. Use one reader per process, because it keeps sums and reads only new records."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -118,7 +120,7 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     """Return the metrics of the running jobs.
 
     Args:
-        cpus: CPUs of one trial, by job.
+        cpus: The CPUs of one trial, by the id of its job.
     """
     since = [(one, one.reported_at or one.running_since) for one in running]
     spent = [max(ZERO, one.account.posted.usd - one.improved_spent) for one in running]
@@ -159,7 +161,7 @@ def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
 def spent(posted: Posted) -> dict[str, Cost]:
     """Return the spend by market.
 
-    Corrections are left out, because they only move cost between kinds; the spend therefore never falls.
+    Corrections are left out, because they only move cost between kinds. A counter of the spend therefore never falls.
     """
     found: dict[str, Cost] = {}
     for (entry, _, market), cost in posted.items():
@@ -169,7 +171,7 @@ def spent(posted: Posted) -> dict[str, Cost]:
 
 
 def by_kind(posted: Posted) -> dict[tuple[str, str], Cost]:
-    """Return the spend by kind and market, with corrections, as in bills."""
+    """Return the spend by kind and market, with corrections, as bills show it."""
     found: dict[tuple[str, str], Cost] = {}
     for (_, kind, market), cost in posted.items():
         found[kind, market] = found.get((kind, market), FREE) + cost

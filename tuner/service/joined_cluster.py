@@ -1,4 +1,4 @@
-"""Announce that the operator will take away a node of a cluster that tuner did not start."""
+"""Announce to Ray that the operator will take away a node of a cluster that tuner did not start."""
 
 import contextlib
 import os
@@ -19,12 +19,12 @@ LOOK_S = 0.2
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
     """Drain a node: its trials save checkpoints and continue elsewhere, and Ray places nothing more on it.
 
-    The Ray node ends once nothing runs on it. Taking the machine away is left to its operator. This blocks until the
-    node was notified.
+    The Ray node ends once nothing runs on it. The operator must take away the machine itself. This call blocks until
+    the node was notified.
 
     Raises:
         NotFound: Not exactly one living node has this name.
-        Conflict: The notice is 0, or the node is the head.
+        Conflict: `notice_ns` is 0, or the node is the head.
         Unavailable: The cluster does not answer, or the node could not be notified.
     """
     if not notice_ns:

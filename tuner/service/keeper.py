@@ -1,10 +1,10 @@
-"""Keeper of shared budgets, a background loop.
+"""The keeper: a background loop for shared budgets, webhooks, the audit and idle machines.
 
-It resumes jobs that waited for a budget, notes alerts and sends their webhooks, audits the ledger, and meters idle
-machines. The leader does all of this; other services only audit.
+It resumes jobs that waited for a budget, records alerts and sends their webhooks, audits the ledger, and meters idle
+machines. The leader does all of this; other services only audit the ledger.
 
 Everything is derived from the database, so the process may be killed at any moment. The next leader repeats nothing,
-except that a webhook may be sent twice. Receivers recognize that by the delivery's id.
+except that a webhook may be sent twice. The receiver can recognize the second one by its delivery id.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from tuner.store.deliveries import Delivery
 log = logging.getLogger("tuner.keeper")
 
 PASS_S = 1.0
-SENDS_S = 10.0  # time that `stop()` waits for webhooks under way
+SENDS_S = 10.0  # how long `stop()` waits for webhooks that are being sent
 
 
 class Keeper(threading.Thread):
@@ -85,7 +85,7 @@ class Keeper(threading.Thread):
             self._let_go_on_in(self._service.of(project), term)
 
     def _let_go_on_in(self, service: Service, term: Term) -> None:
-        """Resume the jobs of a project that wait for a budget which has room again.
+        """Resume the jobs of a project that waited for a shared budget which has money again.
 
         Every condition is checked again in the transaction, because it may have changed since it was read.
         """
@@ -108,9 +108,9 @@ class Keeper(threading.Thread):
     # Webhooks
 
     def _note_alerts(self, term: Term) -> None:
-        """Record a delivery for each alert whose share was reached.
+        """Record a webhook delivery for each alert whose share of its shared budget was reached.
 
-        Periods that ended while no service ran are included.
+        Periods of a budget that ended while no service ran are included.
         """
         with self._service.database.read() as db:
             projects = above.projects(db)
@@ -128,17 +128,19 @@ class Keeper(threading.Thread):
 
 
 def _rests(db: Connection, job: str) -> bool:
-    """Return whether no launch of the job is wanted or under way.
+    """Return whether the job has no launch that is ordered or under way.
 
-    One may be wanted for the next opening of its window.
+    A launch may be ordered for the next opening of the job's window.
     """
     launch = launches.get(db, job)
     return launch is None or launch.state == "ended"
 
 
 def _passed(db: Connection, service: Service) -> list[Delivery]:
-    """Return a delivery for each alert of the project whose share was reached, in any period since its budget was last
-    changed."""
+    """Return a webhook delivery for each alert of the project whose share was reached.
+
+    All periods since the alert's budget was last changed are considered.
+    """
     found = []
     for one in above.kept(db, service.project):
         if not one.budget.alerts:
@@ -154,9 +156,10 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
 
 def _delivery(service: Service, one: Kept, standing: Standing, alert: Alert, share: int) -> Delivery:
-    """Return the delivery of an alert.
+    """Return the webhook delivery of an alert.
 
-    Its id is derived from the alert, budget, limit and period, so that repeating it creates no second one.
+    The delivery's id is derived from the alert, budget, limit and period, so that recording it again creates no second
+    delivery.
     """
     name, now = one.budget.name, service.now()
     limit = one.budget.limit

@@ -1,4 +1,4 @@
-"""Create, rotate and revoke keys of users. The complete key is only in the answer that creates it."""
+"""Create, rotate and revoke API keys of users. The complete key is returned only when it is created."""
 
 import secrets
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from tuner.store import access
 from tuner.store.access import KeyRow as KeyRow
 from tuner.store.database import Connection
 
-NEAR = 500  # members that are compared with a mistyped name
+NEAR = 500  # most members that are compared with a mistyped name, to suggest one
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class KeyView:
 
 
 def keys(service: Service, *, before: tuple[int, str] | None, limit: int) -> Sequence[KeyView]:
-    """Return a page of keys, newest first: all of the project for its admins, otherwise the user's own."""
+    """Return a page of keys, newest first. Admins get all keys of the project; other users get their own."""
     with service.database.read() as db:
         found = access.page_of_keys(db, service.project, user=_whose(service), before=before, limit=limit)
     return [KeyView(row, state_of(row, service.now())) for row in found]
 
 
 def own(service: Service) -> KeyRow | None:
-    """Return the key that this request was made with, or None if it is the service's own."""
+    """Return the user's key that authenticated this request, or None if it was the service's own key."""
     if not service.actor.key:
         return None
     with service.database.read() as db:

@@ -1,8 +1,8 @@
 """Leader election among services that share a database.
 
 Every service answers requests. Only the leader launches jobs, lets waiting jobs continue and sends webhooks. The
-leader renews its term every second. If it gives up, or has not renewed for three seconds, another service begins the
-next term. Writes that belong to an earlier term are refused, however late they arrive (`Leading.write`).
+leader renews its term every second. If it gives up, or has not renewed its term for three seconds, another service begins the
+next term. Writes of an earlier term are refused, however late they arrive (`Leading.write`).
 """
 
 import logging
@@ -27,11 +27,11 @@ LEASE_NS = 3 * NS
 RENEW_NS = NS
 # A leader that has not done its work for this long lets the others try: it may be the only one that cannot reach Ray.
 UNFIT_NS = 60 * NS
-REST_NS = 2 * LEASE_NS  # how long it does not try to lead again
+REST_NS = 2 * LEASE_NS  # how long such a leader then waits before it tries to lead again
 
 
 class Leading:
-    """The part of one service in the election. Thread-safe."""
+    """One service's part in the election of the leader. Thread-safe."""
 
     def __init__(self, database: Database, now: Callable[[], Instant]) -> None:
         self.holder = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -43,7 +43,7 @@ class Leading:
         self._is_over = False
 
     def term(self) -> Term | None:
-        """Return the term of this service, begun or renewed if that is due, or None if it does not lead.
+        """Return the term of this service, or None if it does not lead. Begin or renew the term first if that is due.
 
         Raises:
             Unavailable: The database does not answer.
@@ -57,13 +57,13 @@ class Leading:
             return self._term
 
     def is_leading(self) -> bool:
-        """Return whether this service leads, as far as it knows without reading the database."""
+        """Return whether this service leads, according to its last access to the database."""
         term, looked_at = self._term, self._looked_at
         return term is not None and looked_at is not None and self._now() - looked_at < LEASE_NS
 
     @contextmanager
     def write(self, term: Term, name: str = "") -> Iterator[Connection]:
-        """Open a write transaction for what was decided in the given term.
+        """Open a write transaction for changes that were decided in the given term.
 
         Raises:
             Fenced: The next term has begun.
@@ -80,7 +80,7 @@ class Leading:
         """Stop leading for good, so that another service may lead at once.
 
         Raises:
-            Unavailable: The database does not answer; another service may lead when this term has run out.
+            Unavailable: The database does not answer. Another service can lead only after this term has run out.
         """
         with self._lock:
             self._is_over = True
@@ -95,7 +95,7 @@ class Leading:
         term = self._term
         if (
             self._is_over or 0 < self._rests_until - now <= REST_NS
-        ):  # the upper bound: setting the clock back must not make the rest longer
+        ):  # `<= REST_NS`: setting the clock back must not make the pause longer
             return None
         if term is None and self._is_taken(now):
             return None
@@ -116,7 +116,7 @@ class Leading:
     def _is_taken(self, now: Instant) -> bool:
         """Return whether a service leads.
 
-        This reads without a write transaction, because services that wait check it all the time.
+        It uses a read transaction, because waiting services check this all the time and would block each other's writes.
         """
         with self._database.read() as db:
             present = leadership.get(db, ROLE)
@@ -133,7 +133,7 @@ class Leading:
 
 
 class Renewing(threading.Thread):
-    """Keep the term of a service, or wait for one, in a thread of its own.
+    """Renew the term of a service, or try to begin one, in a thread of its own.
 
     After `stop()` it cannot be started again.
     """
@@ -153,7 +153,7 @@ class Renewing(threading.Thread):
                 log.exception("the term was not renewed; it is tried again")
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Give up the term. Call it after everything that the leader does has ended."""
+        """Stop the thread and give up the term. First stop all threads that do the leader's work."""
         self._over.set()
         self.join(timeout_s)
         try:

@@ -19,15 +19,16 @@ class Wait:
     """What a job without a driver waits for: its turn, its window or its project's quota."""
 
     position: int | None = None  #: Place in the queue, from 1.
-    next_opening: Instant | None = None  #: When its window opens; None if it does not wait for that.
-    #: What of the project's quota is used up until another of its jobs ends or pauses; empty if there is room.
-    #: The limit of the project's quota that it waits for until another job ends or pauses; empty if there is
-    #: room.
+    next_opening: Instant | None = (
+        None  #: When the job's window opens; None if the job does not wait for its window.
+    )
+    #: The limit of the project's quota that is used up until another of the project's jobs ends or pauses. Empty if
+    #: the quota allows this job.
     quota: str = ""
 
 
 def in_line(db: Connection, now: Instant) -> list[Waiting]:
-    """Return the jobs that may be launched now, the next one first."""
+    """Return the waiting jobs that may be launched now, in the order of the queue."""
     waiting = rows.waiting(db, now)
     shares = rows.shares(db, now) if len(waiting) > 1 else {}
     return line_up(waiting, shares)
@@ -54,7 +55,7 @@ def waits_of(
         and row.id in launched
         and launched[row.id].state == "wanted"
     ]
-    windows = {row.spec.window for row in waiting}  # many jobs have the same window
+    windows = {row.spec.window for row in waiting}  # cached, because many jobs have the same window
     opens = {window: None if window is None else window.opening(now) for window in windows}
     openings = {row.id: _from(opens[row.spec.window], launched[row.id], now) for row in waiting}
     in_turn = [row for row in found if row.id in openings and openings[row.id] is None]
@@ -72,8 +73,10 @@ def waits_of(
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
-    """Return the limit of the project's quota that is used up, or an empty text, for each of these jobs whose project
-    has a quota."""
+    """Return, by job, the limit of its project's quota that is used up, or an empty text if none is.
+
+    Jobs whose project has no quota are left out.
+    """
     of_projects = quotas.of_projects(db, {row.project for row in waiting}) if waiting else {}
     at_work = {project: quotas.at_work(db, project) for project in of_projects}
     return {

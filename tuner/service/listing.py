@@ -1,11 +1,11 @@
 """List the trainables that may be tuned here, by reading source files.
 
 Nothing is imported, because that takes seconds per module and runs code that the user did not ask to run. The list
-therefore says only what the source says. Whether a trainable can be imported is known once it is described
-(`Prober.describe`), which the page does when one is chosen.
+therefore says only what the source says. Whether a trainable can be imported is known only after
+`Prober.describe`, which the web page calls when the user chooses a trainable.
 
 The work is bounded by the number of files and folders, by file size and by time, because the service may be started
-in any folder. Files near the root are read first, so that those left out lie deep.
+in any folder. Files near the root are read first, so that only files in deep folders are left out.
 """
 
 import ast
@@ -52,7 +52,7 @@ def listed(allowed: Sequence[str], read_s: float = READ_S) -> Listing:
     """List the trainables of the modules that `TUNER_ALLOWED_MODULES` allows.
 
     For `*`, these are the modules on PYTHONPATH and in the service's working directory, and the shipped ones.
-    Installed modules may be tuned too, but they are not listed because there are thousands.
+    Installed modules may be tuned too, but they are not listed, because there are thousands of them.
 
     Args:
         read_s: Seconds after which no further file is read.
@@ -65,7 +65,7 @@ def listed(allowed: Sequence[str], read_s: float = READ_S) -> Listing:
 
 
 class _Walk:
-    """One search for modules, with the rest of its limits."""
+    """One search for modules. It counts down the files and folders that it may still read."""
 
     def __init__(self, until: float) -> None:
         self.truncated = False
@@ -144,8 +144,8 @@ def _is_test(name: str) -> bool:
 
 
 def _has_code(entry: os.DirEntry[str], path: str) -> bool:
-    """Return whether a folder may hold modules of users. Folders of this service, of virtual environments, tests, docs
-    and builds do not."""
+    """Return whether a folder may hold modules of users. Folders of this service, virtual environments, tests, docs
+    and builds are excluded."""
     is_ours = "." not in path and path in OURS
     return (
         not is_ours
@@ -157,7 +157,7 @@ def _has_code(entry: os.DirEntry[str], path: str) -> bool:
 def _place(module: str) -> Path | None:
     """Return the file of a module or the folder of a package, found without importing it."""
     file = source_of(module)
-    # A package that is installed from a checkout is known to Python's own finders only.
+    # Only Python's own finders know a package that is installed from a checkout (in editable mode).
     if file is None and "." not in module:
         spec = importlib.util.find_spec(module)
         file = Path(spec.origin) if spec is not None and spec.origin else None
@@ -180,7 +180,7 @@ def _facts(file: Path) -> tuple[int, int]:
 def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Described, ...]:
     """Return the trainables that a file defines, as far as its source shows.
 
-    A file that is too large or not valid Python has none.
+    Return none for a file that is too large or not valid Python.
     """
     if size > FILE_BYTES_MAX:
         return ()
@@ -189,7 +189,9 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
         if HINT.search(source) is None:
             return ()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings of user code, such as invalid escape sequences
+            warnings.simplefilter(
+                "ignore"
+            )  # hides warnings about user code, such as invalid escape sequences
             tree = parse(source)
         return tuple(_described(module, tree))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""A cluster of several nodes on this machine, and the preemption of one of them."""
+"""Run a cluster of several nodes on this machine, and preempt one of its nodes."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -98,12 +98,12 @@ def _price(settings: Settings, plan: Plan, market: Market) -> Decimal:
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """Take a node away after its notice, or at once if `notice_ns` is 0. This blocks until it is gone.
+    """Send a preemption notice to a node and remove it `notice_ns` later, or at once if that is 0. Block until it is gone.
 
     If interrupted after the notice was given, the node is killed at once, because a notice cannot be withdrawn.
 
     Raises:
-        NotFound: There is no such node.
+        NotFound: Not exactly one node has this name.
         Conflict: No local cluster runs, or the node is not alive.
         RayUnavailable: The notice could not be given.
     """

@@ -13,7 +13,7 @@ UTF8_BYTES = 4
 def readable(data: bytes) -> str:
     """Return printed bytes as a terminal would show them.
 
-    Colours and cursor movements are removed. Of a line that was overwritten, the last version is shown. Other control
+    Colours and cursor movements are removed. If a line was overwritten, its last version is shown. Other control
     characters are made visible.
 
     >>> readable(b"".join([bytes([27]), b"[31mred ", bytes([13]), b"10%", bytes([7])]))
@@ -30,16 +30,16 @@ def _picture(control: str) -> str:
 
 
 def masked(data: bytes, secrets: list[str]) -> bytes:
-    """Replace secrets by asterisks, keeping the length in bytes."""
+    """Replace each secret by asterisks of the same length in bytes."""
     for secret in secrets:
         data = data.replace(secret.encode(), b"*" * len(secret.encode()))
     return data
 
 
 def whole_end(data: bytes) -> int:
-    """Return up to where the bytes are complete UTF-8 characters.
+    """Return the length of the bytes without an incomplete UTF-8 character at the end.
 
-    An incomplete last character may still be being written.
+    The rest of that character may still be written.
     """
     for back in range(1, min(UTF8_BYTES, len(data) + 1)):
         byte = data[-back]
@@ -52,7 +52,7 @@ def whole_end(data: bytes) -> int:
 
 
 def whole_begin(data: bytes) -> bytes:
-    """Remove the rest of a cut UTF-8 character from the beginning."""
+    """Remove the remaining bytes of a UTF-8 character that was cut at the beginning."""
     begin = 0
     while begin < min(UTF8_BYTES - 1, len(data)) and 0x80 <= data[begin] < 0xC0:
         begin += 1

@@ -24,17 +24,17 @@ class LogView:
     attempt: int
     attempts: list[int]  #: Attempts that have a log.
     at: Instant
-    complete: bool  #: Whether everything it printed was kept, up to its end.
+    complete: bool  #: Whether everything that the attempt printed, up to its end, was stored.
     #: Whether the attempt has ended. If it ended and is not complete, its last output may be lost.
     ended: bool
-    total: int  #: Bytes that it printed.
-    left_out: int  #: Bytes that are not in the text.
-    until: int  #: A reader continues after this byte.
+    total: int  #: Number of bytes that the attempt printed.
+    left_out: int  #: Number of printed bytes that are not in `text`.
+    until: int  #: Number of the byte after which a reader continues, as `after`.
     text: str
 
 
 def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: int, after: int = 0) -> LogView:
-    """Return the last part of what an attempt printed.
+    """Return the last part of the output that an attempt printed.
 
     Args:
         attempt: None for the newest attempt that has a log.
@@ -111,7 +111,10 @@ def _view(
 
 
 def _hidden(printed: Printed, secrets: list[str]) -> Printed:
-    """Return the log with secrets masked. If nothing is missing between head and tail, a secret may span both."""
+    """Return the log with secrets masked.
+
+    If no bytes are missing between head and tail, they are masked together, because a secret may lie across both.
+    """
     cut = len(printed.head)
     if cut + len(printed.tail) == printed.total:
         whole = masked(printed.head + printed.tail, secrets)
@@ -120,7 +123,7 @@ def _hidden(printed: Printed, secrets: list[str]) -> Printed:
 
 
 def _secrets(service: Service) -> list[str]:
-    """Return the service's secrets. Workers are not given them, but user code may have looked for them."""
+    """Return the service's secrets. Workers do not receive them, but user code may have found and printed them."""
     password = service.database.url.password
     return [service.settings.api_key(), *([str(password)] if password else [])]
 
