@@ -55,7 +55,7 @@ def waits_of(
         and row.id in launched
         and launched[row.id].state == "wanted"
     ]
-    windows = {row.spec.window for row in waiting}  # cached, because many jobs have the same window
+    windows = {row.spec.window for row in waiting}  # a set, because many jobs have the same window
     opens = {window: None if window is None else window.opening(now) for window in windows}
     openings = {row.id: _from(opens[row.spec.window], launched[row.id], now) for row in waiting}
     in_turn = [row for row in found if row.id in openings and openings[row.id] is None]

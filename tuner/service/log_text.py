@@ -52,7 +52,7 @@ def whole_end(data: bytes) -> int:
 
 
 def whole_begin(data: bytes) -> bytes:
-    """Remove the remaining bytes of a UTF-8 character that was cut at the beginning."""
+    """Remove the rest of a UTF-8 character whose first byte was cut off."""
     begin = 0
     while begin < min(UTF8_BYTES - 1, len(data)) and 0x80 <= data[begin] < 0xC0:
         begin += 1

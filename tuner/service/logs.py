@@ -28,8 +28,8 @@ class LogView:
     #: Whether the attempt has ended. If it ended and is not complete, its last output may be lost.
     ended: bool
     total: int  #: Number of bytes that the attempt printed.
-    left_out: int  #: Number of printed bytes that are not in `text`.
-    until: int  #: Number of the byte after which a reader continues, as `after`.
+    left_out: int  #: Number of bytes between the requested `after` and `until` that are not in `text`.
+    until: int  #: A reader passes this as `after` to continue.
     text: str
 
 

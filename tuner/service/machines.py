@@ -1,4 +1,4 @@
-"""A machine that a request names, its price, and the share of it that a trial would take."""
+"""Find the machine that a request names, its price, and the price of a trial's share of it."""
 
 import difflib
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from tuner.store.jobs import JobRow
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The machine on which a training is to be priced. None means as in the job."""
+    """The machine on which a request wants training priced. For a field that is None, the job's own value is used."""
 
     market: str | None = None
     instance_type: str | None = None
@@ -34,18 +34,21 @@ class Machine:
     instance_type: str
     market: Market
     region: str | None
-    price: Price  #: Of the whole machine.
+    price: Price  #: Price of the whole machine.
     cpus: float
     gpus: float
-    accelerator: str  #: Empty if it has none, or none that is known.
-    source: str  #: Where the price is from.
+    accelerator: str  #: Empty if the machine has none, or if it is not known.
+    source: str  #: The source of the price, for users.
 
     def is_as_offered(self, offer: Offer) -> bool:
         same = _is(self.instance_type, offer.instance_type) and self.market == offer.market
         return same and self.price == offer.price
 
     def rate(self, row: JobRow) -> Rate:
-        """Return the rate of one trial of the job on this machine. Raise Invalid if a trial does not fit on it."""
+        """Return the rate of one of the job's trials on this machine: its share of price and GPUs.
+
+        Raise Invalid if a trial does not fit on the machine.
+        """
         cpus, gpus = row.spec.resources.cpus, row.spec.resources.gpus
         for wanted, there, word in ((gpus, self.gpus, "GPUs"), (cpus, self.cpus, "CPUs")):
             if wanted > there:
@@ -59,8 +62,8 @@ class Machine:
 def machine(settings: Settings, row: JobRow, asked: Asked) -> Machine:
     """Return the requested machine with its price.
 
-    A machine that the job was offered has the price recorded with the job. Otherwise the price is that of
-    TUNER_NODE_PRICES, or of the cheapest such machine in the catalogue.
+    If the machine is among the job's offers, the price recorded with the job is used. Otherwise the price is taken from
+    TUNER_NODE_PRICES, or from the cheapest listing of this machine in the catalogue.
 
     Raises:
         Invalid: There is no such machine, market or region with a price; the nearest names are given.
@@ -118,7 +121,7 @@ def _offered(prices: Catalogue, offer: Offer) -> Machine:
 
 
 def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) -> Machine | None:
-    """Return the machine at its price in TUNER_NODE_PRICES, or None if it has none there."""
+    """Return the machine of the offer at its price in TUNER_NODE_PRICES, or None if it has no price there."""
     usd = settings.node_price(offer.instance_type, market)
     if usd is None:
         return None
@@ -126,7 +129,10 @@ def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) 
 
 
 def _local(settings: Settings, offer: Offer, market: Market) -> Machine:
-    """Return a machine that is not in the catalogue, priced by its CPUs and GPUs as when the job was admitted."""
+    """Return the machine of the offer, priced by its CPUs and GPUs because it is not in the catalogue.
+
+    Such machines are priced in the same way when a job is admitted.
+    """
     usd, source = settings.local_price(cpus=offer.cpus, gpus=offer.gpus, market=market)
     return _of(None, offer, market, Price.from_usd_per_hour(usd), source)
 
@@ -137,7 +143,13 @@ def _of(prices: Catalogue | None, offer: Offer, market: Market, price: Price, so
 
 
 def _listed(prices: Catalogue, row: JobRow, kind: str, market: Market, asked: Asked) -> Machine | None:
-    """Return the cheapest such machine of the catalogue, or None if the catalogue does not have the instance type."""
+    """Return the cheapest listing of an instance type as a machine, or None if the catalogue does not have the type.
+
+    Only the requested region counts, otherwise the job's region, or all regions if the job's region lists none.
+
+    Raises:
+        Invalid: The requested region lists no such machine, or no listing has a price on this market.
+    """
     known = prices.find(instance_type=kind)
     if not known:
         return None
@@ -167,7 +179,7 @@ def _machine(prices: Catalogue, one: Listing, market: Market, price: Price, *, o
 
 
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
-    """Return the text that there is no price for this instance type, with the nearest names."""
+    """Return an error text: this instance type has no price. It names the most similar types."""
     own = sorted({offer.instance_type for offer in row.offers})
     near = [*difflib.get_close_matches(kind, own, n=1, cutoff=0.5), *prices.nearest("instance_type", kind)]
     return f"there is no price of {kind!r}; the nearest: {', '.join(near or [*own, *prices.words('instance_type')[:5]])}"

@@ -1,4 +1,4 @@
-"""Mirrors of the recorded results: which ones the settings name, and the data that they read."""
+"""Mirrors, which copy recorded results to other tools: which mirrors the settings name, and the data that they read."""
 
 import os
 import secrets
@@ -25,14 +25,17 @@ from tuner.tuning.rungs import ladder
 
 REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
-# Two threads that import modules which import each other may see them half imported.
+# Held while importing: two threads that import modules with circular imports may see them half imported.
 _IMPORTING = threading.Lock()
-RENEWED_S, RENEWALS_MAX = 10.0, 60  # after so many renewals a hanging write loses its turn to another service
+RENEWED_S, RENEWALS_MAX = (
+    10.0,
+    60,
+)  # most renewals during one write, so that a write that hangs loses its turn to another service
 
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """The results that are recorded in the service's database, as mirrors read them."""
+    """The recorded results in the service's database, in the form that mirrors read."""
 
     service: Service
 
@@ -81,9 +84,9 @@ def _rungs(row: JobRow) -> tuple[int, ...]:
 
 
 def _trial(told: ToldTrial) -> Trial:
-    """Return the trial as it was at the end of these changes.
+    """Return a trial as it was after the last change that has been read.
 
-    A trial that changed again later is shown as running.
+    If the trial has changed again since, it is shown as running, because its state at that time is not recorded.
     """
     return Trial(
         told.trial,
@@ -126,9 +129,9 @@ class LeasedTurn:
 
     @contextmanager
     def kept(self, every_s: float = RENEWED_S) -> Iterator[None]:
-        """Renew the turn while something is written, however long that takes.
+        """Renew the turn in a thread while the caller writes to the mirror.
 
-        Two services that write at once would write everything twice.
+        If the turn ran out during a long write, another service would write the same results again.
         """
         over = threading.Event()
         renewing = threading.Thread(target=self._renew, args=(over, every_s), name="turn", daemon=True)
@@ -137,7 +140,7 @@ class LeasedTurn:
             yield
         finally:
             over.set()
-            renewing.join()  # otherwise it could take the turn again after it was given back
+            renewing.join()  # otherwise the thread could take the turn again after it was given back
 
     def _renew(self, over: threading.Event, every_s: float) -> None:
         for _ in range(RENEWALS_MAX):
@@ -159,7 +162,7 @@ class LeasedTurn:
 
 
 class Mirrors:
-    """The followers of all mirrors that the settings name."""
+    """Starts and stops one follower for each mirror that the settings name."""
 
     def __init__(self, service: Service) -> None:
         record = StoredRecord(service)
@@ -182,9 +185,9 @@ class Mirrors:
 
 
 def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
-    """Return how to open each mirror.
+    """Return a function that opens the mirror, for each mirror that the settings name.
 
-    Its library is imported only then, so that a missing library affects that mirror alone.
+    The function imports the mirror's library, so that a missing library affects that mirror alone.
     """
     found: dict[str, Callable[[], Mirror]] = {}
     settings = service.settings

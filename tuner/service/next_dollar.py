@@ -1,4 +1,4 @@
-"""Forecast what more money would buy: the best trials that were cut short, if they were trained to their last step."""
+"""Forecast what more money would buy: the results of the best unfinished trials if they were trained to their last step."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from tuner.store.standings import Standing
 from tuner.tuning.continuing import Outlook, outlooks
 from tuner.tuning.rungs import ladder
 
-TRIALS = 200  # best trials that the forecast learns from
-ASKED = 20  # best unfinished trials among them that are forecast
+TRIALS = 200  # number of best trials that the forecast learns from
+ASKED = 20  # number of best unfinished trials among them that are forecast
 SHOWN = 3
 RENEW_AT = (
     1.05  # growth in events after which a forecast is renewed; a running job's is not renewed at each report
@@ -34,22 +34,22 @@ NO_END = "there is no fidelity.max: trials end as they like, and there is no las
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Forecast of one trial that is trained to its last step."""
+    """Forecast of the result if one trial is trained to its last step."""
 
     trial: str
     from_step: int  #: Step of its checkpoint; 0 if it starts from the beginning.
     to_step: int
-    extra: Money  #: Additional cost.
-    metric: float  #: At the last step. The low and high values bound the middle 80 %.
+    extra: Money  #: Additional cost of training it to `to_step`.
+    metric: float  #: Expected metric at `to_step`. The low and high values bound the middle 80 %.
     low_metric: float
     high_metric: float
-    gain: float  #: Improvement over the job's best.
+    gain: float  #: Expected improvement over the job's best metric.
     low_gain: float
     high_gain: float
 
     @property
     def gain_per_usd(self) -> float | None:
-        """Return the gain per dollar, or None if the continuation costs nothing."""
+        """Return the gain per dollar of additional cost, or None if the continuation costs nothing."""
         return self.gain * 1_000_000 / self.extra.micro_usd if self.extra.micro_usd else None
 
 
@@ -63,7 +63,10 @@ class Forecast:
 
 
 class _Remembered:
-    """Cache of the newest forecasts of jobs in one database. Callers hold `making`."""
+    """Cache of the newest forecasts of jobs in one database.
+
+    The caller must lock `making` before it calls a method, so that a forecast is made only once.
+    """
 
     def __init__(self) -> None:
         self.making = Lock()
@@ -143,7 +146,7 @@ def _scores(one: Standing, levels: Sequence[int], objective: Objective) -> list[
 def _continuation(
     one: Standing, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
 ) -> Continuation:
-    """Describe a trial that is expected to end above the best, within the bounds that its metric is known to have."""
+    """Return the forecast of a trial that is expected to beat the job's best, limited to the known bounds of the metric."""
     mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
     ends = sorted((objective.score(low), objective.score(high)))
     return Continuation(
@@ -161,9 +164,9 @@ def _continuation(
 
 
 def _extra(one: Standing, last: int) -> Money:
-    """Return the cost from the checkpoint to the last step at the trial's cost per step so far, rounded up.
+    """Return the cost of training a trial from its checkpoint to step `last`, rounded up.
 
-    Restoring is not included.
+    The trial's cost per step so far is used. The cost of restoring the checkpoint is not included.
     """
     (first, _, begun), (newest, _, paid) = one.curve[0], one.curve[-1]
     if newest == first:

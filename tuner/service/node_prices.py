@@ -19,7 +19,7 @@ class Priced:
     """A price and its source."""
 
     price: Price | None  #: None if it is not known.
-    source: str  #: Why the price is not known, and what to do, if it is None.
+    source: str  #: The source of the price. If the price is None: why it is not known, and what to do.
 
 
 def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: float) -> Priced:
@@ -57,9 +57,9 @@ def priced_kind(settings: Settings, offer: Offer, market: Market) -> Priced:
 def listed(
     here: Catalogue, listings: list[Listing], market: Market, *, region: str | None, zone: str | None
 ) -> Priced:
-    """Return the price of an instance type in its zone.
+    """Return the highest known price of an instance type on this market in the zone.
 
-    If that is not known, return the highest price in its region, or in any region.
+    If the zone is None or not listed, all listings in the region count. If the region is None, those of all regions do.
     """
     kind = listings[0].instance_type
     found = [one for one in listings if region is None or one.region.casefold() == region.casefold()]
@@ -78,10 +78,10 @@ def listed(
 
 
 def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], Offer | None]:
-    """Return a function that finds the offer of the machine on which an attempt was placed, or None if its price is not known.
+    """Return a function that maps the machine on which an attempt was placed to an offer with the machine's price.
 
-    If the catalogue cannot be read, the machine has the price that `offers` had for its type when the job was
-    admitted.
+    The function returns None if the price is not known. If the catalogue cannot be read, it uses the price that
+    `offers` had for the machine's type when the job was admitted.
     """
 
     def find(machine: Machine) -> Offer | None:
@@ -113,7 +113,7 @@ def offer_of(machine: Machine, price: Price, source: str) -> Offer:
 
 
 def unpriced(reasons: Iterable[str]) -> str:
-    """Return the distinct reasons of several machines in one line."""
+    """Return one line with the distinct reasons why machines have no price."""
     return "; ".join(dict.fromkeys(reasons))
 
 

@@ -28,10 +28,10 @@ def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
 
 
 def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
-    """Return the nodes, living or to be started, that could hold such a trial.
+    """Return the nodes that are large enough for a trial with these resources, on the requested type, region and market.
 
     Raises:
-        Invalid: There is none; the text says what is missing.
+        Invalid: There is no such node; the text says what is missing.
         Unavailable: The cluster has no node at all.
     """
     there = list(nodes)
@@ -47,18 +47,19 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
 
 
 def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> list[Offer]:
-    """Return one offer for each kind of machine that a placement can be bound to, most expensive first.
+    """Return one offer for each kind of machine that Ray can be told to place a trial on, most expensive first.
 
-    If no node has a market label, nothing can be bound, and the most expensive node determines the only offer.
+    Ray distinguishes machines by labels. If no node has a market label, there is only one offer, and the most expensive
+    suitable node determines its price.
 
     Args:
         nodes: All nodes of the cluster.
 
     Raises:
-        Invalid: No node will do.
+        Invalid: No node is suitable, or no suitable node has a known price.
     """
     there = list(nodes)
-    # Unsuitable nodes count too: without a binding, Ray could place a trial on one of their spot machines.
+    # Labels of unsuitable nodes count too: without a label requirement, Ray could place a trial on a spot machine among them.
     bound = any(labels.MARKET in node.labels for node in there)
     offered = [
         (node, _offer(node, price, source, wanted, _binding(node) if bound else ()))
@@ -77,12 +78,12 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
 def priced_nodes(
     settings: Settings, nodes: Iterable[Node], wanted: Resources
 ) -> list[tuple[Node, Price, str]]:
-    """Return the suitable nodes with their prices and the sources of those.
+    """Return the suitable nodes, each with its price and the source of the price.
 
     Nodes whose price is not known are left out.
 
     Raises:
-        Invalid: There is no such node.
+        Invalid: No node is suitable, or no suitable node has a known price.
     """
     check_size(settings, wanted)
     found, unknown = [], []
@@ -99,7 +100,7 @@ def priced_nodes(
 
 
 def check_size(settings: Settings, wanted: Resources) -> None:
-    """Raise Invalid if the trial wants more GPUs than a machine of the named instance type has."""
+    """Raise Invalid if a trial needs more GPUs than a machine of the named instance type has."""
     kind = wanted.instance_type
     listings = [] if kind is None else catalogue(settings).find(instance_type=kind)
     if listings and wanted.gpus > listings[0].accelerators:
@@ -120,7 +121,7 @@ def _micro_usd(offer: Offer, wanted: Resources) -> int:
 def _binding(node: Node) -> tuple[tuple[str, str], ...]:
     """Return the labels by which Ray tells this node from those of other markets and instance types.
 
-    The price is not among them, because a machine that replaces this one may have another price.
+    The price label is not among them, because a machine that replaces this one may have another price.
     """
     market = labels.MARKETS["spot"] if node.market == "spot" else f"!{labels.MARKETS['spot']}"
     kind = labels.first(node.labels, labels.INSTANCE_TYPE)

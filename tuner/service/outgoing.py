@@ -18,7 +18,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], list[str]]
 TIMEOUT_S = 10.0
 MEND = "TUNER_WEBHOOK_HOSTS with its name, or TUNER_WEBHOOK_PRIVATE=allow,"
-# These addresses look globally routed, but are services of a cloud for its machines: Azure's wire server and Oracle's metadata.
+# These addresses look public, but are services of a cloud for its own machines: Azure's wire server and Oracle's metadata.
 METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192")))
 UNICAST = ipaddress.ip_network("2000::/3")  # all globally routed IPv6 addresses
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -68,7 +68,11 @@ def may_be_private(settings: Settings, url: str) -> bool:
 
 
 def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
-    """Return the fault of a URL that can be found without using the network, or None."""
+    """Return what is wrong with a webhook's URL as far as can be found without the network, or None.
+
+    Args:
+        private: Whether private addresses and URLs without TLS are allowed.
+    """
     try:
         parts = urlsplit(url)
         address = ipaddress.ip_address(parts.hostname or "")
@@ -86,10 +90,9 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
 def send(
     url: str, body: bytes, headers: dict[str, str], *, private: bool, resolve: Resolve | None = None
 ) -> Outcome:
-    """Send one POST, without redirects and proxies.
+    """Send one POST without following redirects or using proxies. Errors are returned in the outcome and never raised.
 
-    The name is resolved only once, so that the request goes to the very address that was checked. Errors are in the
-    outcome, not raised.
+    The name is resolved only once, so that the request goes to the same address that was checked.
     """
     try:
         parts = urlsplit(url)
@@ -119,9 +122,9 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a name. Raise OSError if it has none or they are not known in time.
+    """Return the addresses of a host name. Raise OSError if it has none, or if the resolver does not answer in time.
 
-    The system's resolver has no time limit, so it runs in a thread that is abandoned when the time is over.
+    The system's resolver has no time limit. It therefore runs in a thread that is abandoned when the time is over.
     """
     answer: list[list[str] | OSError] = []
 

@@ -1,4 +1,4 @@
-"""Packages with trainables that users upload. They are stored by their digest and used by the jobs that name them."""
+"""Store, list and check packages: archives with trainables that users upload. A job names the package that it uses."""
 
 import difflib
 import hashlib
@@ -21,7 +21,7 @@ from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow
 
 MIB = 1 << 20
-UNPACKED = 10  # limit of the unpacked size, as a multiple of the packed one
+UNPACKED = 10  # limit of the unpacked size, as a multiple of the packed size
 OFF = "packages are off here: the operator switches them on by TUNER_PACKAGES=on, and restarts the service"
 SHOWN = 20
 
@@ -39,7 +39,7 @@ def most_bytes(settings: Settings) -> int:
 def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bool]:
     """Store a package. Return it and whether it is new.
 
-    Known bytes are written to the storage again, in case they were lost or changed there.
+    A package that is already known is written to the storage again, in case it was lost or changed there.
 
     Raises:
         Conflict: Packages are switched off.
@@ -108,7 +108,10 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def same(service: Service, one: JobSpec, other: JobSpec) -> bool:
-    """Return whether both jobs use modules of the workers' machines, or versions of one package, which have the same name."""
+    """Return whether the code of two jobs has the same origin, so that their measurements can be compared.
+
+    This is so if neither job names a package, or if their packages have the same name and thus are versions of one.
+    """
     if one.package == other.package or one.package is None or other.package is None:
         return one.package == other.package
     rows = [_find(service, name) for name in (one.package, other.package)]
@@ -129,7 +132,7 @@ def _find(service: Service, name: str) -> PackageRow | None:
 
 @contextmanager
 def _unpacked(service: Service, name: str) -> Iterator[Path]:
-    """Fetch and unpack a package, yield its folder, and release the folder at the end.
+    """Fetch and unpack a package, and yield its folder. The folder may be removed when the block ends.
 
     Raises:
         BadFile: The package is missing from the storage, was changed there, or is not allowed.

@@ -14,7 +14,7 @@ from tuner.store.access import UserRow as UserRow
 
 
 def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow]:
-    """Return a page of projects: all of them for the operator, otherwise only the user's own."""
+    """Return a page of projects. The operator gets all projects; other users get those that they are members of."""
     with service.database.read() as db:
         if service.actor.is_operator:
             return access.page_of_projects(db, after=after, limit=limit)

@@ -1,4 +1,4 @@
-"""Pilots: small jobs that run once for a trainable's code, search space and resources, and that every later plan uses."""
+"""Pilots: small jobs that measure step times for plans. One pilot serves all plans with the same code, space and resources."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,8 +16,8 @@ from tuner.store import jobs
 from tuner.store.jobs import JobRow
 
 AT = "/planning/pilot"
-LOOKED_AT = 20  # newest pilots that are looked at
-UNKNOWN_CODE = "unknown"  # code that is not in a plain file; a pilot of it is never reused
+LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
+UNKNOWN_CODE = "unknown"  # for code that is not in a plain file, whose changes cannot be noticed: its pilots are never reused
 
 
 def start(
@@ -28,9 +28,9 @@ def start(
     body: Mapping[str, Any],
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
-    """Start the pilot of a job. Return it and whether it is new.
+    """Start the pilot of a job. Return the pilot and whether it is new.
 
-    A pilot that is under way or has reports is not run again.
+    If the job already has a pilot that is under way or has reports, return that one.
 
     Raises:
         Invalid: The job or the pilot's limits are wrong.

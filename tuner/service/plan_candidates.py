@@ -1,6 +1,6 @@
-"""The machines that a planned job could run on.
+"""Find the machines that a planned job could run on.
 
-They are taken from the cluster, from the description in the request, or from the price catalogue.
+The machines are taken from the cluster, from the description in the request, or from the price catalogue.
 """
 
 import difflib
@@ -23,14 +23,14 @@ from tuner.service.node_prices import priced_kind
 from tuner.service.submit import admit
 from tuner.service.wiring import Service
 
-FROM_CATALOGUE = 6  # most instance types taken from the catalogue
+FROM_CATALOGUE = 6  # most instance types that are taken from the catalogue
 
 
 @dataclass(frozen=True)
 class Described:
     """A machine that the request describes.
 
-    None means that the catalogue is asked, which must then know the instance type.
+    Fields that are None are filled in from the catalogue. A machine without any price must be in the catalogue.
     """
 
     instance_type: str
@@ -40,7 +40,7 @@ class Described:
     gpus: float | None = None
     memory_gib: float | None = None
     gpu_memory_gib: float | None = None
-    speed: float | None = None  #: Relative to the machine of the measured step times.
+    speed: float | None = None  #: Speed relative to the machine on which the step times were measured.
     step_ns: int | None = None  #: Time of one step of the mean configuration on this machine.
     market: Market | None = None
     cloud: str | None = None
@@ -49,16 +49,16 @@ class Described:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a machine must have in addition to the trial's resources. None means no requirement."""
+    """Requirements on a machine in addition to the trial's resources. None means no requirement."""
 
     memory_gib: float | None = None
     gpu_memory_gib: float | None = None  #: Per GPU.
-    step_ns: int | None = None  #: Longest time that one step may take.
+    step_ns: int | None = None  #: Longest allowed time of one step.
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A filter on the machines of the catalogue. None matches any."""
+    """A filter on the machines of the catalogue. A field that is None matches any value."""
 
     cloud: str | None = None
     region: str | None = None
@@ -84,11 +84,12 @@ class Machines:
 def candidates_of(
     service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
 ) -> tuple[Candidate, ...]:
-    """Return the machines to plan for, at least one. If the request names no machines, the result is the cluster's
-    machine.
+    """Return the machines to plan for, at least one.
+
+    If the request names no machines, they are taken from the cluster.
 
     Raises:
-        Invalid: A machine or place is not known; the nearest known ones are named.
+        Invalid: A machine, cloud or region is not known; the error names the most similar known ones.
     """
     if not machines.any:
         return _of_cluster(service, spec, evidence, machines)
@@ -119,7 +120,7 @@ def _of_cluster(
 
 
 def _listed(service: Service, offer: Offer, market: ListedMarket) -> Offer | None:
-    """Return the offer for the same machine on another market, or None if its price there is not known."""
+    """Return an offer for the same machine on another market, or None if its price on that market is not known."""
     found = priced_kind(service.settings, offer, market)
     if found.price is None:
         return None
@@ -185,10 +186,10 @@ def _too_slow(evidence: Evidence, speed: float | None, needs: Needs) -> str | No
 
 
 def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed, needs: Needs) -> list[Described]:
-    """Return the cheapest machines of the catalogue that such a trial fits on, the cheapest first.
+    """Return the instance types of the catalogue on which a trial of the job costs least, the cheapest first.
 
     Raises:
-        Invalid: The catalogue does not know a word of the filter, or no machine fits.
+        Invalid: The catalogue does not know a value of the filter, or no machine that matches is large enough and has a price.
     """
     words = {name: word for name, word in asdict(listed).items() if word is not None}
     told = {name: shelf.unknown(name, word) for name, word in words.items()}
@@ -224,7 +225,7 @@ def _fits(row: Listing, wanted: Resources, needs: Needs) -> bool:
 def _completed(shelf: Catalogue, one: Described, number: int) -> Described:
     """Return the machine with its unset fields filled in from the catalogue.
 
-    A machine with a price need not be in the catalogue.
+    A machine with a price in the request need not be in the catalogue.
 
     Raises:
         Invalid: The machine is not in the catalogue and has no price.
@@ -252,7 +253,7 @@ def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
 
 
 def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
-    """Return a fault that names the first word of this machine that the catalogue does not know."""
+    """Return a fault that names the first field of this machine whose value the catalogue does not know."""
     for name in ("instance_type", "cloud", "region"):
         word = getattr(one, name)
         detail = None if word is None else shelf.unknown(name, word)
@@ -265,7 +266,8 @@ def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
 def _speed(shelf: Catalogue, one: Described, evidence: Evidence, speeds: Mapping[str, float]) -> float | None:
     """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
 
-    A given step time or speed comes first. Otherwise the data sheets of the accelerators are compared.
+    A step time or speed from the request has precedence. Otherwise the data sheets of the accelerators are compared. If
+    the evidence names no machine and the request no speeds, all machines are assumed to be equally fast.
     """
     if one.step_ns is not None:
         return evidence.step_ns / one.step_ns
@@ -308,10 +310,10 @@ def _accelerator(shelf: Catalogue, instance_type: str) -> str | None:
 
 
 def that_would_do(service: Service, spec: JobSpec, machines: Machines) -> list[str]:
-    """Return up to three instance types of the catalogue that such a trial fits on.
+    """Return up to three other instance types of the catalogue that are large enough for a trial of the job.
 
-    Types with an accelerator of the named machines come first, then types of the same clouds, each in the order of
-    price.
+    Types with the same accelerator as a machine in the request come first, then types of the same clouds, each group
+    cheapest first.
     """
     shelf, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
     listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"
@@ -324,7 +326,7 @@ def that_would_do(service: Service, spec: JobSpec, machines: Machines) -> list[s
 
 
 def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Fault]:
-    """Return a fault for each speed of a machine that is not a candidate, which is probably a typing error."""
+    """Return a fault for each speed whose machine is not among `known`, because the name is probably misspelled."""
     return [
         Fault(f"/planning/speeds/{name}", f"is none of the machines; {_nearest(name, known)}")
         for name in speeds

@@ -1,6 +1,7 @@
-"""Evidence of how long a new job takes, from earlier jobs.
+"""Collect evidence of how long a new job takes, from earlier jobs.
 
-It consists of the step times and curves of their trials, and of the time spent around the steps.
+The evidence consists of the step times and curves of their trials, and of the time spent on setup, checkpoints and
+restores.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,9 +22,9 @@ from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
 from tuner.store.seen import Paced
 
-LOOKED_AT = 20  # newest jobs of the trainable that are looked at
-USED = 5  # jobs among them that are used
-SETUPS_MIN = 3  # setups on new workers that admission needs before it relies on them
+LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
+USED = 5  # most jobs among them that are used
+SETUPS_MIN = 3  # least number of setups on new workers before admission relies on them
 COARSE = (
     10  # micro-dollars that the first steps must have cost; with less, rounding would distort the step time
 )
@@ -35,7 +36,7 @@ def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> 
     """Return the evidence on how long a job takes.
 
     It is taken from the named jobs if there are any, otherwise from the job's pilot and the newest comparable jobs.
-    If there are none either, default assumptions are returned.
+    If there is no such job, default assumptions are returned.
 
     Raises:
         Invalid: A named job does not exist, is of another trainable, or no trial of the named jobs has reported.
@@ -45,9 +46,9 @@ def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> 
 
 
 def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence | None:
-    """Return the evidence from all of these jobs, or None if none of their trials has reported.
+    """Return the evidence from all of these jobs, or None if no trial has a known step time.
 
-    The first job determines the machine.
+    The machine of the evidence is the instance type of the first job.
     """
     trials: list[SeenTrial] = []
     attempts: list[AttemptRow] = []
@@ -84,7 +85,7 @@ class FirstStep:
 
     setup_ns: int
     step_ns: int
-    source: str  #: What the times were taken from, in words.
+    source: str  #: Where the times come from, as a phrase for users.
 
     @property
     def total_ns(self) -> int:
@@ -92,9 +93,10 @@ class FirstStep:
 
 
 def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
-    """Return what a first step takes at least: from earlier jobs of the trainable, otherwise from importing it.
+    """Return the least time that a first step takes.
 
-    Setups are measured by the clock, so those on a busy machine are too long. Only the least of several counts.
+    It is taken from earlier jobs of the trainable, otherwise from importing the trainable. Setups are measured by the
+    clock, so those on a busy machine are too long. Therefore the shortest of several setups is used.
     """
     setups, steps = list[int](), list[int]()
     for row in _alike(service, spec):
@@ -114,15 +116,15 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
 
 
 def _import_ns(service: Service, spec: JobSpec) -> int:
-    """Return how long the import of the trainable took, or 0 if it was not measured here, as of a package."""
+    """Return the CPU time of importing the trainable, or 0 if it is not known. It is never known for a trainable in a package."""
     return service.prober.describe(spec.trainable).import_ns if spec.package is None else 0
 
 
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
-    The pilot of exactly this code and search space comes first. Others follow, newest first; if any of them had the
-    same constants as this job, only those.
+    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. If any of them had
+    the same constants as this job, only jobs with the same constants are returned.
     """
     with service.database.read() as db:
         found = seen.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
@@ -158,8 +160,10 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
 def _seen(
     found: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
 ) -> list[SeenTrial]:
-    """Return the trials whose step time is known. Their curves are empty if the earlier job had another metric or mode
-    than `like`."""
+    """Return the trials whose step time is known.
+
+    Their curves are empty if the earlier job's objective had another metric or mode than `like`.
+    """
     first = {row.trial: row for row in attempts if row.attempt == 1}
     told = (objective.metric, objective.mode) == (like.metric, like.mode)
     trials = []
@@ -177,7 +181,7 @@ def _seen(
 
 
 def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
-    """Return the mean time of a step without the first setup, or None if the two cannot be told apart."""
+    """Return the mean time of a step without the trial's first setup, or None if it cannot be separated from the setup."""
     first, last = one.points[0], one.points[-1]
     if setup_ns is not None:
         return max(1, (last[2] - setup_ns) // last[0])
@@ -207,8 +211,8 @@ def _between(a: Point, b: Point) -> int | None:
 def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
     """Return how long the trial's first setup took, or None if that is not known exactly enough.
 
-    The time is derived from its cost, which is kept in whole micro-dollars. That is too coarse if the first steps
-    cost only a few.
+    The time is derived from its cost, which is kept in whole micro-dollars. Rounding makes it too inexact if the
+    first steps cost only a few micro-dollars.
     """
     if row is None or not row.price.micro_usd_per_hour:
         return None
@@ -218,7 +222,7 @@ def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
 
 
 def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
-    """Return the mean delays of these attempts.
+    """Return the mean delays of these attempts around their steps, such as setup and restore.
 
     The additional setup time of an attempt on a new worker counts as warming.
     """
@@ -245,8 +249,8 @@ def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
 def _on_new_workers(attempts: Sequence[AttemptRow]) -> set[tuple[str, int]]:
     """Return (trial, attempt) of the attempts whose worker was certainly new.
 
-    These are the attempts that got a machine before any other attempt of the job had ended there, so that no worker
-    could be reused.
+    These are the attempts that got their machine before any attempt of the job had ended on it, so that there was no
+    worker to reuse.
     """
     first_end: dict[str, int] = {}
     for row in attempts:
@@ -264,7 +268,7 @@ def _mean(values: Sequence[int], usual: int) -> int:
 
 
 def ns_of(row: AttemptRow, *kinds: CostKind) -> int | None:
-    """Return the time that the attempt paid for under these kinds, or None if its machine was free."""
+    """Return the time that the attempt paid for under these cost kinds, or None if its machine cost nothing."""
     if not row.price.micro_usd_per_hour:
         return None
     return sum(row.price.affords_ns(cost.usd) for kind, cost in row.costs.items() if kind in kinds)

@@ -1,4 +1,4 @@
-"""Simulate a scenario of a plan with the code of a real job."""
+"""Simulate a scenario of a plan with the code that runs a real job."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 TURNS_MAX = 2_000_000
 SLICE_STEPS = 8
 LEARNING = ("auto", "tpe", "gp", "cmaes")
-GRID_LISTED = 2000  # points; listing a larger grid takes longer than drawing from it
+GRID_LISTED = 2000  # most points of a grid that are listed; listing a larger grid takes longer than drawing random points
 HEARTBEAT_STEPS = 4
 SPOT_HEARTBEAT_NS = 60 * NS
-# Times that a trial waiting for a spot machine checks the other market before its patience ends. With a check every second,
+# How often a trial that waits for a spot machine checks the other market before its patience ends. With a check every second,
 # planning a job of a million steps took 36 s instead of 6 s.
 LOOKS = 6
 
@@ -142,9 +142,10 @@ def _outcome(run: SimulatedRun, scenario: Scenario) -> Outcome:
 
 
 def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
-    """Return what each rung took.
+    """Return the trials, steps, time and cost of each rung.
 
-    A step belongs to the rung that it leads to; the overhead of an attempt belongs to the rung of its first step.
+    A step belongs to the rung that it leads to. The overhead of an attempt, such as setup, belongs to the rung of the
+    attempt's first step.
     """
     steps_of = stops(scenario.spec)
     tables, uses = run.journal.tables, [_Use() for _ in steps_of]

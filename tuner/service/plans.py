@@ -1,6 +1,6 @@
 """Plan a job.
 
-The evidence on its trainable, the machines it could run on and the simulator are passed to the planner.
+The planner receives the evidence on the job's trainable, the machines that it could run on, and the simulator.
 """
 
 from collections.abc import Sequence
@@ -34,17 +34,21 @@ from tuner.tuning.checkpointing import Hazard
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
-MAX_PARTS = 2000  # parts that one training is simulated in; ten simulations of so many take a few seconds
+MAX_PARTS = (
+    2000  # most parts in which one training is simulated; ten simulations with this many take a few seconds
+)
 MAX_NS = 366 * 86400 * NS
 NO_PILOT = (
     "no pilot has told anything of this job yet: run one by POST /v1/pilots or tuner pilot, and plan again"
 )
-SPOT_WAIT_NS = 120 * NS  # from a preemption until another spot machine is available: a guess
+SPOT_WAIT_NS = (
+    120 * NS
+)  # assumed time from a preemption until another spot machine is available; not measured
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the request says about planning, in addition to the job."""
+    """The `planning` section of a request."""
 
     step_ns: int | None = None  #: Time of one step of the mean configuration.
     spread: float | None = None  #: Standard deviation of the logarithm of the step time over configurations.
@@ -54,7 +58,7 @@ class Given:
     steps: int | None = None
     #: Jobs to take the step times from; empty for the newest of the trainable.
     steps_from: tuple[str, ...] = ()
-    deadline_ns: int | None = None  #: From now. `deadline_at` has precedence.
+    deadline_ns: int | None = None  #: Time from now. `deadline_at` has precedence.
     deadline_at: Instant | None = None
     #: Whether the plan should be based on a pilot; without one, the plan says so in a note.
     pilot: bool = False
@@ -109,7 +113,7 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
     """Plan a job. Only simulations are run.
 
     Raises:
-        Invalid: The job could not be submitted, what was said about planning is wrong, or no machine will do.
+        Invalid: The job could not be submitted, a value about planning is wrong, or no machine is suitable.
     """
     check(service, spec)
     if faults := given.faults():

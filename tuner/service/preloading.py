@@ -1,8 +1,8 @@
-"""Import modules in advance that a starting service does not need, so that the first request that needs them does not wait."""
+"""Import slow modules after the service has started, so that the first request that needs them does not wait."""
 
 from importlib import import_module
 
-LATER = ("scipy.special", "tuner.service.plan_runs")  # forecasts, plans
+LATER = ("scipy.special", "tuner.service.plan_runs")  # for forecasts and for plans
 
 
 def preload() -> None:

@@ -1,7 +1,7 @@
-"""Quotas: what a project may spend and run at once. The operator sets them; all members of the project see them.
+"""Quotas: limits on a project's spend and on what it runs at once. The operator sets them; members of the project see them.
 
-The limit in dollars and GPU-hours is a shared budget over all jobs of the project, so every hold counts against it.
-Jobs beyond the number that may run at once wait in the queue.
+The limit in dollars and GPU-hours is a shared budget over all jobs of the project, so every hold in the ledger counts
+against it. Jobs beyond the number that may run at once wait in the queue.
 """
 
 from dataclasses import dataclass, replace
@@ -18,12 +18,14 @@ from tuner.store.database import Connection
 
 @dataclass(frozen=True)
 class QuotaView:
-    """The quota of a project and what is used of it."""
+    """The quota of a project and the used part of it."""
 
     quota: Quota
     budget: AboveBudget | None  #: None if neither dollars nor GPU-hours are limited.
-    standing: Standing | None  #: The budget's present period.
-    at_work: list[int]  #: For each job at work, the number of trials that it may run at once.
+    standing: Standing | None  #: Spend and holds in the budget's present period.
+    at_work: list[
+        int
+    ]  #: For each job that has a driver or lost it in mid-run, the number of trials that it may run at once.
 
 
 def show(service: Service) -> QuotaView:
@@ -39,7 +41,7 @@ def put(service: Service, quota: Quota, money: AboveBudget | None) -> QuotaView:
 
     Raises:
         Invalid: A value is wrong.
-        Conflict: The project has spent or holds more already.
+        Conflict: A new limit is below what the project has already spent and held.
     """
     faults = [*quota.faults(), *(() if money is None else money.faults())]
     if faults:

@@ -1,4 +1,4 @@
-"""Read Ray's dashboard for users who have a key of the service: only paths that read, and no headers that reveal the user."""
+"""Pass requests on to Ray's dashboard for users with an API key: only paths that read, and no headers that reveal the user."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -86,7 +86,7 @@ async def asked(
             httpx2.AsyncClient(verify=_tls(), timeout=TIMEOUT, trust_env=False) as client,
             client.stream(method, target, headers=sent) as answer,
         ):
-            # The refused token is that of the service. A 401 passed on would make the user's browser ask for a password.
+            # Ray refused the service's own token. If the 401 were passed on, the user's browser would ask for a password.
             if answer.status_code in (401, 403):
                 raise Unavailable("the Ray cluster refuses the service's token")
             if answer.is_redirect:

@@ -1,4 +1,4 @@
-"""Which service leads, and which versions the drivers of running jobs have.
+"""Find which service leads, and which versions the drivers of running jobs have.
 
 Operators check both before an upgrade.
 """
@@ -23,7 +23,7 @@ class Standing:
     """Which service leads, and the drivers that run."""
 
     term: Term | None  #: The newest term; None if no service has led yet.
-    lasts: bool  #: Whether a service leads by that term.
+    lasts: bool  #: Whether that term still lasts, so that a service leads.
     drivers: tuple[Launch, ...]  #: The drivers of running jobs.
 
 
@@ -50,7 +50,7 @@ def said_of_leader(found: Standing) -> str:
 
 
 def said_of_drivers(found: Standing) -> str:
-    """Return a text about the drivers. It names those of another version, whose jobs continue nevertheless."""
+    """Return a text about the running drivers. It names drivers of another version; their jobs continue nevertheless."""
     others = [one for one in found.drivers if not _is_ours(one)]
     total = f"{len(found.drivers)} at work"
     if not others:

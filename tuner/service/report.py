@@ -1,4 +1,4 @@
-"""Report on what a job's money bought: its best result by spend, and what other ways to search would have spent for it."""
+"""Report the best result of a job by amount spent, and estimates of what other search strategies would have spent for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class ReportView:
 
     @property
     def best_spent(self) -> Money | None:
-        """Return what had been spent when the best result was first reported."""
+        """Return the job's spend at the time when its best result was first reported."""
         return self.curve[-1].spent if self.curve else None
 
     def saved(self, estimate: Estimate) -> Money | None:
-        """Return the saving compared with that estimate, or None if either amount is not known.
+        """Return the saving compared with another search strategy's estimate, or None if either amount is not known.
 
-        It is negative if the other way would have been cheaper.
+        The saving is negative if the other strategy would have been cheaper.
         """
         if estimate.usd is None or self.best_spent is None:
             return None

@@ -13,8 +13,8 @@ from tuner.store import jobs, paces
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 
-JOBS = 3  # newest jobs per instance type from which speeds are measured
-SPOT_JOBS = 20  # newest jobs from which the cost of interruptions is measured
+JOBS = 3  # number of newest jobs per instance type from which speeds are measured
+SPOT_JOBS = 20  # number of newest jobs from which the cost of interruptions is measured
 PARTS = 1_000_000
 
 
@@ -24,7 +24,7 @@ class Pricing:
 
     machine: Machine
     repricing: Repricing
-    notes: tuple[str, ...]  #: The assumptions that were made.
+    notes: tuple[str, ...]  #: The assumptions that were made, as texts for users.
 
 
 def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pricing | None:
@@ -68,8 +68,8 @@ def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine
 def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machine) -> RelativeTime:
     """Return the time of a step on the new machine relative to this instance type.
 
-    It is measured if comparable jobs ran on both, otherwise taken from the data sheets of the accelerators, otherwise
-    assumed to be the same.
+    It is measured if comparable jobs ran on both. Otherwise it is taken from the data sheets of the accelerators. If
+    those are not known, the time is assumed to be the same.
     """
     if kind.casefold() == there.instance_type.casefold():
         return SAME
@@ -86,7 +86,7 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machi
 
 
 def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
-    """Return the jobs whose steps can be compared: of the same trainable, constants, step unit and share of a machine."""
+    """Return the jobs whose step times can be compared: same trainable, package, constants, step unit, CPUs and GPUs."""
     wanted = _alike_in(row.spec)
     others = jobs.of_trainable(db, service.project, row.spec.trainable)
     return [other for other in others if _alike_in(other.spec) == wanted]
@@ -98,7 +98,7 @@ def _alike_in(spec: JobSpec) -> tuple[object, ...]:
 
 
 def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
-    """Return the step times of the newest jobs that had only this instance type."""
+    """Return the step times, in seconds, of the newest jobs that were offered only this instance type."""
     on_it = [row.id for row in alike if {o.instance_type.casefold() for o in row.offers} == {kind.casefold()}]
     return [seconds for job in on_it[:JOBS] for seconds in paces.step_seconds(db, job)]
 
@@ -108,8 +108,8 @@ def _interruptions(
 ) -> tuple[Fraction | None, tuple[str, ...]]:
     """Return the cost of interruptions on spot as a fraction of setup and training, with a note on its source.
 
-    It is measured in this job, otherwise in others of the trainable. It is None if the requested machine is not on
-    spot or nothing was measured.
+    It is measured in this job, otherwise in other jobs with the same trainable and package. It is None if the requested
+    machine is not on spot, or if no trial of these jobs ran on spot.
     """
     if there.market != "spot":
         return None, ()

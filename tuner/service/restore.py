@@ -1,4 +1,4 @@
-"""`tuner restore`: replace the database with a backup, and correct its money for what happened after the backup."""
+"""`tuner restore`: replace the database with a backup, and correct the ledger for money spent after the backup."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +19,19 @@ from tuner.store.backup_file import About, unpack
 from tuner.store.database import Database, knows_revision, newest_revision
 from tuner.store.restored import Books, Checkpoint, Paused
 
-AT_ONCE = 16  # parallel requests to the storage
-FUTURE_NS = 5 * 60 * NS  # tolerance for the clock of the machine that made the backup
+AT_ONCE = 16  # number of parallel requests to the storage
+FUTURE_NS = 5 * 60 * NS  # tolerance for a wrong clock of the machine that made the backup
 
 
 @dataclass(frozen=True, slots=True)
 class PausedJob:
-    """A job that was not over when the backup was made, and is now paused."""
+    """A job that had not ended when the backup was made. The restore pauses it."""
 
     id: str
     name: str
     state_before: str
-    settled_usd: float  #: Held when the backup was made, and posted as spent.
-    #: Spent after the backup. Posted as lost if `exact`, otherwise an upper bound that was taken off its budget.
+    settled_usd: float  #: Held in the ledger when the backup was made. The restore posts it as spent.
+    #: Spent after the backup. If `exact`, it is posted as lost. Otherwise it is an upper bound, by which the budget is reduced.
     since_usd: float
     exact: bool  #: Whether `since_usd` was read from the replaced database.
 
@@ -47,23 +47,23 @@ class Restored:
     jobs: int
     paused: tuple[PausedJob, ...]
     gone: tuple[str, ...]  #: Jobs of the replaced database that the backup does not have.
-    missing: tuple[str, ...]  #: Checkpoints that the database has and the storage does not.
+    missing: tuple[str, ...]  #: Checkpoints that the backup names and the storage does not have.
     storage_fault: str | None  #: Why the storage could not be searched for checkpoints; None if it was.
-    kept: str | None  #: Where the damaged database was kept; None if there was none.
+    kept: str | None  #: Where the replaced database was moved if it was damaged; otherwise None.
 
 
 def restore(
     settings: Settings, file: Path, *, replace: bool, now: Callable[[], Instant] = system_now
 ) -> Restored:
-    """Replace the database with a backup. BadFile and Conflict are raised before anything has changed.
+    """Replace the database with a backup. If BadFile or Conflict is raised, nothing was changed.
 
     Args:
         replace: Whether a database that has jobs or shared budgets may be replaced.
 
     Raises:
         BadFile: The file is not a complete backup.
-        Conflict: The backup does not fit here, a service works on the database, or it has jobs and `replace` is
-            false.
+        Conflict: The backup does not fit this database, a service uses the database, or the database has jobs or shared
+            budgets and `replace` is false.
         Unavailable: The database does not answer.
     """
     if not settings.database_url_file:
@@ -131,7 +131,8 @@ def _refuse_future(about: About, now: Instant) -> None:
 def _refuse_altered(copy: Path) -> None:
     """Raise BadFile if a SQLite copy has code or balances that tuner cannot have written.
 
-    The seal does not show this: anybody who alters a backup can compute a new one.
+    The backup's seal (a digest) does not prove this, because anybody who alters a backup can compute a new
+    seal.
     """
     with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
         fresh = Path(name) / "fresh"
@@ -152,10 +153,10 @@ def _put(
     now: Instant,
     failpoint: str,
 ) -> tuple[Books, Path | None]:
-    """Put the backup in place of the database, and return its corrected content and where a damaged database was kept.
+    """Replace the database by the backup. Return its corrected content, and where a damaged database was moved.
 
-    With SQLite the money is corrected before anybody can see the backup. With PostgreSQL drivers are fenced as the
-    backup is loaded, and the money is corrected right after that.
+    With SQLite the money is corrected before the backup becomes the database. With PostgreSQL old drivers are fenced
+    when the backup is loaded, and the money is corrected right after that.
     """
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
@@ -176,7 +177,7 @@ def _made_right(database: Database, about: About, known: Mapping[str, Account] |
 
 
 def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[list[Checkpoint], str | None]:
-    """Return the checkpoints that the storage does not have, and the reason if that could not be determined."""
+    """Return the checkpoints that the storage does not have. If that cannot be determined, return none and the reason."""
     stores = {one.job: CheckpointStore(settings.storage, one.project, one.job) for one in named}
 
     def is_there(one: Checkpoint) -> bool:
@@ -191,14 +192,16 @@ def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[list[Chec
 
 
 def _went_on(settings: Settings, missing: Checkpoint) -> bool:
-    """Return whether the storage has a later checkpoint of the same trial, so that this one was removed by retention.
+    """Return whether the storage has a later checkpoint of the same trial.
 
-    Without a later one, this may be the wrong storage. The checkpoint then stays known, and a trial that resumes from
-    it reports the fault.
+    If it has, retention removed the missing one. If not, this may be the wrong storage. The missing checkpoint then
+    stays in the database, and a trial that resumes from it reports the fault.
     """
     try:
         found = CheckpointStore(settings.storage, missing.project, missing.job).found(missing.trial)
-    except Exception:  # every storage backend raises its own error types; in doubt the checkpoint stays known
+    except (
+        Exception
+    ):  # every storage backend raises its own error types; in doubt the checkpoint stays recorded
         return False
     return any(one.step > missing.step for one in found)
 

@@ -1,4 +1,4 @@
-"""How spot machines affected a simulated job: its figures, and the same job under other conditions for comparison."""
+"""Show how spot machines affected a simulated job: its figures, and the same job simulated under other conditions."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -34,19 +34,19 @@ class SpotFigures:
 
     trace: str
     start_s: float
-    notice_s: float  #: 0 if there is no notice.
+    notice_s: float  #: Time from the preemption notice to the preemption; 0 if there is no notice.
     market: str
-    markets: dict[str, Use]  #: What was used of each market.
-    kept_trainings: float  #: Training that need not be repeated, in mean trainings.
-    #: Cost on spot of that training and one start of each trial, without interruptions.
+    markets: dict[str, Use]  #: Machine time used on each market.
+    kept_trainings: float  #: Training that was not lost, in mean trainings.
+    #: Cost of the kept training and one start of each trial on spot without interruptions.
     uninterrupted_usd: float
-    on_demand_usd: float  #: The same on demand.
+    on_demand_usd: float  #: The same cost on demand.
     times_uninterrupted: float | None  #: Spend relative to `uninterrupted_usd`; None if nothing was kept.
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The same job under one set of conditions."""
+    """Figures of the same job simulated under one set of conditions."""
 
     name: Name
     spent_usd: float
@@ -89,9 +89,10 @@ def _or(given: T | None, usual: T) -> T:
 
 
 def conditions(spot: Spot) -> dict[Name, Spot]:
-    """Return the conditions that a job is compared under.
+    """Return the conditions under which a job is simulated for comparison.
 
-    The last three imitate programs that ignore preemption notices: what they did not save in the background is lost.
+    The last three imitate programs that ignore preemption notices and save only at intervals, or never. They lose the
+    training since the last checkpoint.
     """
     deaf = replace(spot, notice_ns=None)
     return {
@@ -106,7 +107,7 @@ def conditions(spot: Spot) -> dict[Name, Spot]:
 def beside(
     run: SimulatedRun, spot: Spot, table: RecordedTable, simulated: Callable[[Spot], SimulatedRun]
 ) -> list[Beside]:
-    """Return figures of `run`, and of the same job under other conditions."""
+    """Return the figures of `run`, and those of the same job simulated under other conditions."""
     others = {name: simulated(other) for name, other in conditions(spot).items()}
     ideal = _price(others["uninterrupted"], table)
     runs: dict[Name, SimulatedRun] = {"this_job": run, **others}
@@ -157,9 +158,9 @@ def kept_trainings(run: SimulatedRun, table: RecordedTable) -> float:
 
 
 def kept_ns(run: SimulatedRun) -> int:
-    """Return the training time that need not be repeated.
+    """Return the training time that was not lost.
 
-    It is derived from the bill, where repeated training counts as lost.
+    It is derived from the bill. Training that had to be repeated is billed as lost, not as training.
     """
     return sum(_ns(row, "train") for row in _rows(run))
 

@@ -28,12 +28,12 @@ class Result:
     """The result of a simulation. Money is counted in mean trainings unless the name says `usd`."""
 
     table: str
-    best: float | None  #: None if nothing was reported, as are `best_config` and `best_step`.
+    best: float | None  #: None if nothing was reported; then `best_config` and `best_step` are None, too.
     best_config: Config | None
     best_step: int | None
     finished: bool
     normalised_regret: float | None
-    best_curve: list[tuple[float, float]]  #: (spent without idle time, best value so far).
+    best_curve: list[tuple[float, float]]  #: Pairs of (spend without idle time, best value so far).
     spent: float
     budget: float
     spent_usd: float
@@ -52,7 +52,7 @@ class Result:
     seed: int
     deadline_met: bool | None = None  #: None if no wall clock was set.
     spot: SpotFigures | None = None  #: None if no spot machines were simulated.
-    beside: list[Beside] = field(default_factory=list)  #: The same job under other conditions.
+    beside: list[Beside] = field(default_factory=list)  #: The same job simulated under other conditions.
 
 
 def simulate(request: Request) -> Result:
@@ -87,7 +87,7 @@ def _simulated(
     curve: BestCurve | None = None,
     writer: TraceWriter | None = None,
 ) -> tuple[SimulatedRun, int]:
-    """Run the job to its end. Return the run and how many transactions were checked."""
+    """Run the job to its end. Return the run, and the number of transactions whose invariants were checked."""
     invariants = Invariants()
     watchers = [invariants.recorded]
     watchers += [one.recorded for one in (curve, writer) if one is not None]
@@ -189,5 +189,5 @@ def _result(
 
 
 def _trainings(table: RecordedTable, spent: Money) -> float:
-    """Return the money in mean trainings, rounded to hide that budgets are cut to whole micro-dollars."""
+    """Convert money to mean trainings. The result is rounded, to hide that budgets are cut to whole micro-dollars."""
     return round(trainings_of(table, spent), 5)

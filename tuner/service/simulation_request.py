@@ -36,7 +36,7 @@ class Request:
     """
 
     table: Path
-    budget_trainings: float  #: In mean trainings.
+    budget_trainings: float  #: The budget in mean trainings.
     workers: int = 4
     seed: int = 0
     scheduler: str = "auto"
@@ -51,19 +51,19 @@ class Request:
     restart_rate: float = 0
     clock_jump_rate: float = 0
     trace: Path | None = None  #: File to which every event and ledger entry is written.
-    trials: int | None = None  #: Limits the job as in its budget.
-    wall_clock_ns: int | None = None  #: Limits the job as in its budget.
-    training_ns: int | None = None  #: Time of a mean training; None for that of the table.
+    trials: int | None = None  #: Most trials, as in a job's budget.
+    wall_clock_ns: int | None = None  #: Most wall clock, as in a job's budget.
+    training_ns: int | None = None  #: Time of a mean training; None means the time in the table.
     market: str | None = None
     notice_ns: int | None = None  #: Time from the notice to the preemption.
-    spot_saving: float | None = None  #: Fraction of the on-demand price that spot saves.
+    spot_saving: float | None = None  #: Fraction of the on-demand price by which spot is cheaper.
     spot_wait_ns: int | None = None
     save_ns: int | None = None
     every_ns: int | Literal["auto"] | None = None
     beside: bool = False  #: Whether the same job is also simulated under other conditions.
 
     def faults(self) -> list[Fault]:
-        """Return everything that is wrong with the request itself."""
+        """Return what is wrong with the values of the request, without reading its table or trace."""
         bounds = {**self._bounds(), **self._spot_bounds()}
         for name in RATES:
             bounds[f"/{name}"] = (0 <= getattr(self, name) <= 0.5, "must be between 0 and 0.5")

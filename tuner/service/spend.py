@@ -23,13 +23,13 @@ class SpendView:
     """The spend of a project, in groups."""
 
     group_by: tuple[str, ...]
-    since: Instant | None  #: As requested; None from the beginning.
-    until: Instant | None  #: As requested; None until now.
+    since: Instant | None  #: Beginning of the period as requested; None means that of the project.
+    until: Instant | None  #: End of the period as requested; None means now.
     timezone: str
     rows: list[SpendRow]
     total: SpendRow
-    #: Cost of the cluster's machines in that time, for all users. None if it was never measured or the user may
-    #: not see it.
+    #: Cost of the cluster's machines in the period, for all users. None if it was never measured or the user may not
+    #: see it.
     cluster: ClusterCost | None = None
 
 
@@ -41,12 +41,12 @@ def spend_of(
     until: str | None = None,
     timezone: str = "UTC",
 ) -> SpendView:
-    """Return the spend by group: days in order, otherwise the most expensive group first.
+    """Return the spend by group. Days are in order of time, other groups start with the most expensive.
 
     Args:
         group_by: Names from `GROUPS`, or `tag:KEY`.
-        since: Date in the time zone, or a time; None from the beginning.
-        until: Likewise, exclusive; None until now.
+        since: Beginning of the period: a date in the time zone, or a time. None means no limit.
+        until: End of the period, exclusive, in the same form. None means now.
 
     Raises:
         Invalid: A value is wrong; the possible groups are named.
@@ -68,7 +68,7 @@ def spend_of(
 def _sees_cluster(actor: Actor) -> bool:
     """Return whether the actor may see the cluster's cost.
 
-    It is the cost for all projects, so only the operator may.
+    The cost is that of all projects, so only the operator may see it.
     """
     return actor.is_operator and actor.project == DEFAULT_PROJECT
 

@@ -11,7 +11,7 @@ from tuner.service.wiring import Service
 
 log = logging.getLogger("tuner.storage")
 
-EVERY_S = 120.0  # costs a few cents a month in object storage
+EVERY_S = 120.0  # seconds between checks; the requests cost a few cents a month in object storage
 
 
 class StorageWatch(threading.Thread):

@@ -1,4 +1,4 @@
-"""Submit a job: refuse every fault that can be known now, then create the job in one transaction."""
+"""Submit a job: refuse a job with any fault that can be found now, otherwise create it in one transaction."""
 
 import hashlib
 import json
@@ -30,7 +30,9 @@ from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 MAX_CONCURRENCY = 10_000
-AMPLE_NS = 3600 * NS_PER_SECOND  # a budget that buys this much time is not compared with measured step times
+AMPLE_NS = (
+    3600 * NS_PER_SECOND
+)  # a budget that pays for this much time is accepted without a look at measured step times
 MARKETS = {"spot": "spot", "on_demand": "on demand"}
 
 
@@ -47,7 +49,7 @@ def submit(
     Args:
         service: The service, in the project of the request.
         spec: The job.
-        body: The request without its default values. A repeat with the same Idempotency-Key is recognized by it.
+        body: The request without its default values. A repeated request with the same Idempotency-Key must have the same body.
         priority: The job's priority in the queue; higher goes first.
         idempotency_key: The request's key, if it has one.
 
@@ -86,7 +88,7 @@ def submit(
     )
     rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     with service.database.write("job.submit") as db:
-        # First, so that a repeat is answered even if the shared budget is used up by now.
+        # Checked first, so that a repeated request gets its answer even if the shared budget is used up by now.
         job = jobs.made_before(db, new)
         if job is None:
             refuse_without_room(db, service, spec.tags, rate)
@@ -111,10 +113,10 @@ def check(service: Service, spec: JobSpec) -> None:
 
 
 def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
-    """Return the offers that trials may run on, most expensive first, and how many trials run at once.
+    """Return the offers that the job's trials may run on, most expensive first, and how many trials may run at once.
 
     Raises:
-        Invalid: No node has the resources, no price is known, or the budget does not buy a first step.
+        Invalid: No node has the resources, no price is known, or the budget cannot pay for a first step.
         BadFile: The list of node types or the price catalogue cannot be used.
         Unavailable: The cluster does not answer, or has no node.
     """
@@ -139,7 +141,7 @@ def _with_on_demand_price(service: Service, offer: Offer) -> Offer:
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
-    """Return the text that the job shows until it begins, or an empty text if a node of one of its offers is up."""
+    """Return the text about the machine that the job waits for, or an empty text if a node of one of its offers is up."""
     offers = list(offers)
     if any(offer.is_of(node.labels) and node.cpus for node in nodes for offer in offers):
         return ""
@@ -148,7 +150,7 @@ def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
 
 
 def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
-    """Raise Invalid if the budget does not buy the setup and the first step of one trial."""
+    """Raise Invalid if the budget cannot pay for the setup and the first step of one trial."""
     rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
     affords = rate.affords_ns(spec.budget.limit)
     if affords >= AMPLE_NS:
@@ -176,7 +178,7 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
 def _check_restores(service: Service, spec: JobSpec) -> None:
     """Raise Invalid if this code has failed the restore self-test.
 
-    Code that was not tested yet is tested by the job's driver.
+    If the code was not tested yet, the job's driver tests it.
     """
     code = code_of(spec, import_path())
     if code is None:
