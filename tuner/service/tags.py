@@ -1,4 +1,4 @@
-"""Rules for tags of jobs and budgets."""
+"""Check the tags of jobs and of shared budgets."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Sums over records that are only ever added. All are read once, later only the new ones."""
+"""Keep sums over records that are only ever added. The first reading reads all records, later readings only new ones."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,15 @@ from tuner.store.database import Connection
 from tuner.store.totals import Posted
 
 ENTRIES_PAGE = 20_000
-# Number of newest entries that are read again each time. In PostgreSQL an entry may become visible after one with a higher number.
+# Number of newest ledger entries that are read again each time: in PostgreSQL, an entry may become visible after an entry with a
+# higher number.
 UNSETTLED = 5000
-# Tolerance for the clock of another machine that records the end of a job.
+# Tolerance for a wrong clock of another machine that records the end of a job.
 CLOCKS_NS = 600 * NS
 
 
 class Ledger:
-    """Sums of the ledger entries. Those up to `_upto` are kept; later ones are read each time."""
+    """Sums of the ledger entries. The sums of entries up to number `_upto` are kept; later entries are read each time."""
 
     def __init__(self) -> None:
         self._sums: Posted = {}
@@ -29,7 +30,7 @@ class Ledger:
     def read(self, service: Service) -> Posted:
         """Return the sums of all entries.
 
-        They are read in pages, because the first call of a process reads all of them.
+        The entries are read in pages, because the first call in a process reads all of them.
         """
         with service.database.read() as db:
             newest = totals.newest_entry(db)
@@ -46,7 +47,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What never changes about a job: the CPUs of one trial, and its rungs."""
+    """The facts of a job that never change: the CPUs of one trial, and the job's rungs."""
 
     cpus: Fraction
     rungs: tuple[int, ...]
@@ -60,8 +61,8 @@ def shape_of(db: Connection, job: str) -> Shape:
 class Tally:
     """Counts of trials, steps and ended attempts of all jobs, and of promotions since the first reading.
 
-    A job is counted at each reading while it is open, and once more after it has ended. All jobs are counted again if
-    one continues that had ended before the last complete count.
+    A job is counted again at each reading while it is open, and once more after it has ended. All jobs are counted again
+    if a job continues that had ended before the last complete count.
     """
 
     def __init__(self) -> None:

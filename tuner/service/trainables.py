@@ -19,8 +19,8 @@ from tuner.engine.worker.limits import Limits, Question
 from tuner.service.cluster import import_path
 
 PROBE_TIMEOUT_S = 60.0
-CLEARS_S = 20.0  # time that a probe has to end the processes of the trainable
-AT_ONCE = 4  # probes at the same time; each is a process that may import PyTorch
+CLEARS_S = 20.0  # time limit for a probe to end the processes that the trainable started
+AT_ONCE = 4  # most probes at the same time, because each is a process that may import PyTorch
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Described:
 
     trainable: str
     doc: str = ""
-    search_space: Mapping[str, Any] | None = None  #: The author's suggestion.
-    objective: Mapping[str, Any] | None = None  #: The author's suggestion.
+    search_space: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
+    objective: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     error: str | None = None  #: Why it cannot be tuned; None if it can.
-    import_ns: int = 0  #: CPU time that its import took; 0 if that is not known.
+    import_ns: int = 0  #: CPU time of the import; 0 if not known.
 
 
 class Prober(Protocol):
     def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
-        """Describe a trainable. Faults of the trainable are in the answer and never raised.
+        """Describe a trainable. If it cannot be tuned, the returned `error` says why; no exception is raised.
 
         Args:
             entry: `module:attribute`.
-            package: Folder of the package that it comes from.
+            package: Folder of the package that contains the trainable. None means a module of this machine.
             fresh: Import it again if the last import failed. With False, a failure is remembered until a file that
                 may have caused it changes.
         """
@@ -51,8 +51,9 @@ class Prober(Protocol):
 class SubprocessProber:
     """Describe trainables in subprocesses. Thread-safe.
 
-    A description is kept until the module's file changes. Those of packages are kept for good, because a package's
-    folder is named by its digest. A second caller with the same question waits for the answer to the first.
+    The description of a module is kept until its file changes. Descriptions from packages are kept indefinitely, because
+    the name of a package's folder contains its digest. If two callers ask for the same trainable at the same time, it is
+    imported once.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -115,9 +116,9 @@ def _surroundings(entry: str) -> Hashable:
 
 
 def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
-    """Run a probe in a process and a temporary directory of its own.
+    """Run a probe, which imports a trainable, in a process and a temporary directory of its own.
 
-    The probe holds the import to the limits, and ends it.
+    The probe enforces the limits on the import, and ends all processes that it started.
     """
     bounds = (PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
     question = Question(entry, *bounds, package="" if package is None else str(package))
@@ -165,7 +166,7 @@ def is_allowed(entry: str, allowed: Sequence[str]) -> bool:
 
 
 def module_faults(entry: str, allowed: Sequence[str]) -> list[Fault]:
-    """Return what is wrong if a trainable's module is not allowed here."""
+    """Return a fault if the trainable's module is not allowed by `TUNER_ALLOWED_MODULES`."""
     if is_allowed(entry, allowed):
         return []
     detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"
@@ -176,7 +177,7 @@ def described(prober: Prober, entry: str, allowed: Sequence[str]) -> Described:
     """Import a trainable, and describe it.
 
     Raises:
-        Invalid: It is not written as `module:function`, or its module is not allowed here.
+        Invalid: `entry` is not written as `module:function`, or its module is not allowed here.
     """
     if faults := entry_faults(entry) or module_faults(entry, allowed):
         raise Invalid(*faults)

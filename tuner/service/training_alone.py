@@ -34,15 +34,15 @@ class Trained:
 
 
 def prepare(entry: str, recorded: Environment | None, *, threads: int | None, seed: int | None) -> list[str]:
-    """Set the variables of this process as `train` needs them.
+    """Set the environment variables of this process as `train` needs them.
 
     Call it before anything imports PyTorch or NumPy, which read them on import.
 
     Args:
         entry: The trainable.
-        recorded: The environment of the trial that is trained again, whose variables are set. None leaves all but the
-            threads unchanged.
-        threads: Number of threads to compute with. None leaves that to the libraries.
+        recorded: The recorded environment of the trial that is trained again. Its variables are set. None leaves all
+            variables except that of `threads` unchanged.
+        threads: Number of threads to compute with. None means that the libraries decide.
         seed: The seed that `train` will be given.
 
     Returns:
@@ -76,7 +76,7 @@ def train(
         config: Its configuration, including constants.
         steps: The last step. None if the trainable decides.
         save_to: A directory for the last step's checkpoint. None saves none.
-        told: Called after each step, in another thread.
+        told: Called with the step and its metrics after each step, in another thread.
         seed: Seed of all random generators. None leaves them unchanged.
 
     Raises:
@@ -123,7 +123,7 @@ def _loaded(entry: str) -> Callable[..., Any]:
 
 
 class _Answering(threading.Thread):
-    """The other end of the channel: let each step continue, and request a checkpoint of the last step if it is to be saved."""
+    """Answer the reports of the training: let it continue until the last step, and request a checkpoint there if required."""
 
     def __init__(self, connection: Connection, steps: int | None, *, saves: bool, told: Told) -> None:
         super().__init__(name="answering", daemon=True)

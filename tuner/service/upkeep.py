@@ -1,4 +1,4 @@
-"""Migrate a database before services use it."""
+"""Migrate the database schema to a newer or older revision."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from tuner.store.database import Database, knows_revision, older_revisions
 class Migrated:
     """A migration of the database schema."""
 
-    before: str | None  #: Revision before it; None if the database was empty.
-    after: str | None  #: Revision after it.
+    before: str | None  #: Revision before the migration; None if the database was empty.
+    after: str | None  #: Revision after the migration.
 
 
 def migrate(settings: Settings) -> Migrated:
-    """Bring the database up to date, as a starting service does.
+    """Migrate the database to the newest revision, as a starting service does.
 
     Raises:
         Unavailable: The database does not answer or is newer than this code.
@@ -37,7 +37,7 @@ def migrate(settings: Settings) -> Migrated:
 
 
 def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = system_now) -> Migrated:
-    """Take the database back to an older revision, for an older version of tuner.
+    """Migrate the database to an older revision, for an older version of tuner.
 
     Raises:
         Invalid: There is no such older revision.

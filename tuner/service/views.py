@@ -28,15 +28,15 @@ KEPT = 5000
 
 @dataclass(frozen=True)
 class JobView:
-    """A job with everything that users see of it."""
+    """A job with all facts that users see of it."""
 
     row: JobRow
     standing: JobStanding
     states: Mapping[TrialState, int]  #: Number of trials in each state.
     steps: int  #: Steps that its trials have reported.
     best: Reached | None
-    running_ns: int  #: How long it has run so far.
-    wait: Wait  #: What it waits for.
+    running_ns: int  #: How long the job has run so far.
+    wait: Wait  #: What the job waits for if it has no driver.
     ray_dashboard: str | None
     optuna_dashboard: str | None
 
@@ -55,7 +55,7 @@ class JobView:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Return the steps at which the job's scheduler compares trials."""
+        """Return the steps at which the job's scheduler compares trials (its rungs)."""
         return rungs_of(self.row)
 
     @property
@@ -78,9 +78,9 @@ class JobView:
 
     @property
     def version(self) -> Hashable:
-        """Return a value that changes whenever anything in the view does.
+        """Return a value that changes whenever anything in the view changes.
 
-        Return None while the job runs, because time alone changes its view then.
+        Return None while the job runs, because its running time changes all the time.
         """
         if self.row.running_since is not None:
             return None
@@ -100,10 +100,10 @@ _NOTHING = _CameTo({}, 0, None)
 
 
 class _Kept:
-    """Cache of the summaries of jobs in one database, up to `KEPT`. Thread-safe.
+    """Cache of up to `KEPT` summaries of jobs in one database. Thread-safe.
 
-    Without it, all trials and reports of a job would be read for each request. The key contains the newest event, so
-    that an entry never becomes wrong.
+    Without it, all trials and reports of a job would be read for each request. The key contains the number of the job's
+    newest event, so that a cached summary never becomes wrong.
     """
 
     def __init__(self) -> None:
@@ -130,10 +130,10 @@ _KEPT: WeakKeyDictionary[Database, _Kept] = WeakKeyDictionary()
 def _came_to(
     db: Connection, service: Service, rows: Sequence[JobRow], standings: Mapping[str, JobStanding]
 ) -> dict[str, _CameTo]:
-    """Return the summary of each job, from the cache if possible.
+    """Return the summary of each job's trials, from the cache if possible.
 
-    The key contains the job's state in addition to its newest event, because `end_open` ends trials of a job without
-    a driver and adds no event.
+    The cache key contains the job's state in addition to its newest event, because `end_open` ends trials of a job
+    without a driver and adds no event.
     """
     kept = _KEPT.setdefault(service.database, _Kept())
     at = {row.id: (row.id, standings[row.id].seq, row.state, row.ended_at) for row in rows}
@@ -156,7 +156,7 @@ def rungs_of(row: JobRow) -> tuple[int, ...]:
 
 
 def revision_of(row: JobRow) -> str:
-    """Return a digest of what a request can change: budget, tags and priority."""
+    """Return a digest of the job's budget, tags and priority, which requests can change."""
     changeable = json.dumps([encode(row.budget), dict(row.tags), row.priority], sort_keys=True)
     return hashlib.sha256(changeable.encode()).hexdigest()[:16]
 

@@ -26,13 +26,15 @@ class Vitals:
 
     #: End of the last successful pass of the controller as leader; None if there was none yet.
     controller_at: Instant | None = None
-    keeper_at: Instant | None = None  #: The same for the keeper.
-    checked_at: Instant | None = None  #: End of the last round of the ledger's audit.
+    keeper_at: Instant | None = (
+        None  #: End of the last successful pass of the keeper; None if there was none yet.
+    )
+    checked_at: Instant | None = None  #: End of the last complete round of the ledger's audit.
     #: Whether the checkpoint storage worked at the last check; None if it was not checked yet.
     storage: bool | None = None
-    several_projects: bool = False  #: Whether there were several projects at the last check.
+    several_projects: bool = False  #: Whether the database had several projects at the last check.
     leads: Callable[[], bool] | None = None  #: Returns whether this service leads.
-    #: Accounts that the last check found wrong, with their faults.
+    #: Faults of the accounts that the audit found wrong at their last check, by account.
     violations: dict[str, str] = field(default_factory=dict)
     _counts: dict[Counted, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -13,9 +13,9 @@ MAX_JOBS = 50
 
 
 def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
-    """Return the faults of the named jobs.
+    """Return the faults of the jobs that `spec` names to learn from.
 
-    Each must exist, have tuned the same trainable for the same metric, and share a parameter.
+    Each job must exist, have tuned the same trainable for the same metric, and share a parameter with `spec`.
     """
     names = spec.warm_start_jobs
     if len(names) > MAX_JOBS:
@@ -56,9 +56,9 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
 
 
 def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | None:
-    """Return why trials of that job cannot be continued, or None.
+    """Return why the new job cannot continue trials of an earlier job from their checkpoints, or None if it can.
 
-    They can be if they would have become the same here.
+    It can if a trial would train in the same way in both jobs: same constants, step unit and code.
     """
     with service.database.read() as db:
         row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)

@@ -23,17 +23,18 @@ GIVE_UP_NS = 24 * 3600 * NS
 
 
 class WebhookSender:
-    """Send the deliveries that are due. Each is claimed first, so that no other service sends it at the same time."""
+    """Send the webhook deliveries that are due. Each is claimed first, so that no other service sends it at the same time."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._changed = threading.Condition()
-        self._sending: Counter[str] = Counter()  # requests under way, by project
+        self._sending: Counter[str] = Counter()  # number of requests under way, by project
 
     def send_due(self, term: Term) -> None:
-        """Start to send the due deliveries and return at once.
+        """Start to send the due deliveries, and return without waiting for the requests to end.
 
-        A project with `AT_ONCE_PER_PROJECT` requests under way waits for one to end.
+        At most `AT_ONCE_PER_PROJECT` requests of a project and `AT_ONCE` of all projects are under way at the same time.
+        The other deliveries stay due.
 
         Raises:
             Unavailable: The database does not answer.
@@ -79,9 +80,7 @@ class WebhookSender:
     def _send(self, term: Term, one: Delivery, secret: str, now: Instant, last: bool) -> None:
         try:
             self._send_and_note(term, one, secret, now, last=last)
-        except (
-            TunerError
-        ) as error:  # another service leads, or the database does not answer: it is sent again later
+        except TunerError as error:  # another service leads, or the database does not answer: the delivery is sent again later
             log.warning("what became of the webhook %s was not noted: %s", one.id, error.detail)
         except Exception:
             log.exception("the webhook %s could not be sent", one.id)

@@ -1,4 +1,4 @@
-"""Build a service from its settings. This is the one place where the parts are put together."""
+"""Build a service from its settings. Only this module connects the parts of a service."""
 
 import time
 from collections.abc import Callable
@@ -28,9 +28,9 @@ def system_now() -> Instant:
 
 @dataclass(frozen=True)
 class Service:
-    """Everything that a use case needs, with the actor of the request and the project it is in.
+    """The parts that a use case needs: settings, database, cluster and so on, with the actor and project of the request.
 
-    Without a request, the actor is `BACKGROUND` and the project is the default one.
+    In background work, which has no request, the actor is `BACKGROUND` and the project is the default one.
     """
 
     settings: Settings
@@ -43,11 +43,11 @@ class Service:
     actor: Actor = BACKGROUND
 
     def within(self, actor: Actor) -> Self:
-        """Return the service with the same parts for another actor, in the actor's project."""
+        """Return a service with the same parts for another actor, in the actor's project."""
         return self._but(project=actor.project, actor=actor)
 
     def of(self, project: str) -> Self:
-        """Return the service with the same parts in another project, for work without a request."""
+        """Return a service with the same parts in another project, for background work."""
         return self if project == self.project else self._but(project=project)
 
     def _but(self, **changes: Any) -> Self:
@@ -88,12 +88,12 @@ def build(settings: Settings) -> Service:
 def keep_url(path: Path, url: str) -> None:
     """Write the database URL to the file that drivers read.
 
-    A file with the same URL stays untouched, because a driver may read it at any moment. Another service of the same
-    home may write it first.
+    If the file already has this URL, it is not written again, because a driver may read it at any moment. Another service
+    with the same home may write it at the same time.
     """
     with suppress(FileNotFoundError):
         if path.read_text() == url:
             return
         path.unlink()
-    with suppress(FileExistsError):  # another service with the same settings was faster
+    with suppress(FileExistsError):  # another service with the same settings has written it in the meantime
         write_private(path, url)
