@@ -1,4 +1,4 @@
-"""Changes of a job that take effect exactly once, even if responses are lost."""
+"""Change a job so that the change takes effect exactly once, even if responses are lost."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -62,7 +62,10 @@ def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Ste
 
 
 def _fetch(url: str, path: str, target: Path, step: int | None) -> Steps[int]:
-    """Download the tar file to `target`, and return the checkpoint's step. After a broken connection, continue where it broke."""
+    """Download the tar file to `target`, and return the checkpoint's step.
+
+    After a broken connection, continue after the last received byte.
+    """
     query = {} if step is None else {"step": step}
     with target.open("wb") as file:
         tar = _TarFile(file)

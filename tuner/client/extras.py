@@ -1,4 +1,4 @@
-"""Import of optional dependencies that notebooks have and the client does not need, such as pandas and matplotlib."""
+"""Import optional dependencies, such as pandas and matplotlib, which only notebooks need."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Keyword arguments of calls, and the check that refuses unknown ones."""
+"""Keyword arguments of calls, and the check that refuses unknown arguments."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Effects, and the two ways to run them, so that each call is written once for both clients.
+"""Effects, and the two ways to perform them. They allow each call to be written once for both clients.
 
 A call is a generator. It yields effects (send a request, sleep, read a line of a stream), receives the result of each, and returns the
 answer. `Blocking` performs the effects directly, and `Awaiting` awaits them. The code of a call does not know which one runs it.

@@ -67,10 +67,10 @@ def advice(service: Service, job: str) -> AdviceView:
 
 
 def evidence_of(service: Service, row: JobRow) -> Evidence:
-    """Return what is recorded about a job.
+    """Return the records of a job that the advice rules use.
 
-    It is read in pages, because with SQLite's rollback journal a read blocks every commit. The spend is read last, so
-    that it is no less than the bills of the attempts.
+    They are read in pages, because with SQLite's rollback journal a read blocks every commit. The spend is read last, so
+    that it is not less than the sum of the attempts' bills.
     """
     now = service.now()
     with service.database.read() as db:

@@ -12,13 +12,13 @@ from tuner.store import above, ledger
 
 log = logging.getLogger("tuner.audit")
 
-AT_ONCE, TOGETHER = 50, 10  # accounts per call, and per transaction
+AT_ONCE, TOGETHER = 50, 10  # most accounts per call of `some`, and per transaction
 ROUND_NS = 60 * 10**9
 BUDGET = "budget "
 
 
 class Audit:
-    """Audit accounts, some at each call of `some`.
+    """Audit accounts, a limited number at each call of `some`.
 
     Use it from one thread only. A fault that it finds stays in the service's vitals until a later check finds it
     corrected.

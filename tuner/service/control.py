@@ -150,7 +150,7 @@ def patch(
 
 
 def _note(db: Connection, service: Service, action: str, before: JobRow) -> None:
-    """Record a request and what it changed in the audit log. A request that changed nothing is not recorded."""
+    """Record a request and its changes in the audit log. A request that changed nothing is not recorded."""
     was, now = audit_log.of_job(before), audit_log.of_job(jobs.get(db, before.id))
     changed = [name for name in was if was[name] != now[name]]
     if changed:

@@ -77,7 +77,7 @@ class Leading:
         self._fit_at = self._now()
 
     def give_up(self) -> None:
-        """Stop leading for good, so that another service may lead at once.
+        """Give up the term and never lead again, so that another service may lead at once.
 
         Raises:
             Unavailable: The database does not answer. Another service can lead only after this term has run out.

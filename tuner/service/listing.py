@@ -72,7 +72,7 @@ class _Walk:
         self._until, self._files, self._folders = until, FILES_MAX, FOLDERS_MAX
 
     def modules(self, allowed: Sequence[str]) -> Iterator[tuple[str, Path]]:
-        """Yield each module that is allowed once, with its file."""
+        """Yield each allowed module with its file. No module is yielded twice."""
         seen = set[str]()
         for name, file in self._candidates(allowed):
             if name not in seen and is_allowed(name, allowed):

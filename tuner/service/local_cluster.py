@@ -100,7 +100,7 @@ def _price(settings: Settings, plan: Plan, market: Market) -> Decimal:
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
     """Send a preemption notice to a node and remove it `notice_ns` later, or at once if that is 0. Block until it is gone.
 
-    If interrupted after the notice was given, the node is killed at once, because a notice cannot be withdrawn.
+    If this call is interrupted after the notice was sent, the node is killed at once, because a notice cannot be withdrawn.
 
     Raises:
         NotFound: Not exactly one node has this name.

@@ -5,7 +5,7 @@ import re
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
-# The other control characters of C0 and C1, and those that change the direction of text, which can make it look like other text.
+# The other control characters of C0 and C1, and characters that change the direction of text, which can disguise it.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 UTF8_BYTES = 4
 

@@ -109,8 +109,8 @@ def _trial(told: ToldTrial) -> Trial:
 class LeasedTurn:
     """The right of one service to write a mirror, leased in the database.
 
-    The first service that takes it keeps it until it stops renewing. It is independent of which service leads,
-    because a write may take long and the leader may change meanwhile. The service's own clock determines when to
+    The first service that takes the turn keeps it until it stops renewing. The turn does not depend on which service
+    leads, because a write may take long and the leader may change meanwhile. The service's own clock determines when to
     renew, and the database's clock how long a lease lasts.
     """
 

@@ -107,7 +107,7 @@ def forecast(service: Service, row: JobRow) -> Forecast:
 
 
 def made_anew(database: Database, row: JobRow) -> Forecast:
-    """Return a new forecast of a job, without the cache."""
+    """Compute the forecast of a job. The cache is neither read nor written."""
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:

@@ -18,7 +18,7 @@ from tuner.settings import Settings
 
 
 def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
-    """Return the living nodes, followed by those that TUNER_NODE_TYPES says may be started.
+    """Return the living nodes, followed by the nodes that the autoscaler may start according to TUNER_NODE_TYPES.
 
     Raises:
         BadFile: The file that TUNER_NODE_TYPES names cannot be used.
@@ -119,7 +119,7 @@ def _micro_usd(offer: Offer, wanted: Resources) -> int:
 
 
 def _binding(node: Node) -> tuple[tuple[str, str], ...]:
-    """Return the labels by which Ray tells this node from those of other markets and instance types.
+    """Return the labels by which Ray distinguishes this node from nodes of other markets and instance types.
 
     The price label is not among them, because a machine that replaces this one may have another price.
     """

@@ -1,4 +1,4 @@
-"""Create, list and change projects, users and members. Each function returns what is recorded afterwards."""
+"""Create, list and change projects, users and members. Functions that create or change something return the new record."""
 
 from collections.abc import Sequence
 from typing import cast

@@ -1,4 +1,7 @@
-"""Pilots: small jobs that measure step times for plans. One pilot serves all plans with the same code, space and resources."""
+"""Pilots: small jobs that measure step times for plans.
+
+One pilot serves all plans of a job with the same code, search space and resources.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -68,7 +68,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Machines:
-    """Everything that the request says about where the job could run."""
+    """The part of a request about the machines on which the job could run."""
 
     described: tuple[Described, ...] = ()
     listed: Listed | None = None

@@ -56,7 +56,7 @@ class Given:
     restore_ns: int | None = None
     save_ns: int | None = None
     steps: int | None = None
-    #: Jobs to take the step times from; empty for the newest of the trainable.
+    #: Ids of jobs to take the step times from. Empty means the pilot and the newest comparable jobs.
     steps_from: tuple[str, ...] = ()
     deadline_ns: int | None = None  #: Time from now. `deadline_at` has precedence.
     deadline_at: Instant | None = None
@@ -66,7 +66,7 @@ class Given:
     seed: int = 0
 
     def faults(self) -> list[Fault]:
-        """Return the faults of these values that do not depend on where the job would run."""
+        """Return the faults of these values that can be found without knowing the machines."""
         times = {
             "step_seconds": self.step_ns,
             "setup_seconds": self.setup_ns,

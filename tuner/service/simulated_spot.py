@@ -22,7 +22,7 @@ Name = Literal["this_job", "uninterrupted", "on_demand", "every_15m", "every_30m
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Machine time that was paid for."""
+    """Paid machine time on one market."""
 
     hours: float
     usd: float

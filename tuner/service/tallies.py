@@ -62,7 +62,7 @@ class Tally:
     """Counts of trials, steps and ended attempts of all jobs, and of promotions since the first reading.
 
     A job is counted again at each reading while it is open, and once more after it has ended. All jobs are counted again
-    if a job continues that had ended before the last complete count.
+    if a job that had ended before the last complete count is resumed.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Train one configuration in this process, without a service, ledger or Ray, with the same code that a worker uses."""
+"""Train one configuration in this process with the code that a worker uses, but without a service, a ledger or Ray."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class Trained:
     config: Mapping[str, Any]
     steps: int
     metrics: Mapping[str, Metric]
-    checkpoint: str | None  #: Where the last step was saved; None if it was not.
+    checkpoint: str | None  #: Path of the last step's checkpoint; None if it was not saved.
 
 
 def prepare(entry: str, recorded: Environment | None, *, threads: int | None, seed: int | None) -> list[str]:
