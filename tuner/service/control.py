@@ -58,9 +58,8 @@ def pause(service: Service, job: str) -> JobView:
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
-        budget_waits.end(
-            db, job
-        )  # after the job's row: the driver locks the two in this order, and another order could deadlock
+        # after the job's row: the driver locks the two in this order, and another order could deadlock
+        budget_waits.end(db, job)
         _note(db, service, "job.pause", row)
     return job_view(service, job)
 

@@ -53,9 +53,8 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective.metric
-        seq = curves.newest(
-            db, job
-        )  # read first, so that no event is missed: later events come from the stream
+        # read first, so that no event is missed: later events come from the stream
+        seq = curves.newest(db, job)
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
             answers.all_trials(db, job, row.spec.objective.mode),

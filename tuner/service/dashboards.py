@@ -55,7 +55,6 @@ def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int 
         NotFound: There is no such job in any project.
     """
     with service.database.read() as db:
-        row = jobs.get(
-            db, job
-        )  # the job may be of any project, because the dashboard shows the studies of all projects
+        # the job may be of any project, because the dashboard shows the studies of all projects
+        row = jobs.get(db, job)
     return dashboard.study(row.spec.name, row.id)

@@ -58,9 +58,8 @@ class Budget:
 class Watched:
     """Metrics of the running jobs."""
 
-    reported_since: (
-        Instant | None
-    )  #: Of the times of each job's last report, the oldest; None if no job runs.
+    #: Of the times of each job's last report, the oldest; None if no job runs.
+    reported_since: Instant | None
     stalled: int  #: Number of stalled jobs.
     unimproved: Money  #: The highest spend of a job since its best result last improved.
     unimproved_share: Fraction  #: The highest such spend as a fraction of the job's budget in dollars, which may be that of another job.

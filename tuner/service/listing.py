@@ -189,9 +189,8 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
         if HINT.search(source) is None:
             return ()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # hides warnings about user code, such as invalid escape sequences
+            # hides warnings about user code, such as invalid escape sequences
+            warnings.simplefilter("ignore")
             tree = parse(source)
         return tuple(_described(module, tree))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -41,9 +41,8 @@ MAX_NS = 366 * 86400 * NS
 NO_PILOT = (
     "no pilot has told anything of this job yet: run one by POST /v1/pilots or tuner pilot, and plan again"
 )
-SPOT_WAIT_NS = (
-    120 * NS
-)  # assumed time from a preemption until another spot machine is available; not measured
+# assumed time from a preemption until another spot machine is available; not measured
+SPOT_WAIT_NS = 120 * NS
 
 
 @dataclass(frozen=True)

@@ -199,9 +199,8 @@ def _went_on(settings: Settings, missing: Checkpoint) -> bool:
     """
     try:
         found = CheckpointStore(settings.storage, missing.project, missing.job).found(missing.trial)
-    except (
-        Exception
-    ):  # every storage backend raises its own error types; in doubt the checkpoint stays recorded
+    except Exception:
+        # every storage backend raises its own error types; in doubt the checkpoint stays recorded
         return False
     return any(one.step > missing.step for one in found)
 

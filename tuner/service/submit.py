@@ -30,9 +30,8 @@ from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 MAX_CONCURRENCY = 10_000
-AMPLE_NS = (
-    3600 * NS_PER_SECOND
-)  # a budget that pays for this much time is accepted without a look at measured step times
+# a budget that pays for this much time is accepted without a look at measured step times
+AMPLE_NS = 3600 * NS_PER_SECOND
 MARKETS = {"spot": "spot", "on_demand": "on demand"}
 
 
