@@ -45,9 +45,8 @@ class BudgetView:
     forecast: Forecast
     waiting: list[str]  #: Jobs that wait until this budget has money left.
     deliveries: list[Delivery]
-    secret: str | None = (
-        None  #: The key that signs its webhooks. Set only when the key is new, because it is never shown again.
-    )
+    #: The key that signs its webhooks. Set only when the key is new, because it is never shown again.
+    secret: str | None = None
 
 
 def full_name(project: str, budget: str) -> str:

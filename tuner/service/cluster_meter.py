@@ -42,9 +42,8 @@ class ClusterCost:
     since: Instant  #: When the cluster was first measured.
     kinds: tuple[KindCost, ...]
     watched_ns: int  #: How long it was measured.
-    unseen_ns: (
-        int  #: How long nothing measured the cluster after the first measurement; 0 if at most `GAP_NS`.
-    )
+    #: How long nothing measured the cluster after the first measurement; 0 if at most `GAP_NS`.
+    unseen_ns: int
     unpriced_ns: int  #: Machine time whose price is not known.
 
     @property

@@ -19,9 +19,8 @@ class Wait:
     """What a job without a driver waits for: its turn, its window or its project's quota."""
 
     position: int | None = None  #: Place in the queue, from 1.
-    next_opening: Instant | None = (
-        None  #: When the job's window opens; None if the job does not wait for its window.
-    )
+    #: When the job's window opens; None if the job does not wait for its window.
+    next_opening: Instant | None = None
     #: The limit of the project's quota that is used up until another of the project's jobs ends or pauses. Empty if
     #: the quota allows this job.
     quota: str = ""

@@ -27,10 +27,8 @@ REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
 # Held while importing: two threads that import modules with circular imports may see them half imported.
 _IMPORTING = threading.Lock()
-RENEWED_S, RENEWALS_MAX = (
-    10.0,
-    60,
-)  # most renewals during one write, so that a write that hangs loses its turn to another service
+# At most `RENEWALS_MAX` renewals during one write, so that a write that hangs loses its turn to another service.
+RENEWED_S, RENEWALS_MAX = 10.0, 60
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,8 @@ class Vitals:
 
     #: End of the last successful pass of the controller as leader; None if there was none yet.
     controller_at: Instant | None = None
-    keeper_at: Instant | None = (
-        None  #: End of the last successful pass of the keeper; None if there was none yet.
-    )
+    #: End of the last successful pass of the keeper; None if there was none yet.
+    keeper_at: Instant | None = None
     checked_at: Instant | None = None  #: End of the last complete round of the ledger's audit.
     #: Whether the checkpoint storage worked at the last check; None if it was not checked yet.
     storage: bool | None = None
