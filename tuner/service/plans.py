@@ -34,9 +34,8 @@ from tuner.tuning.checkpointing import Hazard
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
-MAX_PARTS = (
-    2000  # most parts in which one training is simulated; ten simulations with this many take a few seconds
-)
+# most parts in which one training is simulated; ten simulations with this many take a few seconds
+MAX_PARTS = 2000
 MAX_NS = 366 * 86400 * NS
 NO_PILOT = (
     "no pilot has told anything of this job yet: run one by POST /v1/pilots or tuner pilot, and plan again"
