@@ -28,7 +28,8 @@ def put_budget(
 ) -> wire.BudgetAbove:
     """Create a shared budget (201), or replace it (200).
 
-    Spend of its jobs in the present period counts. The answer is 409 if the budget is below the amount that is already spent and held.
+    What the jobs that it covers have already spent and hold in the current period counts towards it. The answer is 409 if the new
+    limit is below that amount.
     """
     view, is_new = above.put(service, present_budgets.budget_from(name, body), new_secret=body.new_secret)
     response.status_code = 201 if is_new else 200
