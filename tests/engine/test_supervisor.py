@@ -78,7 +78,7 @@ def test_a_seeded_trial_is_repeated_outside_of_the_service(
     assert training_alone.prepare(driver.entry, recorded, threads=recorded.threads, seed=7) == []
     trained = []
     training_alone.train(
-        driver.entry, {}, steps=2, save_to=None, told=lambda _, metrics: trained.append(metrics), seed=7
+        driver.entry, {}, steps=2, save_to=None, on_report=lambda _, metrics: trained.append(metrics), seed=7
     )
     assert trained == [report["metrics"] for report in driver.reports]
     changed = replace(recorded, code="another", versions={**recorded.versions, "torch": "0.1"})

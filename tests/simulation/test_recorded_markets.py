@@ -209,7 +209,7 @@ def test_it_goes_on_demand_and_back_once_spot_is_there_for_good(table: RecordedT
 def test_a_storm_ends_on_demand(table: RecordedTable, seed: int) -> None:
     """Spot machines are preempted every minute, before a step is done or just after one.
 
-    The training ends on demand, which it leaves for spot a few times in vain.
+    The training ends on demand, which it leaves for spot a few times without getting a machine.
     """
     storm = made(*(0.9, 0.1) * 10)
     alone = run_of(table, Spot(market="on_demand"), seed=seed, trials=1)

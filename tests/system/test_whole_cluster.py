@@ -224,7 +224,7 @@ def it_went_on_elsewhere(client: Client, name: str, lost: tuple[str, Attempt]) -
     attempts = [attempt for whose, attempt in _attempts(client, name) if whose == trial]
     (ended,) = [one for one in attempts if one.attempt == before.attempt]
     assert ended.end in ("preempted", "lost"), ended
-    # In between are attempts that waited for a spot machine in vain.
+    # In between are attempts that waited for a spot machine and got none.
     after = [one for one in attempts if one.attempt > before.attempt and one.to_step > one.from_step]
     assert after[0].market == "on_demand"
     assert 0 < after[0].from_step <= ended.to_step

@@ -168,7 +168,7 @@ def _train(
 
     out = sys.stdout
 
-    def told(step: int, metrics: Metrics) -> None:
+    def show(step: int, metrics: Metrics) -> None:
         print(
             json.dumps({"step": step, "metrics": metrics}) if as_json else _line(step, metrics),
             file=out,
@@ -176,7 +176,7 @@ def _train(
         )
 
     with contextlib.redirect_stdout(sys.stderr if as_json else out):
-        done = training_alone.train(entry, config, steps=steps, save_to=save, told=told, seed=seed)
+        done = training_alone.train(entry, config, steps=steps, save_to=save, on_report=show, seed=seed)
     if steps is not None and done.steps < steps:
         typer.echo(f"{entry} returned after step {done.steps} of {steps}", err=True)
     if save is not None:

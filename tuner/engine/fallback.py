@@ -27,8 +27,8 @@ from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 STORM = 3
 # How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
 SHELTER_NS = 900 * NS
-# How long a kind of machine counts as full after a trial waited for it in vain although there should have
-# been room. The time doubles each time that a trial waits for it in vain again.
+# How long a kind of machine counts as full after a trial waited for it and got none, although there should have
+# been room. The time doubles each time that this happens again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
 
@@ -84,7 +84,7 @@ class SpotWithFallback:
         self._shared = Memory(Instant(0), 0)
         # The time until which a kind of machine counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
-        # When a trial last waited for spot in vain.
+        # When a trial last waited for spot and got none.
         self._waited_in_vain = -FULL_NS
 
     def choose(self, trial: Standing) -> Sequence[Place]:
@@ -130,7 +130,7 @@ class SpotWithFallback:
     def _note_wait(self, at: Offer, trial: Standing) -> None:
         """Record whether the kind `at`, which the trial waits for or runs on, counts as full.
 
-        It counts as full if the trial waited for it in vain although the job left room on it: other jobs may
+        It counts as full if the trial waited for it and got none, although the job left room on it: other jobs may
         use the rest. It no longer counts as full once an attempt that waited for it runs there.
         """
         course = self._courses[trial.trial]
@@ -171,7 +171,7 @@ class SpotWithFallback:
         # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
         if found := choice.offer or self._runs_at(trial):
             return found
-        # If one trial has waited for spot in vain, the next one need not.
+        # If one trial has waited for spot and got none, the next one does not wait.
         late = trial.now < self._waited_in_vain + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
 

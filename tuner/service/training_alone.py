@@ -19,7 +19,7 @@ from tuner.service.cluster import import_path
 from tuner.training import channel as words
 from tuner.training.channel import Begin, Metric, StopTraining
 
-Told = Callable[[int, Mapping[str, Metric]], None]
+OnReport = Callable[[int, Mapping[str, Metric]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def train(
     *,
     steps: int | None,
     save_to: Path | None,
-    told: Told,
+    on_report: OnReport,
     seed: int | None = None,
 ) -> Trained:
     """Train from the beginning to step `steps`, or until the trainable returns.
@@ -76,7 +76,7 @@ def train(
         config: Its configuration, including constants.
         steps: The last step. None if the trainable decides.
         save_to: A directory for the last step's checkpoint. None saves none.
-        told: Called with the step and its metrics after each step, in another thread.
+        on_report: Called with the step and its metrics after each step, in another thread.
         seed: Seed of all random generators. None leaves them unchanged.
 
     Raises:
@@ -93,7 +93,7 @@ def train(
         ours, theirs = Pipe()
         begin = Begin("alone", 1, entry, dict(config), staging, max_step=steps, seed=seed)
         ours.send_bytes(words.begin_message(begin))
-        answering = _Answering(ours, steps, saves=save_to is not None, told=told)
+        answering = _Answering(ours, steps, saves=save_to is not None, on_report=on_report)
         answering.start()
         try:
             child.train(target, words.open_channel(theirs))
@@ -125,12 +125,14 @@ def _loaded(entry: str) -> Callable[..., Any]:
 class _Answering(threading.Thread):
     """Answer the reports of the training: let it continue until the last step, and request a checkpoint there if required."""
 
-    def __init__(self, connection: Connection, steps: int | None, *, saves: bool, told: Told) -> None:
+    def __init__(
+        self, connection: Connection, steps: int | None, *, saves: bool, on_report: OnReport
+    ) -> None:
         super().__init__(name="answering", daemon=True)
         self.step = 0
         self.metrics: Mapping[str, Metric] = {}
         self.checkpoint: str | None = None
-        self._connection, self._steps, self._saves, self._told = connection, steps, saves, told
+        self._connection, self._steps, self._saves, self._on_report = connection, steps, saves, on_report
 
     def run(self) -> None:
         while True:
@@ -145,7 +147,7 @@ class _Answering(threading.Thread):
 
     def _answer(self, message: Mapping[str, Any]) -> None:
         self.step, self.metrics = message["step"], message["metrics"]
-        self._told(self.step, self.metrics)
+        self._on_report(self.step, self.metrics)
         is_last = self._steps is not None and self.step >= self._steps
         save = is_last and self._saves and bool(message["resumable"])
         self._connection.send_bytes(words.reply_message(stop=is_last, save=save))

@@ -48,18 +48,20 @@ class MalformedNotice(ValueError):
     """An answer from which it cannot be read whether there is a notice."""
 
 
-def changes(told: Mapping[str, Notice], found: Iterable[Notice]) -> tuple[list[Notice], list[Notice]]:
+def changes(passed_on: Mapping[str, Notice], found: Iterable[Notice]) -> tuple[list[Notice], list[Notice]]:
     """Return the notices to pass on and the notices that were withdrawn.
 
     A notice that was passed on before is passed on again only if its deadline is now earlier.
 
     Args:
-        told: The notices that were passed on, by id.
+        passed_on: The notices that were passed on, by id.
         found: The current notices.
     """
     standing = {notice.id: notice for notice in found}
-    new = [n for n in standing.values() if n.id not in told or _sooner(n.deadline, told[n.id].deadline)]
-    return new, [notice for notice in told.values() if notice.id not in standing]
+    new = [
+        n for n in standing.values() if n.id not in passed_on or _sooner(n.deadline, passed_on[n.id].deadline)
+    ]
+    return new, [notice for notice in passed_on.values() if notice.id not in standing]
 
 
 def _sooner(deadline: Instant | None, than: Instant | None) -> bool:

@@ -52,7 +52,7 @@ class Attempt:
     warming_ns: int = 0  # setup time until the attempt had a child
     outage_ns: int = 0  # how long the attempt waited for storage that failed
     durable: int = 0  # the newest step whose checkpoint is in shared storage
-    told: int = 0  # `durable` when the last result was returned
+    announced: int = 0  # `durable` when the last result was returned
     recorded: int = 0  # the newest durable step that the driver has recorded
     wanted: Wanted = "go"  # the driver's last order
     held: int | None = None  # the step whose report waits for a reply
@@ -77,8 +77,8 @@ class Attempt:
     stepped_at: int = 0  # when the current step began, on the monotonic clock; 0 before the first step
     saves: Saves = field(init=False)
     notice: Notice | None = None  # the preemption notice of the machine
-    told_leaving: bool = False  # whether the last result reported the machine's preemption notice
-    told_waiting: bool = False  # whether the last result reported that the child waits for the driver
+    announced_leaving: bool = False  # whether the last result reported the machine's preemption notice
+    announced_waiting: bool = False  # whether the last result reported that the child waits for the driver
     scores: dict[int, float] = field(default_factory=dict)
     spared: frozenset[int] = (
         frozenset()
@@ -161,7 +161,7 @@ class Attempt:
             raise InvalidMessage(f"sent another report before it had the reply to that of step {self.held}")
         check_step(step, last_step=self.step, max_step=self.max_step)
         self.messages_since_report = 0
-        self.use.told(message.usage, trained_ns=self.watch.of("train"))
+        self.use.add_reported(message.usage, trained_ns=self.watch.of("train"))
         if self.stepped_at:
             self.step_ns.append(self.saves.stepped(max(0, at - self.stepped_at)))
         self.watch.switch("idle", at)
@@ -223,7 +223,7 @@ class Attempt:
             step: The step of the restored checkpoint.
             older: The steps of all older checkpoints.
         """
-        self.restored = self.durable = self.told = self.recorded = self.step = step
+        self.restored = self.durable = self.announced = self.recorded = self.step = step
         if step < (self.order["restore_step"] or 0):
             self.spared = older
             self.best = self.best if self.best is not None and self.best[1] <= step else None
@@ -303,7 +303,7 @@ class Attempt:
     def answered(self, reply: Reply) -> None:
         """Update the state after the reply to the waiting report was sent."""
         assert self.held is not None
-        step, self.held, self.told_waiting = self.held, None, False
+        step, self.held, self.announced_waiting = self.held, None, False
         self.stepped_at = time.monotonic_ns()
         self.saves.answered(self.stepped_at, save=reply.save)
         writes = reply.save or reply.flush
@@ -373,8 +373,8 @@ class Attempt:
     def result(self, state: str) -> dict[str, Any]:
         """Return the result to send to the driver. Each report and checkpoint is sent once."""
         # A driver that asks for a result has recorded the previous one.
-        self.told, self.recorded = self.durable, self.told
-        self.told_leaving = self.notice is not None
+        self.announced, self.recorded = self.durable, self.announced
+        self.announced_leaving = self.notice is not None
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []
         environment, self.environment = self.environment, None

@@ -70,12 +70,15 @@ class ChannelEnd:
         with self._lock:
             self._is_sending = True
         message: bytes | None = data
-        while message is not None:
-            self._connection.send_bytes(message)
-            self._sent_at = time.monotonic()
-            with self._lock:
-                message, self._next = self._next, None
-                self._is_sending = message is not None
+        try:
+            while message is not None:
+                self._connection.send_bytes(message)
+                self._sent_at = time.monotonic()
+                with self._lock:
+                    message, self._next = self._next, None
+                    self._is_sending = message is not None
+        finally:
+            self._is_sending = False
 
     @property
     def unread(self) -> bool:

@@ -110,7 +110,7 @@ def not_written(detail: str) -> Trouble:
     return {"kind": "saving", "type": "SaveFailed", "message": detail, "traceback": ""}
 
 
-def wait_status(changed: threading.Condition, told: Callable[[], object], server: ForkServer) -> None:
+def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:
     """Wait until the exit status of a child is known. Call it under the lock.
 
     The fork server sends the status, which may take a while on a busy machine, so this waits up to `STATUS_S`. If the server is dead,
@@ -118,11 +118,11 @@ def wait_status(changed: threading.Condition, told: Callable[[], object], server
 
     Args:
         changed: The supervisor's lock and condition.
-        told: Returns a true value once the wait may end, because the status is known.
+        is_known: Returns a true value once the wait may end, because the status is known.
         server: The fork server of the child.
     """
     until = time.monotonic() + STATUS_S
-    while not changed.wait_for(told, LAST_WORDS_S) and server.alive and time.monotonic() < until:
+    while not changed.wait_for(is_known, LAST_WORDS_S) and server.alive and time.monotonic() < until:
         pass
 
 

@@ -93,7 +93,7 @@ class Supervisor:
         self._publisher = Publisher()
         self._starter: threading.Thread | None = None
         self._pid = 0
-        self._told_at = 0.0
+        self._answered_at = 0.0
         self._fresh = True
 
     # Orders of the driver
@@ -113,7 +113,7 @@ class Supervisor:
                 return
             match message["order"]:
                 case "go":
-                    attempt.until, attempt.told_waiting = message["until"], False
+                    attempt.until, attempt.announced_waiting = message["until"], False
                     attempt.learn_job_best(message.get("job_best"))
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
                 case "pause" | "finish":
@@ -407,16 +407,16 @@ class Supervisor:
         with self._changed:
             self._changed.wait_for(lambda: self._news(attempt), HEARTBEAT_S)
             if attempt.state is None and attempt.reports:
-                pause = FLUSH_S - (time.monotonic() - self._told_at)
+                pause = FLUSH_S - (time.monotonic() - self._answered_at)
                 self._changed.wait_for(
                     lambda: attempt.state is not None or attempt.held is not None,
                     max(0, pause),
                 )
-            self._told_at = time.monotonic()
+            self._answered_at = time.monotonic()
             if attempt.state is None:
-                attempt.told_waiting = attempt.waits_for_driver()
+                attempt.announced_waiting = attempt.waits_for_driver()
                 self._describe(attempt)
-                result = attempt.result("waiting" if attempt.told_waiting else "running")
+                result = attempt.result("waiting" if attempt.announced_waiting else "running")
                 self.reply_if_due(attempt)  # the child may have waited because too many reports were unsent
                 return result
         self._clear(attempt)
@@ -440,8 +440,8 @@ class Supervisor:
             attempt.state is not None
             or bool(attempt.reports)
             or bool(attempt.checkpoints)
-            or (attempt.waits_for_driver() and not attempt.told_waiting)
-            or attempt.told_leaving != (attempt.notice is not None)
+            or (attempt.waits_for_driver() and not attempt.announced_waiting)
+            or attempt.announced_leaving != (attempt.notice is not None)
         )
 
     def _clear(self, attempt: Attempt) -> None:

@@ -48,7 +48,7 @@ class Use:
         self._peak(gpu_memory_peak_bytes=found.used_bytes)
         self._facts |= found.facts
 
-    def told(self, usage: object, *, trained_ns: int) -> None:
+    def add_reported(self, usage: object, *, trained_ns: int) -> None:
         """Add the usage that the child measured of itself and sent with a report. The value may have any
         type, so it is checked here.
 

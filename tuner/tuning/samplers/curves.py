@@ -47,7 +47,7 @@ class _Trial:
 class Curves:
     """Scores of trials by level. The levels are the rungs and the last step.
 
-    The score of a level is the trial's first score at or after the level's step. At the last level it is the newest one. `told`
+    The score of a level is the trial's first score at or after the level's step. At the last level it is the newest one. `reports_seen`
     counts the scores and failures that were added, so that the caller knows when to fit a model again.
     """
 
@@ -63,13 +63,13 @@ class Curves:
         self.last_t = float(self._t[-1])
         self._trials: dict[int, _Trial] = {}
         self._lifted_at, self._lifts = -1, [(1.0, 0.0)] * len(self._levels)
-        self.told = self.trials_told = 0
+        self.reports_seen = self.trials_seen = 0
         for index, past in enumerate(history):  # trials of earlier jobs have numbers below 0
             self.add(-1 - index, past.config)
             for step, score, trained_ns in past.curve:
                 if step >= self._levels[0]:
                     self._note(self._trials[-1 - index], step, score, trained_ns)
-            self.told += 1
+            self.reports_seen += 1
             if past.failed:
                 self.fail(-1 - index)
 
@@ -80,20 +80,20 @@ class Curves:
     def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
         """Add the score of a rung or of the trial's end."""
         self._note(self._trials[number], step, score, trained_ns)
-        self.told += 1
+        self.reports_seen += 1
 
     def _note(self, trial: _Trial, step: int, score: float, trained_ns: int) -> None:
         level = max(0, bisect_right(self._levels, step) - 1)
-        self.trials_told += not trial.scores and not trial.failed
+        self.trials_seen += not trial.scores and not trial.failed
         if level not in trial.scores or level == len(self._levels) - 1:
             trial.scores[level] = score
         trial.steps, trial.trained_ns = step, trained_ns
 
     def fail(self, number: int) -> None:
         trial = self._trials[number]
-        self.trials_told += not trial.scores and not trial.failed
+        self.trials_seen += not trial.scores and not trial.failed
         trial.failed = True
-        self.told += 1
+        self.reports_seen += 1
 
     def points(self, numbers: Sequence[int]) -> Floats:
         points = [self._trials[number].point for number in numbers]
@@ -175,8 +175,8 @@ class Curves:
         return lifts[level][0] * trial.scores[level] + lifts[level][1]
 
     def _present_lifts(self) -> Lifts:
-        if self._lifted_at != self.told:
-            self._lifts, self._lifted_at = self._fitted_lifts(), self.told
+        if self._lifted_at != self.reports_seen:
+            self._lifts, self._lifted_at = self._fitted_lifts(), self.reports_seen
         return self._lifts
 
     def _fitted_lifts(self) -> Lifts:

@@ -43,9 +43,9 @@ FORECASTS = 400  # the largest number of trials with a forecast: the best by the
 
 @dataclass(slots=True)
 class _Model:
-    """The fitted model, as of `told` reports."""
+    """The fitted model, as of `reports_seen` reports."""
 
-    told: int
+    reports_seen: int
     gp: "CurveGP"
     cost_weights: Floats
     forecast: dict[int, Forecast] = field(default_factory=dict)
@@ -109,19 +109,19 @@ class ModelSampler:
 
     @property
     def _knows_enough(self) -> bool:
-        return self._curves.trials_told >= FIRST_RANDOM
+        return self._curves.trials_seen >= FIRST_RANDOM
 
     def _note_fit(self) -> None:
         """If a fit is due, store its data now, although the fit is made only when a suggestion or forecast needs it.
 
         Therefore a sampler that is rebuilt after a restart makes the same fits, even if it has to suggest less often.
         """
-        if self._knows_enough and self._curves.told >= REFIT_AT * self._fitted_at:
-            self._fitted_at = self._curves.told
+        if self._knows_enough and self._curves.reports_seen >= REFIT_AT * self._fitted_at:
+            self._fitted_at = self._curves.reports_seen
             self._fits.append(self._curves.known(FIT_POINTS))
 
     def _fresh(self) -> _Model:
-        if self._model is not None and self._model.told == self._curves.told:
+        if self._model is not None and self._model.reports_seen == self._curves.reports_seen:
             return self._model
         if self._gp is None:
             from tuner.tuning.samplers.curve_gp import CurveGP
@@ -132,7 +132,7 @@ class ModelSampler:
             gp.fit(data)
         self._fits.clear()
         gp.condition(self._curves.known(POINTS))
-        self._model = _Model(self._curves.told, gp, self._cost_weights())
+        self._model = _Model(self._curves.reports_seen, gp, self._cost_weights())
         numbers = self._curves.best_numbers(FORECASTS)
         features = self._curves.features(numbers)
         mean, deviation = gp.predict(features, self._curves.last_t, np.array(numbers, dtype=np.int64))
