@@ -114,10 +114,14 @@ def test_any_reported_metric_is_charted(page: Page, site: Site) -> None:
     see(page, site, job)
     picker = page.get_by_label("Metric", exact=True)
     expect(picker).to_have_value("acc")
-    picker.select_option("train_loss")
+    asked: list[Route] = []
+    page.route("**/curves?metric=*", lambda route: asked.append(route))
+    with page.expect_request("**/curves?metric=*"):
+        picker.select_option("train_loss")
     chart = page.get_by_role("group", name="train_loss")
-    expect(chart).to_be_visible()
-    chart.press("ArrowDown")
+    expect(page.get_by_text("Loading…")).to_be_visible()
+    chart.press("ArrowDown")  # The picked trial stays picked when its curve arrives.
+    asked[0].continue_()
     best = site.get(f"/jobs/{job}")["best"]
     steps = site.get(f"/jobs/{job}/trials/{best['trial']}")["steps"]
     expect(page.get_by_text(f"train_loss {float(f'{7 / steps:.4g}'):g} at step {steps}")).to_be_visible()

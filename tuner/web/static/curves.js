@@ -76,7 +76,7 @@ export class Curves {
         if (found.seq >= since || !this.place.isConnected) break;
         await new Promise((done) => { setTimeout(done, AGAIN_MS); });
       }
-      this.pick(null);
+      this.pick(this.picked); // A trial picked while the curves were loading stays picked.
     } catch (error) {
       if (model.charted !== name) return;
       text(this.told, "");
