@@ -88,7 +88,8 @@ def planted(service: FakeService, head: Head, monkeypatch: pytest.MonkeyPatch) -
     """A service whose settings are full of secrets. The configured database does not exist."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CLOUD)
-    monkeypatch.setenv("TUNER_USER_TOKEN", CLOUD)
+    for name in ("TOKEN", "DB_PASSWORD", "HUB_API_KEY", "wandb_api_key"):
+        monkeypatch.setenv(f"TUNER_USER_{name}", CLOUD)
     settings = replace(
         service.settings,
         given_api_key=API_KEY,

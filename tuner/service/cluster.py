@@ -163,7 +163,8 @@ class RayCluster:
         return self._dashboard
 
 
-CREDENTIALS = ("SECRET", "TOKEN", "AWS_ACCESS_KEY_ID")
+# Parts of the names of variables that hold a secret. "CREDENTIAL" is missing, because AWS_SHARED_CREDENTIALS_FILE names a file.
+CREDENTIALS = ("SECRET", "TOKEN", "PASSWORD", "API_KEY", "ACCESS_KEY")
 
 
 def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -193,7 +194,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     passed = {k: v for k, v in environ.items() if k.startswith(("TUNER_USER_", "AWS_", "OMP_"))}
     # Credentials are not passed, not even the id of an AWS key. An id without its secret makes AWS calls fail, while without
     # both the node's own role is used.
-    return {**env, **{k: v for k, v in passed.items() if not any(word in k for word in CREDENTIALS)}}
+    return {**env, **{k: v for k, v in passed.items() if not any(word in k.upper() for word in CREDENTIALS)}}
 
 
 def import_path(environ: Mapping[str, str] = os.environ) -> list[str]:
