@@ -76,5 +76,5 @@ class Audit:
             return
         said = "; ".join(faults)
         if violations.get(name) != said:
-            log.error("the books are wrong: %s: %s", name, said)
+            log.error("the ledger is inconsistent: %s: %s", name, said)
         violations[name] = said

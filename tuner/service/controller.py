@@ -233,7 +233,7 @@ class Controller(threading.Thread):
             self._on_dead(term, launch, status)
         elif silent_ns > HUNG_NS and self._stays_silent(launch) and self._is_still_silent(term, launch):
             log.warning(
-                "%s has not been heard of for %d s and is stopped", launch.submission_id, silent_ns // NS
+                "%s has sent no heartbeat for %d s and is stopped", launch.submission_id, silent_ns // NS
             )
             self._service.cluster.stop(launch.submission_id)
 
