@@ -125,3 +125,29 @@ def test_a_database_that_does_not_answer_is_503(client: TestClient, service: Fak
     service.database.dispose()
     (service.settings.home / "tuner.db").write_bytes(b"")
     check_problem(client.get("/v1/jobs"), 503)
+
+
+@pytest.mark.parametrize(
+    ("extra", "pointer", "detail"),
+    [
+        ({"budgett": {"usd": 1}}, "/budgett", "is unknown; did you mean budget?"),
+        ({"objective": {"metrics": "a"}}, "/objective/metrics", "is unknown; did you mean metric?"),
+        (
+            {"max_concurrent_trials": 2},
+            "/max_concurrent_trials",
+            "is unknown here; did you mean /resources/max_concurrent_trials?",
+        ),
+        (
+            {"algorithm": {"max_concurrent_trials": 2}},
+            "/algorithm/max_concurrent_trials",
+            "is unknown here; did you mean /resources/max_concurrent_trials?",
+        ),
+        ({"colour": 1}, "/colour", "is unknown; remove it"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_nearest_name_or_its_place(
+    client: TestClient, extra: dict[str, object], pointer: str, detail: str
+) -> None:
+    refused = client.post("/v1/jobs", json=extra)
+    assert refused.status_code == 422
+    assert {"pointer": pointer, "detail": detail} in refused.json()["errors"]

@@ -1,12 +1,15 @@
 """Errors as `application/problem+json` (RFC 9457). One table maps error classes to statuses."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from tuner.domain import errors
@@ -52,10 +55,12 @@ def _on_ours(_request: Request, error: Exception) -> JSONResponse:
     return answer(status_of(error), error.title(), error.detail, kind=kind, fields=fields)
 
 
-def _on_shape(_request: Request, error: Exception) -> JSONResponse:
+def _on_shape(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
-    fields = [_field(one, error.body) for one in found[:MAX_FAULTS]]
+    body_field = getattr(request.scope.get("route"), "body_field", None)
+    known = _pointers(body_field.field_info.annotation) if body_field is not None else ()
+    fields = [_field(one, error.body, known) for one in found[:MAX_FAULTS]]
     if len(found) > MAX_FAULTS:
         fields.append(FieldProblem(pointer="", detail=f"has {len(found) - MAX_FAULTS} more faults"))
     detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
@@ -107,14 +112,46 @@ def answer(
     )
 
 
-def _field(found: dict[str, Any], body: Any) -> FieldProblem:
+@cache
+def _pointers(annotation: Any) -> tuple[str, ...]:
+    """Return JSON pointers to all fields of a request model and of the models in its fields."""
+    return tuple(_walk(annotation, ""))
+
+
+def _walk(annotation: Any, parent: str) -> Iterator[str]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            pointer = f"{parent}/{field.alias or name}"
+            yield pointer
+            yield from _walk(field.annotation, pointer)
+    elif type(None) in get_args(annotation):  # an optional model
+        for inner in get_args(annotation):
+            yield from _walk(inner, parent)
+
+
+def _unknown(pointer: str, known: Iterable[str]) -> str:
+    """Return what to write instead of an unknown field: a similar name in the same object, or the place of a field of this name."""
+    parent, _, name = pointer[:200].rpartition("/")
+    siblings = [other.rpartition("/")[2] for other in known if other.rpartition("/")[0] == parent]
+    places = [other for other in known if other.rpartition("/")[2] == name]
+    if near := get_close_matches(name, siblings, n=1):
+        return f"is unknown; did you mean {near[0]}?"
+    if places:
+        return f"is unknown here; did you mean {places[0]}?"
+    return "is unknown; remove it"
+
+
+def _field(found: dict[str, Any], body: Any, known: Iterable[str]) -> FieldProblem:
     where, *rest = found["loc"]
     if found["type"] == "json_invalid":
         return FieldProblem(pointer="", detail=f"is no valid JSON: {found['ctx']['error']}")
     detail = _mend(found)
     if where != "body":
         return FieldProblem(pointer=str(rest[-1]) if rest else str(where), detail=detail)
-    return FieldProblem(pointer=pointer_to(rest, body, missing=found["type"] == "missing"), detail=detail)
+    pointer = pointer_to(rest, body, missing=found["type"] == "missing")
+    if found["type"] == "extra_forbidden":
+        detail = _unknown(pointer, known)
+    return FieldProblem(pointer=pointer, detail=detail)
 
 
 def pointer_to(path: Iterable[Any], body: Any, *, missing: bool) -> str:
@@ -138,8 +175,6 @@ def _mend(found: dict[str, Any]) -> str:
     match found["type"]:
         case "missing":
             return "is required"
-        case "extra_forbidden":
-            return "is not known here; remove it, or look for a misspelling"
         case "union_tag_not_found" | "union_tag_invalid":
             return "give a type: float, int or categorical"
         case "value_error":
