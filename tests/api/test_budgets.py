@@ -64,7 +64,7 @@ def test_the_secret_is_shown_when_it_is_new_and_never_again(client: TestClient) 
         ({"usd": 1, "alerts": [{"at": 1, "url": "http://a.example"}]}, "/alerts/0/url", "https://"),
         ({"usd": 1, "alerts": [{"at": 1, "url": "https://169.254.169.254/"}]}, "/alerts/0/url", "private"),
         ({"usd": 1, "alerts": [{"at": 1, "url": "https://[::ffff:10.0.0.1]/"}]}, "/alerts/0/url", "private"),
-        ({"usd": 1, "mach": {}}, "/mach", "misspelling"),
+        ({"usd": 1, "mach": {}}, "/mach", "did you mean match?"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_mend(
