@@ -119,7 +119,7 @@ def test_any_reported_metric_is_charted(page: Page, site: Site) -> None:
     with page.expect_request("**/curves?metric=*"):
         picker.select_option("train_loss")
     chart = page.get_by_role("group", name="train_loss")
-    expect(page.get_by_text("Loading…")).to_be_visible()
+    expect(section(page, "Learning curves").get_by_text("Loading…")).to_be_visible()
     chart.press("ArrowDown")  # The picked trial stays picked when its curve arrives.
     asked[0].continue_()
     best = site.get(f"/jobs/{job}")["best"]
