@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         "no-budget-check",
         "tuner/store/ledger.py",
-        "        & (a.posted_usd + a.held_usd + usd <= a.limit_usd)\n",
+        "        _A.posted_usd + _A.held_usd + _USD <= _A.limit_usd,\n",
         "",
         "a hold is placed whatever is left; only the CHECK on the row stands in its way, and the driver dies of that",
         (f"{HOLDS}::test_a_hold_that_is_refused_leaves_nothing",),
@@ -75,17 +75,17 @@ MUTANTS = (
     Mutant(
         "read-then-write",
         "tuner/store/ledger.py",
-        '    more = {"held_usd": a.held_usd + usd, "held_gpu_ms": a.held_gpu_ms + gpu_ms}\n'
-        "    taken = above.take(db, project, job, hold)\n",
-        "    taken, read = above.take(db, project, job, hold), account(db, job).held\n"
-        '    more = {"held_usd": read.usd.micro_usd + usd, "held_gpu_ms": read.gpu_ms + gpu_ms}\n',
+        "    if db.execute(_RESERVE, {",
+        "    read = account(db, job).held\n"
+        "    sums = _RESERVE.values(held_usd=read.usd.micro_usd + usd, held_gpu_ms=read.gpu_ms + gpu_ms)\n"
+        "    if db.execute(sums, {",
         "of two holds that are placed at once one is forgotten",
         ("tests/store/test_postgresql.py::test_two_that_hold_at_once_are_both_counted",),
     ),
     Mutant(
         "hold-placed-twice",
         "tuner/store/ledger.py",
-        "    if db.execute(select(holds.c.id).where(holds.c.id == hold.id)).first():\n        return True\n",
+        '    if db.execute(_PLACED, {"of_hold": hold.id}).first():\n        return True\n',
         "",
         "a driver that comes back and holds again is refused, or counts twice",
         (f"{HOLDS}::test_a_repeated_hold_is_true_and_changes_nothing_even_where_it_would_fit_no_more",),
@@ -93,16 +93,16 @@ MUTANTS = (
     Mutant(
         "hold-not-released",
         "tuner/store/ledger.py",
-        "held_usd=a.held_usd - hold.cost.usd.micro_usd,",
-        "held_usd=a.held_usd - spent.usd.micro_usd,",
+        "held_usd=_A.held_usd - _USD,",
+        "held_usd=_A.held_usd - _SPENT_USD,",
         "what a slice did not use stays held for ever",
         (f"{HOLDS}::test_settling_posts_what_was_used_kind_by_kind_and_releases_the_rest",),
     ),
     Mutant(
         "hold-resolved-twice",
         "tuner/store/ledger.py",
-        'mine = update(holds).where(h.id == hold_id, h.state == "open")',
-        "mine = update(holds).where(h.id == hold_id)",
+        'bindparam("of_hold"), _H.state == "open")',
+        'bindparam("of_hold"))',
         "a slice is paid for twice",
         (f"{HOLDS}::test_settling_twice_changes_nothing",),
     ),

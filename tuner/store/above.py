@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select, text, update
 
 from tuner.domain.above import AboveBudget, applying
 from tuner.domain.errors import NotFound
@@ -28,6 +28,19 @@ from tuner.store.codec import decode
 from tuner.store.tables import job_tags
 
 PERIODS_MAX = 40  # covers a month of daily periods, for which webhooks may be due
+
+# Built once, because the driver executes them for each hold.
+_LOCK_BUDGETS = (
+    select(budgets.c.spec)
+    .where(budgets.c.project == bindparam("of_project"))
+    .order_by(budgets.c.name)
+    .with_for_update()
+)
+_COUNTED_IN = (
+    select(budget_holds.c.name, budget_holds.c.began_at)
+    .where(budget_holds.c.hold == bindparam("of_hold"))
+    .order_by(budget_holds.c.name)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,7 @@ def get(db: Connection, project: str, name: str) -> Kept:
 
 def guarded(db: Connection, project: str) -> list[AboveBudget]:
     """Lock and return all shared budgets of the project. Until this transaction ends, no other transaction can lock them."""
-    query = select(budgets.c.spec).where(budgets.c.project == project).order_by(budgets.c.name)
-    return [decode(spec) for spec in db.execute(query.with_for_update()).scalars()]
+    return [decode(spec) for spec in db.execute(_LOCK_BUDGETS, {"of_project": project}).scalars()]
 
 
 def shut_out(db: Connection) -> None:
@@ -180,9 +192,7 @@ def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) 
 
     The caller must lock the project's shared budgets with `guarded` before it reads the hold's row.
     """
-    b = budget_holds.c
-    query = select(b.name, b.began_at).where(b.hold == hold).order_by(b.name)
-    for name, began_at in db.execute(query).all():
+    for name, began_at in db.execute(_COUNTED_IN, {"of_hold": hold}).all():
         _add(db, project, (name, Instant(began_at)), held=-held, posted=spent)
 
 

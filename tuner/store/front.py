@@ -6,11 +6,33 @@ Queries read the front instead of all reports, because of a million reports only
 from the reports alone, and updated in the transaction that records each report.
 """
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tuner.domain.objective import Mode
 from tuner.domain.records import ReportRow
 from tuner.store.tables import front
+
+_F = front.c
+_OF_JOB = _F.job == bindparam("of_job")
+_BETTER = (
+    select(_F.seq)
+    .where(
+        _OF_JOB,
+        _F.loss <= bindparam("of_loss"),
+        _F.usd <= bindparam("of_usd"),
+        _F.gpu_ms <= bindparam("of_gpu_ms"),
+        _F.duration_ns <= bindparam("of_duration_ns"),
+    )
+    .limit(1)
+)
+_REMOVE_WORSE = delete(front).where(
+    _OF_JOB,
+    _F.loss >= bindparam("of_loss"),
+    _F.usd >= bindparam("of_usd"),
+    _F.gpu_ms >= bindparam("of_gpu_ms"),
+    _F.duration_ns >= bindparam("of_duration_ns"),
+)
+_INSERT = insert(front)
 
 
 def note(db: Connection, job: str, project: str, mode: Mode, report: ReportRow, *, seq: int) -> None:
@@ -19,16 +41,18 @@ def note(db: Connection, job: str, project: str, mode: Mode, report: ReportRow, 
     The report must have a metric. Call this in the order of the job's events: of equal reports, the first stays.
     """
     assert report.value is not None
-    f, loss = front.c, loss_of(mode, report.value)
-    usd, gpu_ms, duration_ns = report.cost.usd.micro_usd, report.cost.gpu_ms, report.duration_ns
-    beats = (f.loss <= loss) & (f.usd <= usd) & (f.gpu_ms <= gpu_ms) & (f.duration_ns <= duration_ns)
-    if db.execute(select(f.seq).where(f.job == job, beats).limit(1)).first() is not None:
+    values = {
+        "loss": loss_of(mode, report.value),
+        "usd": report.cost.usd.micro_usd,
+        "gpu_ms": report.cost.gpu_ms,
+        "duration_ns": report.duration_ns,
+    }
+    of_report = {"of_job": job, **{f"of_{name}": value for name, value in values.items()}}
+    if db.execute(_BETTER, of_report).first() is not None:
         return
-    beaten = (f.loss >= loss) & (f.usd >= usd) & (f.gpu_ms >= gpu_ms) & (f.duration_ns >= duration_ns)
-    db.execute(delete(front).where(f.job == job, beaten))
+    db.execute(_REMOVE_WORSE, of_report)
     where = {"job": job, "project": project, "trial": report.trial, "step": report.step, "seq": seq}
-    costs = {"usd": usd, "gpu_ms": gpu_ms, "duration_ns": duration_ns}
-    db.execute(insert(front).values(**where, **costs, loss=loss))
+    db.execute(_INSERT, {**where, **values})
 
 
 def loss_of(mode: Mode, value: float) -> float:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
@@ -28,6 +28,26 @@ from tuner.store.tables import attempts, checkpoints, events, reports, trials
 EVENTS_PAGE = 1000
 # Stop reasons for which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
+
+# The statements of a turn are built once. Building one takes SQLAlchemy ten times as long as executing it. Parameters named
+# `of_...` are compared with a column. The others set one.
+_OF_JOB: BindParameter[str] = bindparam("of_job")
+_OF_TRIAL: BindParameter[str] = bindparam("of_trial")
+_OF_ATTEMPT: BindParameter[int] = bindparam("of_attempt")
+_OF_STEP: BindParameter[int] = bindparam("of_step")
+_T, _R, _C = trials.c, reports.c, checkpoints.c
+_INSERT_EVENT, _INSERT_TRIAL, _INSERT_ATTEMPT = insert(events), insert(trials), insert(attempts)
+_INSERT_REPORT, _INSERT_CHECKPOINT = insert(reports), insert(checkpoints)
+_UPDATE_TRIAL = update(trials).where(_T.job == _OF_JOB, _T.trial == _OF_TRIAL)
+_UPDATE_STEPS = _UPDATE_TRIAL.where(_T.steps < _OF_STEP)
+_UPDATE_ATTEMPT = update(attempts).where(
+    attempts.c.job == _OF_JOB, attempts.c.trial == _OF_TRIAL, attempts.c.attempt == _OF_ATTEMPT
+)
+_REACHED = select(_R.usd, _R.gpu_ms, _R.duration_ns).where(
+    _R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.step == _OF_STEP
+)
+_UPDATE_CHECKPOINT = update(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
+_CHECKPOINT_STEPS = select(_C.step).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL).order_by(_C.step.desc())
 
 
 class SqlJournal:
@@ -147,7 +167,7 @@ class SqlTx:
     def append(self, event: Event) -> int:
         self.seq += 1
         row = {"job": self._job, "seq": self.seq, "at": event.at, "type": type(event).__name__}
-        self._db.execute(insert(events), {**row, "body": encode(event), "project": self._project})
+        self._db.execute(_INSERT_EVENT, {**row, "body": encode(event), "project": self._project})
         return self.seq
 
     def hold(self, hold: OpenHold) -> bool:
@@ -172,28 +192,19 @@ class SqlTx:
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
-        t = trials.c
-        mine = (t.job == self._job) & (t.trial == trial)
-        changed = update(trials).where(mine).values(state=state, reason=reason, seq=self.seq, updated_at=at)
-        if self._db.execute(changed).rowcount == 0:
+        values = {"state": state, "reason": reason, "seq": self.seq, "updated_at": at}
+        mine = {"of_job": self._job, "of_trial": trial}
+        if self._db.execute(_UPDATE_TRIAL, {**values, **mine}).rowcount == 0:
             row = {"job": self._job, "project": self._project, "trial": trial, "number": trial_number(trial)}
-            fresh = {
-                "state": state,
-                "reason": reason,
-                "steps": 0,
-                "seq": self.seq,
-                "created_at": at,
-                "updated_at": at,
-            }
-            self._db.execute(insert(trials).values(**row, **fresh, config=json.dumps(config or {})))
+            fresh = {"steps": 0, "created_at": at, "config": json.dumps(config or {})}
+            self._db.execute(_INSERT_TRIAL, {**row, **values, **fresh})
 
     def put_attempt(self, attempt: AttemptRow) -> None:
-        a = attempts.c
         key = {"job": self._job, "trial": attempt.trial, "attempt": attempt.attempt}
         values = values_of(attempt)
-        mine = (a.job == self._job) & (a.trial == attempt.trial) & (a.attempt == attempt.attempt)
-        if self._db.execute(update(attempts).where(mine).values(values)).rowcount == 0:
-            self._db.execute(insert(attempts), {**key, **values, "project": self._project})
+        mine = {f"of_{name}": value for name, value in key.items()}
+        if self._db.execute(_UPDATE_ATTEMPT, {**values, **mine}).rowcount == 0:
+            self._db.execute(_INSERT_ATTEMPT, {**key, **values, "project": self._project})
 
     def put_usage(self, trial: str, attempt: int, used: Usage) -> None:
         usage.put(self._db, self._project, (self._job, trial, attempt), used)
@@ -202,7 +213,7 @@ class SqlTx:
         if self.reached(report.trial, report.step) is not None:
             return False
         self._db.execute(
-            insert(reports),
+            _INSERT_REPORT,
             {
                 "job": self._job,
                 "project": self._project,
@@ -221,48 +232,39 @@ class SqlTx:
         )
         if finite(report.value) is not None:
             front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)
-        t = trials.c
-        mine = (t.job == self._job) & (t.trial == report.trial) & (t.steps < report.step)
         new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
         if finite(report.value) is not None:
             new["value"] = report.value
-        self._db.execute(update(trials).where(mine).values(new))
+        mine = {"of_job": self._job, "of_trial": report.trial, "of_step": report.step}
+        self._db.execute(_UPDATE_STEPS, {**new, **mine})
         return True
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
-        r = reports.c
-        query = select(r.usd, r.gpu_ms, r.duration_ns).where(
-            r.job == self._job, r.trial == trial, r.step == step
-        )
-        row = self._db.execute(query).first()
+        row = self._db.execute(_REACHED, {"of_job": self._job, "of_trial": trial, "of_step": step}).first()
         return None if row is None else (Cost(Money(row.usd), row.gpu_ms), row.duration_ns)
 
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
         return ledger.posted_by_kind(self._db, self._job, trial, attempt)
 
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
-        c = checkpoints.c
-        mine = (c.job == self._job) & (c.trial == checkpoint.trial) & (c.step == checkpoint.step)
+        key = {"job": self._job, "trial": checkpoint.trial, "step": checkpoint.step}
         values = {
             name: getattr(checkpoint, name) for name in ("attempt", "uri", "size_bytes", "seconds", "at")
         }
-        if self._db.execute(update(checkpoints).where(mine).values(values)).rowcount == 0:
-            key = {
-                "job": self._job,
-                "project": self._project,
-                "trial": checkpoint.trial,
-                "step": checkpoint.step,
-            }
-            self._db.execute(insert(checkpoints).values(**key, **values))
+        mine = {f"of_{name}": value for name, value in key.items()}
+        if self._db.execute(_UPDATE_CHECKPOINT, {**values, **mine}).rowcount == 0:
+            self._db.execute(_INSERT_CHECKPOINT, {**key, **values, "project": self._project})
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
-        c = checkpoints.c
-        mine = (c.job == self._job) & (c.trial == trial)
-        found = list(self._db.execute(select(c.step).where(mine).order_by(c.step.desc())).scalars())
-        best = _best_checkpoint(self._db, self._job, trial, mode) if len(found) > keep else None
-        gone = [step for step in found[keep:] if best is None or step != best[1]]
+        mine = {"of_job": self._job, "of_trial": trial}
+        steps = list(self._db.execute(_CHECKPOINT_STEPS, mine).scalars())
+        best = _best_checkpoint(self._db, self._job, trial, mode) if len(steps) > keep else None
+        gone = [step for step in steps[keep:] if best is None or step != best[1]]
         if gone:
-            self._db.execute(delete(checkpoints).where(mine, c.step.in_(gone)))
+            c = checkpoints.c
+            self._db.execute(
+                delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step.in_(gone))
+            )
 
     def forget_checkpoints(self, trial: str, *, above: int) -> None:
         c = checkpoints.c

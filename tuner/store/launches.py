@@ -62,6 +62,9 @@ _LIVE = (
 )
 _NOW: BindParameter[int] = bindparam("now")
 _PUT_OFF = (launches.c.state == "wanted") & (launches.c.not_before > _NOW) & (launches.c.wanted_at <= _NOW)
+_LOCK_NEWEST = (
+    select(launches.c.epoch, launches.c.state).where(launches.c.job == bindparam("of_job")).with_for_update()
+)
 _AT_HAND = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
 
 
@@ -128,8 +131,7 @@ def check(db: Connection, job: str, epoch: int) -> None:
     Raises:
         Fenced: The launch has ended, or the job has a newer one.
     """
-    mine = select(launches.c.epoch, launches.c.state).where(launches.c.job == job)
-    row = db.execute(mine.with_for_update()).one()
+    row = db.execute(_LOCK_NEWEST, {"of_job": job}).one()
     if row.epoch != epoch or row.state == "ended":
         raise Fenced(f"launch {epoch} of {job} is over; the present one is {row.epoch}")
 

@@ -3,10 +3,16 @@
 import json
 from dataclasses import asdict
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, bindparam, insert, update
 
 from tuner.domain.usage import Usage
 from tuner.store.tables import attempt_usage
+
+_U = attempt_usage.c
+_UPDATE = update(attempt_usage).where(
+    _U.job == bindparam("of_job"), _U.trial == bindparam("of_trial"), _U.attempt == bindparam("of_attempt")
+)
+_INSERT = insert(attempt_usage)
 
 
 def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) -> None:
@@ -15,10 +21,9 @@ def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) 
     Args:
         where: (job, trial, attempt)
     """
-    u = attempt_usage.c
     job, trial, attempt = where
     values = {**asdict(used), "facts": json.dumps(dict(used.facts), allow_nan=False)}
-    mine = (u.job == job) & (u.trial == trial) & (u.attempt == attempt)
-    if db.execute(update(attempt_usage).where(mine).values(values)).rowcount == 0:
+    mine = {"of_job": job, "of_trial": trial, "of_attempt": attempt}
+    if db.execute(_UPDATE, {**values, **mine}).rowcount == 0:
         key = {"job": job, "trial": trial, "attempt": attempt, "project": project}
-        db.execute(insert(attempt_usage).values(**key, **values))
+        db.execute(_INSERT, {**key, **values})
