@@ -227,10 +227,10 @@ class Treasury:
         more = self._affordable(left, purse.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
         if more <= unused:
             return False
-        lease = purse.meter.total_ns + more
+        lease_ns = purse.meter.total_ns + more
         self._settle(tx, purse, purse.meter.minus(purse.settled), wanted.at)
-        purse.slice, purse.lease_ns = purse.slice + 1, lease
-        purse.held = purse.rate.cost(lease) - purse.rate.cost(purse.meter.total_ns)
+        purse.slice, purse.lease_ns = purse.slice + 1, lease_ns
+        purse.held = purse.rate.cost(lease_ns) - purse.rate.cost(purse.meter.total_ns)
         if not self._hold(tx, (purse.trial, purse.attempt, purse.slice), purse.held, more, wanted.at):
             raise AssertionError("the account was read in this transaction")
         return True

@@ -308,15 +308,15 @@ class Loop:
         opened = self.treasury.open(turn.tx, trial, attempt, places, wanted)
         if opened is None:
             return [self._refused(turn, trial, wanted, places[0].rate, running=False)]
-        place, lease, held = opened
+        place, lease_ns, held = opened
         step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
-        purse = Purse(trial, attempt, place, turn.at, lease, 1, held, now_ns, order.until, step)
+        purse = Purse(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, order.until, step)
         purse.landed_at = turn.at if place.offer is None else None
         purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.purses[trial] = attempt, purse
         turn.tx.put_attempt(purse.row)
         not_before_ns = now_ns + pause_ns(self.state.trial(trial).in_vain)
-        work = (order.config, order.until, lease, step or None)
+        work = (order.config, order.until, lease_ns, step or None)
         assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, self._job_best())
         turn.orders.append(lambda: self._world.begin(assignment))
         return []

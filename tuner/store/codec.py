@@ -6,30 +6,53 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tuner.domain import (
-    above,
-    budget,
-    commands,
-    events,
-    fidelity,
-    job,
-    money,
-    objective,
-    offer,
-    space,
-    window,
-)
+from tuner.domain import above, budget, events, fidelity, job, ledger, money, objective, offer, space, window
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 VERSION = 1
-_CLASSES = {
-    name: found
-    for module in (above, budget, commands, events, fidelity, job, money, objective, offer, space, window)
-    for name, found in vars(module).items()
-    if isinstance(found, type) and dataclasses.is_dataclass(found)
+# The stored name of each type. A name is in the rows of every database and stays the same if its class is renamed.
+_TYPES: Mapping[str, "type[DataclassInstance]"] = {
+    "Launched": events.Launched,
+    "Inherited": events.Inherited,
+    "Suggested": events.Suggested,
+    "Advised": events.Advised,
+    "Reported": events.Reported,
+    "Parked": events.Parked,
+    "Completed": events.Completed,
+    "Stopped": events.Stopped,
+    "Failed": events.Failed,
+    "Lost": events.Lost,
+    "Preempted": events.Preempted,
+    "Refused": events.Refused,
+    "WallClockEnded": events.WallClockEnded,
+    "WindowClosed": events.WindowClosed,
+    "Asked": events.Asked,
+    "BudgetChanged": events.BudgetChanged,
+    "Entry": ledger.Entry,
+    "Money": money.Money,
+    "Price": money.Price,
+    "Rate": money.Rate,
+    "Cost": money.Cost,
+    "Budget": budget.Budget,
+    "AboveBudget": above.AboveBudget,
+    "Alert": above.Alert,
+    "JobSpec": job.JobSpec,
+    "Algorithm": job.Algorithm,
+    "CheckpointPolicy": job.CheckpointPolicy,
+    "Plateau": job.Plateau,
+    "Resources": job.Resources,
+    "Fidelity": fidelity.Fidelity,
+    "Objective": objective.Objective,
+    "Offer": offer.Offer,
+    "Space": space.Space,
+    "Float": space.Float,
+    "Int": space.Int,
+    "Categorical": space.Categorical,
+    "Window": window.Window,
 }
+_NAMES: Mapping[type, str] = {stored: name for name, stored in _TYPES.items()}
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -56,9 +79,21 @@ def decode(text: str) -> Any:
         raise ValueError(f"a row cannot be read: {error!r} in {text[:200]}") from error
 
 
+def type_name(value: object) -> str:
+    """Return the name under which a value's type is stored.
+
+    Raises:
+        ValueError: Values of this type are not stored.
+    """
+    name = _NAMES.get(type(value))
+    if name is None:
+        raise ValueError(f"{type(value).__name__} has no stored name: add it to the table of types")
+    return name
+
+
 def _to_json(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"$": type(value).__name__, **_fields(value)}
+        return {"$": type_name(value), **_fields(value)}
     if isinstance(value, Mapping):
         plain = {str(key): _to_json(inner) for key, inner in value.items()}
         return {"$map": list(plain.items())} if any(key.startswith("$") for key in plain) else plain
@@ -88,7 +123,7 @@ def _from_json(value: Any) -> Any:
         return value
     if "$" in value:
         fields = {key: _from_json(inner) for key, inner in value.items() if key != "$"}
-        return _CLASSES[value["$"]](**fields)
+        return _TYPES[value["$"]](**fields)
     if "$list" in value:
         return [_from_json(inner) for inner in value["$list"]]
     if "$map" in value:

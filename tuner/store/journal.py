@@ -21,7 +21,7 @@ from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
 from tuner.store import above, budget_waits, front, jobs, launches, ledger, usage
 from tuner.store.attempt_rows import attempt_row, costs_text, values_of
-from tuner.store.codec import decode, encode, finite, metrics_json
+from tuner.store.codec import decode, encode, finite, metrics_json, type_name
 from tuner.store.database import Database
 from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
@@ -166,7 +166,7 @@ class SqlTx:
 
     def append(self, event: Event) -> int:
         self.seq += 1
-        row = {"job": self._job, "seq": self.seq, "at": event.at, "type": type(event).__name__}
+        row = {"job": self._job, "seq": self.seq, "at": event.at, "type": type_name(event)}
         self._db.execute(_INSERT_EVENT, {**row, "body": encode(event), "project": self._project})
         return self.seq
 
