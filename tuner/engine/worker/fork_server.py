@@ -1,8 +1,9 @@
 """A process that has imported user code and forks a child for each attempt. It imports the modules of a
 trainable once, so that each attempt begins in milliseconds.
 
-Usage: `python -m tuner.engine.worker.fork_server FD ENTRY PACKAGE`. FD is the file descriptor of one end of a SOCK_SEQPACKET
-socket. ENTRY is the trainable. PACKAGE is the folder that ENTRY comes from, or empty.
+Usage: `python -m tuner.engine.worker.fork_server FD ENTRY PACKAGE [MODULE ...]`. FD is the file descriptor of one end of a
+SOCK_SEQPACKET socket. ENTRY is the trainable whose module is imported, or empty. PACKAGE is the folder that the trainable comes from,
+or empty. Each MODULE is imported if there is no ENTRY.
 
 The server reads requests from the socket. `{"fork": …}` carries two descriptors, the child's channel and its output pipe, and
 starts a child. Any other request kills everything that attempts started. The server sends the exit status of each child, and ends
@@ -41,10 +42,12 @@ OF_EVERYBODY = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
 USES_TORCH = re.compile(r"torch|tuner\.training|save_checkpoint")
 # Trainables for Ray Tune often import Ray inside the function. Importing it here saves half a second per attempt.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
+# What a server imports again if it restarts itself. Importing all of it takes seven seconds of processor time.
+COSTLY = ("numpy", "torch", "torch._dynamo", "ray.tune")
 MAX_REQUEST = 1 << 16
 
 
-def main(fd: int, entry: str, package: str) -> None:
+def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     control = socket.socket(fileno=fd)
     become_subreaper()
     resume_at_parents_death()
@@ -52,7 +55,10 @@ def main(fd: int, entry: str, package: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     come_from(package)
     gc.disable()  # saves a tenth of the processor time of the imports
-    _preload(entry)
+    if entry:
+        _preload(entry)
+    else:
+        _import(*modules)
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -86,26 +92,24 @@ def _nonblocking(fd: int) -> int:
 
 
 def _preload(entry: str) -> None:
-    """Import the modules that attempts will need.
+    """Import the module of a trainable, and the modules that its attempts will need.
 
     If user code cannot be imported, the child will report the error. If the import started threads or used CUDA, children could not be
-    forked safely, so the server restarts itself without preloading the trainable.
+    forked safely, so the server restarts itself without the trainable, with those costly modules that the trainable needs.
     """
     module, before = entry.partition(":")[0], set(sys.modules)
-    if module:
-        with contextlib.suppress(BaseException), _unheard():
-            found = importlib.import_module(module)
-            if IMPORTS_RAY.search(inspect.getsource(found)):
-                importlib.import_module("ray.tune")
+    with contextlib.suppress(BaseException), _unheard():
+        found = importlib.import_module(module)
+        if IMPORTS_RAY.search(inspect.getsource(found)):
+            importlib.import_module("ray.tune")
     brought = sys.modules.keys() - before
-    if module not in sys.modules or _may_import_torch(brought):
+    if _may_import_torch(brought):
         _import("numpy", "torch")
-    if module not in sys.modules or needs_dynamo(brought):
+    if needs_dynamo(brought):
         _import("torch._dynamo")
-    if not module:
-        return
     if threading.active_count() > 1 or _cuda_is_lost_to_forks():
-        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3]])
+        needed = [name for name in COSTLY if name in sys.modules]
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
 
 
 @contextlib.contextmanager
@@ -228,4 +232,4 @@ def _send(control: socket.socket, message: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
