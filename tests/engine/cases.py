@@ -137,21 +137,6 @@ def leaves_children(config: dict[str, Any]) -> None:
             run.report(acc=1.0)
 
 
-def eats_memory(config: dict[str, Any]) -> None:
-    """Allocate up to 2.5 GB, which does no harm to the machine."""
-    eaten = []
-    while True:
-        if len(eaten) < 125:
-            eaten.append(bytearray(os.urandom(1 << 20) * 20))
-        time.sleep(0.01)
-
-
-def shows_environment(config: dict[str, Any]) -> None:
-    with SpotSafe() as run:
-        for _ in run.steps():
-            run.report(acc=1.0, names=",".join(sorted(os.environ)), cwd=os.getcwd())
-
-
 def fast(config: dict[str, Any]) -> None:
     with SpotSafe() as run:
         for step in run.steps():
@@ -236,12 +221,6 @@ def prints_and_dies(config: dict[str, Any]) -> None:
 
 def prints_and_ends(config: dict[str, Any]) -> None:
     print("the only words")
-
-
-def tells_what_is_imported(config: dict[str, Any]) -> None:
-    with SpotSafe() as run:
-        for step in run.steps():
-            run.report(acc=step, dynamo=int("torch._dynamo" in sys.modules))
 
 
 def follows_scores(config: dict[str, Any]) -> None:

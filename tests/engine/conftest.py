@@ -1,6 +1,6 @@
 """Supervisors for tests, which leave no process behind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +8,46 @@ import fsspec
 import psutil
 import pytest
 
-from tests.engine.driving import Driver
+from tests.engine.driving import NODE, Driver
 from tests.engine.object_storage import Bucket, Proxy, moto_server
+from tuner.engine.notices.node_board import NodeBoard
 from tuner.engine.worker.supervisor import Supervisor
 
+# Modules that one fork server serves, because a server that imports PyTorch and Ray costs 8 s of processor time.
+PRELOADED = {
+    f"tests.engine.{name}"
+    for name in (
+        "cases",
+        "forgetful",
+        "forgetful_tune",
+        "optimising",
+        "tune_cases",
+        "tune_class",
+    )
+}
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[dict[str, Supervisor]]:
-    """Supervisors with a ready fork server, by the module that they serve. A worker has one from its second
-    attempt on.
+
+@pytest.fixture(scope="session")
+def node_board(tmp_path_factory: pytest.TempPathFactory) -> NodeBoard:
+    """The board with the preemption notices of the machine that the shared supervisors run on."""
+    return NodeBoard(tmp_path_factory.mktemp("boards"))
+
+
+@pytest.fixture(scope="session")
+def supervisor_of(node_board: NodeBoard) -> Iterator[Callable[[str], Supervisor]]:
+    """Return the supervisor that serves a module. All tests share it, and find its fork server ready, as a worker
+    does from its second attempt on.
     """
-    found: dict[str, Supervisor] = {}
+    made: dict[str, Supervisor] = {}
+
+    def found(module: str) -> Supervisor:
+        served = "tests.engine.preloaded" if module in PRELOADED else module
+        if served not in made:
+            made[served] = Supervisor(f"{served}:train", notice=lambda: node_board.standing(NODE))
+        return made[served]
+
     yield found
-    for supervisor in found.values():
+    for supervisor in made.values():
         supervisor.close()
 
 
@@ -35,22 +62,19 @@ def _children_of(fork_server: int) -> list[psutil.Process]:
 
 
 @pytest.fixture
-def drive(tmp_path: Path, warm: dict[str, Supervisor]) -> Iterator[Any]:
+def drive(tmp_path: Path, supervisor_of: Callable[[str], Supervisor]) -> Iterator[Any]:
     """Start drivers for a case of a module. With `fresh`, the driver gets a newly started worker."""
     drivers: list[Driver] = []
     fresh_ones: list[Supervisor] = []
 
     def start(
-        case: str, module: str = "tests.engine.cases", *, fresh: bool = False, storage: str = ""
+        case: str = "counts", module: str = "tests.engine.cases", *, fresh: bool = False, storage: str = ""
     ) -> Driver:
         entry = f"{module}:{case}"
         if fresh:
             fresh_ones.append(Supervisor(entry))
-        elif module not in warm:
-            warm[module] = Supervisor(entry)
-        drivers.append(
-            Driver(storage or tmp_path / "storage", entry, fresh_ones[-1] if fresh else warm[module])
-        )
+        supervisor = fresh_ones[-1] if fresh else supervisor_of(module)
+        drivers.append(Driver(storage or tmp_path / "storage", entry, supervisor))
         return drivers[-1]
 
     yield start

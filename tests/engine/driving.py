@@ -11,6 +11,7 @@ from tuner.engine.worker.supervisor import Supervisor
 
 SECOND = 1_000_000_000
 LEASE_S = 600
+NODE = "node-here"  # the machine of the supervisors that tests share
 
 
 class Driver:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.driving import SECOND, Driver
+from tests.engine.driving import NODE, SECOND, Driver
 from tuner.domain.time import Instant
 from tuner.engine.checkpoints import CheckpointStore
 from tuner.engine.ends import end_of
@@ -21,55 +21,31 @@ from tuner.engine.notices import Notice
 from tuner.engine.notices.node_board import NodeBoard
 from tuner.engine.worker.supervisor import Supervisor
 
-HERE, THERE = "node-here", "node-there"
 EVERY_STEP = {"checkpoint_interval_ns": 0}
 
 
 class Node:
     """Post notices as the node's watcher does."""
 
-    def __init__(self, folder: Path) -> None:
-        self.board = NodeBoard(folder)
+    def __init__(self, board: NodeBoard) -> None:
+        self.board = board
+        self.posted: set[tuple[str, str]] = set()
 
-    def goes(self, left_s: float, *, name: str = "aws/instance-action", node: str = HERE) -> None:
+    def goes(self, left_s: float, *, name: str = "aws/instance-action", node: str = NODE) -> None:
         deadline = Instant(time.time_ns() + round(left_s * SECOND))
         self.board.announce(node, Notice("aws", "terminate", name, deadline, "goes"))
+        self.posted.add((node, name))
 
-    def stays(self, name: str = "aws/instance-action") -> None:
-        self.board.withdraw(HERE, name)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("boards")
-
-
-@pytest.fixture(scope="module")
-def supervisor(place: Path) -> Iterator[Supervisor]:
-    board = NodeBoard(place)
-    made = Supervisor("tests.engine.cases:counts", notice=lambda: board.standing(HERE))
-    yield made
-    made.close()
+    def stays(self) -> None:
+        for notice in self.posted:
+            self.board.withdraw(*notice)
 
 
 @pytest.fixture
-def node(place: Path) -> Iterator[Node]:
-    yield Node(place)
-    for file in (place / HERE).glob("*") if (place / HERE).exists() else ():
-        file.unlink()
-
-
-@pytest.fixture
-def drive(tmp_path: Path, supervisor: Supervisor, node: Node) -> Iterator[Any]:
-    drivers: list[Driver] = []
-
-    def start(case: str = "counts", module: str = "tests.engine.cases") -> Driver:
-        drivers.append(Driver(tmp_path / "storage", f"{module}:{case}", supervisor))
-        return drivers[-1]
-
-    yield start
-    for driver in drivers:
-        driver.let_go()
+def node(node_board: NodeBoard) -> Iterator[Node]:
+    found = Node(node_board)
+    yield found
+    found.stays()
 
 
 @pytest.fixture
@@ -294,7 +270,7 @@ def test_a_withdrawn_notice_is_none(drive: Any, node: Node, gate: Path) -> None:
 
 def test_a_notice_for_another_node_is_none(drive: Any, node: Node) -> None:
     driver = drive()
-    node.goes(1, node=THERE)
+    node.goes(1, node="another node")
     driver.begin(until=2, config={"step_s": 0.5})
     driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 2
@@ -341,18 +317,20 @@ def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any,
 
 
 def test_a_worker_that_is_born_on_a_machine_that_goes_says_so(
-    place: Path, node: Node, tmp_path: Path
+    node_board: NodeBoard, node: Node, tmp_path: Path
 ) -> None:
     """The head, for example, is never drained."""
-    born = Supervisor("tests.engine.cases:counts", notice=lambda: NodeBoard(place).standing(HERE))
+    entry = "tests.engine.plain_cases:counts"
+    born = Supervisor(entry, notice=lambda: node_board.standing(NODE))
     try:
-        driver = Driver(tmp_path / "storage", "tests.engine.cases:counts", born)
+        driver = Driver(tmp_path / "storage", entry, born)
         node.goes(1000)
         driver.begin(until=1)
         assert driver.until_state("preempted")["reports"] == []
         node.stays()
         driver.begin(until=1)
         driver.until_state("waiting")
+        driver.let_go()
     finally:
         born.close()
 

@@ -18,6 +18,8 @@ from tuner.engine.messages import Progress
 from tuner.engine.worker import endings
 from tuner.service import training_alone
 
+PLAIN = "tests.engine.plain_cases"
+
 
 def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> None:
     driver = drive("counts")
@@ -95,10 +97,10 @@ def test_a_hanging_trial_is_stopped_at_once(drive: Any) -> None:
 
 def test_a_lease_ends_the_child_whatever_it_does(drive: Any) -> None:
     driver = drive("hangs")
-    driver.begin(lease_s=3)
+    driver.begin(lease_s=1)
     ended = driver.until_state("paused")
     assert ended["error"]["kind"] == "lease"
-    assert sum(ended["meter"].values()) == 3 * SECOND
+    assert sum(ended["meter"].values()) == SECOND
 
 
 def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_failing_user_code_is_reported_with_what_happened(
 
 
 def test_a_module_that_is_not_there_is_named(drive: Any) -> None:
-    driver = drive("train", "tests.engine.no_such_module")
+    driver = drive("train", "tests.engine.no_such_module", fresh=True)
     driver.begin()
     assert "no_such_module" in driver.until_state("failed")["error"]["message"]
 
@@ -182,28 +184,18 @@ def test_processes_that_user_code_left_behind_are_gone_with_the_attempt(drive: A
 
 
 def test_a_child_that_takes_too_much_memory_is_ended_and_told_so(drive: Any) -> None:
-    driver = drive("eats_memory")
-    driver.begin(memory_limit_bytes=1_500_000_000)
+    driver = drive("eats_memory", PLAIN, fresh=True)
+    driver.begin(memory_limit_bytes=300_000_000)
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "memory"
     assert "GiB" in failed["error"]["message"]
 
 
-def test_user_code_sees_no_secret(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RAY_AUTH_TOKEN", "TUNER_DATABASE_URL", "TUNER_API_KEY", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "secret")
-    driver = drive("shows_environment", fresh=True)
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    names = driver.reports[0]["metrics"]["names"].split(",")
-    assert not [n for n in names if n.startswith(("RAY_AUTH", "TUNER_", "AWS_"))]
-
-
 def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
     driver = drive("fast")
-    driver.begin(until=3000, max_step=3000)
+    driver.begin(until=1000, max_step=1000)
     driver.until_state("waiting")
-    assert [r["step"] for r in driver.reports] == list(range(1, 3001))
+    assert [r["step"] for r in driver.reports] == list(range(1, 1001))
 
 
 @pytest.mark.parametrize(("case", "values"), [("returns", [4]), ("yields", [0, 1, 2])])
@@ -267,7 +259,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(drive: An
 def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit status that a dead fork server cannot report is not waited for."""
     monkeypatch.setattr(endings, "STATUS_S", float("inf"))
-    driver = drive("counts")
+    driver = drive("counts", PLAIN, fresh=True)
     driver.begin(until=1)
     driver.until_state("waiting")
     driver.supervisor.server._process.kill()
@@ -309,7 +301,7 @@ def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
 
     code = (
         "from tests.engine.driving import Driver; from pathlib import Path; import os, time\n"
-        f"d = Driver(Path({str(tmp_path)!r}), 'tests.engine.cases:counts'); d.begin(until=1); d.until_state('waiting')\n"
+        f"d = Driver(Path({str(tmp_path)!r}), '{PLAIN}:counts'); d.begin(until=1); d.until_state('waiting')\n"
         "print(d.supervisor._pid, d.supervisor.server._process.pid, flush=True); time.sleep(1000)"
     )
     actor = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
