@@ -2,41 +2,53 @@
 for the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tuner.engine.worker.self_test import Verdict, self_test
+from tuner.engine.worker.self_test import Verdict, examined, self_test
+from tuner.engine.worker.supervisor import Supervisor
+
+ORDER: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, "limit_s": 240}
 
 
-def verdict_on(
-    case: str, *, limit_s: float = 240, configs: Sequence[dict[str, float]] = (), **more: Any
-) -> Verdict:
-    order: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, **more}
-    verdict = self_test(f"tests.engine.{case}", configs or [{"x": 0.1}], limit_s=limit_s, **order)
-    assert not [
-        p for p in psutil.Process().children(recursive=True) if "fork_server" in " ".join(p.cmdline())
-    ]
-    return verdict
+@pytest.fixture
+def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Callable[..., Verdict]:
+    """Run the self-test of a case with the supervisor that tests share."""
+    numbers = count()
+
+    def run(case: str, *, configs: Sequence[dict[str, float]] = ({"x": 0.1},), **more: Any) -> Verdict:
+        module = f"tests.engine.{case.partition(':')[0]}"
+        storage = tmp_path / str(next(numbers))
+        return examined(supervisor_of(module), storage, f"tests.engine.{case}", configs, **ORDER | more)
+
+    return run
+
+
+def test_it_starts_a_worker_and_leaves_no_process_behind() -> None:
+    before = psutil.Process().children()
+    assert self_test("tests.engine.forgetful:one_step_of_many", [{}], **ORDER) == Verdict(passed=True)
+    assert psutil.Process().children() == before
 
 
 @pytest.mark.parametrize(
     "case",
     [
         "optimising:well",
-        "forgetful:one_step_of_many",
         "forgetful_tune:goes_on",
         "forgetful_tune:Remembers",
         "forgetful_tune:Stamps",
     ],
 )
-def test_what_goes_on_where_it_was_passes(case: str) -> None:
+def test_what_goes_on_where_it_was_passes(verdict_on: Callable[..., Verdict], case: str) -> None:
     assert verdict_on(case) == Verdict(passed=True)
 
 
-def test_a_trial_of_a_single_step_is_tested_as_well_as_any() -> None:
+def test_a_trial_of_a_single_step_is_tested_as_well_as_any(verdict_on: Callable[..., Verdict]) -> None:
     assert verdict_on("optimising:well", max_step=1).passed
     assert verdict_on("optimising:well", max_step=None).passed
 
@@ -53,21 +65,25 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("case", "said"), FAILS.items(), ids=FAILS.keys())
-def test_what_does_not_restore_what_it_saved_fails_for_good_and_is_told_where(case: str, said: str) -> None:
+def test_what_does_not_restore_what_it_saved_fails_for_good_and_is_told_where(
+    verdict_on: Callable[..., Verdict], case: str, said: str
+) -> None:
     verdict = verdict_on(case)
     assert not verdict.passed
     assert verdict.lasting
     assert said in verdict.reason
 
 
-def test_a_configuration_that_raises_says_nothing_of_others() -> None:
+def test_a_configuration_that_raises_says_nothing_of_others(verdict_on: Callable[..., Verdict]) -> None:
     assert verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.1}]).passed
     verdict = verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.8}])
     assert (verdict.passed, verdict.lasting) == (False, False)
     assert "ValueError: x is too large" in verdict.reason
 
 
-def test_what_is_not_through_in_time_has_not_passed_and_may_another_time() -> None:
-    verdict = verdict_on("forgetful:hangs", limit_s=4)
+def test_what_is_not_through_in_time_has_not_passed_and_may_another_time(
+    verdict_on: Callable[..., Verdict],
+) -> None:
+    verdict = verdict_on("forgetful:hangs", limit_s=1)
     assert (verdict.passed, verdict.lasting) == (False, False)
-    assert "not through within 4 s" in verdict.reason
+    assert "not through within 1 s" in verdict.reason

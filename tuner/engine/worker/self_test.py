@@ -65,26 +65,48 @@ def self_test(
     resources: Mapping[str, float],
     package: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """Run the restore self-test and return its verdict. Blocks for up to `limit_s` plus a few seconds.
+    """Run the restore self-test in a supervisor of its own, and return the verdict. Blocks for up to `limit_s` plus a few seconds."""
+    scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
+    try:
+        return examined(
+            supervisor,
+            scratch.path / "storage",
+            entry,
+            configs,
+            max_step=max_step,
+            limit_s=limit_s,
+            resources=resources,
+        )
+    finally:
+        supervisor.close()
+        scratch.close()
+
+
+def examined(
+    supervisor: Supervisor,
+    storage: Path,
+    entry: str,
+    configs: Sequence[Mapping[str, Any]],
+    *,
+    max_step: int | None,
+    limit_s: float,
+    resources: Mapping[str, float],
+) -> Verdict:
+    """Run the restore self-test with a supervisor and an empty storage folder, and return its verdict.
 
     Try the configurations in order until one passes, one fails with a lasting verdict, or the time is over. A
     configuration whose first step fails does not decide the verdict, unless it is the last one.
     """
-    scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
-    test = _Test(entry, supervisor, scratch.path / "storage", max_step, resources, limit_s)
+    test = _Test(entry, supervisor, storage, max_step, resources, limit_s)
     verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
-    try:
-        for config in configs:
-            try:
-                test.of(config)
-                return Verdict(passed=True)
-            except _Failed as failed:
-                verdict = failed.verdict
-            if verdict.lasting or test.left_s() <= 0:
-                break
-    finally:
-        supervisor.close()
-        scratch.close()
+    for config in configs:
+        try:
+            test.of(config)
+            return Verdict(passed=True)
+        except _Failed as failed:
+            verdict = failed.verdict
+        if verdict.lasting or test.left_s() <= 0:
+            break
     return verdict
 
 
