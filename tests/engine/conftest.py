@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import fsspec
 import psutil
@@ -92,10 +93,19 @@ def moto() -> Iterator[int]:
         yield port
 
 
+@pytest.fixture(scope="module")
+def proxy(moto: int) -> Iterator[Proxy]:
+    """A proxy in front of moto. Tests of a file share it, because a client is made for its address."""
+    found = Proxy(moto)
+    yield found
+    # Other tests may use other addresses.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    found.close()
+
+
 @pytest.fixture
-def bucket(moto: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bucket]:
-    """An empty bucket, and a client whose requests all go through a proxy that does no harm yet."""
-    proxy = Proxy(moto)
+def bucket(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An empty bucket, and the client's settings. All requests go through a proxy that does no harm yet."""
     environment = {
         "AWS_ENDPOINT_URL": proxy.url,
         "AWS_ACCESS_KEY_ID": "key",
@@ -104,12 +114,8 @@ def bucket(moto: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = Bucket(
-        proxy, f"bucket-{proxy.server_address[1]}-{abs(hash(request.node.name)) % 10**6}", environment
-    )
-    fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    fs.mkdir(found.name)
-    type(fs).clear_instance_cache()  # Clients of the previous test use another proxy.
+    found = Bucket(proxy, f"bucket-{uuid4().hex}", environment)
+    found.fs.mkdir(found.name)
+    proxy.asked.clear()
     yield found
-    type(fs).clear_instance_cache()
-    proxy.close()
+    proxy.heal()

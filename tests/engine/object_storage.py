@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
+import fsspec
+
 Harm = Literal["answer", "reset", "cut", "flip", "shorten", "hang", "slow", "unlisted"]
 CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 507: "InsufficientStorage"}
 EMPTY = b"<ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>0</KeyCount></ListBucketResult>"
@@ -112,6 +114,13 @@ class Proxy(ThreadingHTTPServer):
                 return True
             time.sleep(0.02)
         return False
+
+    def heal(self) -> None:
+        """Do no more harm, and let the requests go that hang."""
+        self.faults.clear()
+        self.dies_after = None
+        self.over.set()
+        self.over = threading.Event()
 
     def close(self) -> None:
         self.over.set()
@@ -217,3 +226,14 @@ class Bucket:
     @property
     def url(self) -> str:
         return f"s3://{self.name}/checkpoints"
+
+    @property
+    def fs(self) -> Any:
+        """The client, which is made once for all tests that use the same proxy."""
+        return fsspec.filesystem("s3", use_listings_cache=False)
+
+    def objects(self) -> list[str]:
+        return sorted(name.split("/checkpoints/")[1] for name in self.fs.find(self.name))
+
+    def pieces(self) -> list[str]:
+        return [name for name in self.objects() if "/pieces-" in name]

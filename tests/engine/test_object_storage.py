@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from tests.engine.driving import SECOND
@@ -22,11 +21,6 @@ TRIAL = "trial_00000"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "WAITS_S", (0.01,) * 6)
-
-
-def hangs_up_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    timeouts = {**storage.S3_TIMEOUTS, "read_timeout": seconds}
-    monkeypatch.setattr(storage, "S3_TIMEOUTS", timeouts)
 
 
 def a_checkpoint(folder: Path, word: str = "weights") -> Path:
@@ -57,11 +51,6 @@ def read_back(store: CheckpointStore, folder: Path, *, at_most: int, expected: F
     return step
 
 
-def objects(bucket: Bucket) -> list[str]:
-    fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    return sorted(name.split("/checkpoints/")[1] for name in fs.find(bucket.name))
-
-
 def test_what_was_stored_comes_back(store: CheckpointStore, tmp_path: Path) -> None:
     saved(store, tmp_path, 1, 2, 10)
     assert [found.step for found in store.found(TRIAL)] == [10, 2, 1]
@@ -76,14 +65,13 @@ def test_the_manifest_is_put_last(store: CheckpointStore, bucket: Bucket, tmp_pa
     assert ["MANIFEST.json" in asked for asked in puts] == [False, False, True]
 
 
-HARMS: list[tuple[str, str, int]] = [
+HARMS = [
     ("answer", "PUT state.pt", 500),
     ("answer", "PUT state.pt", 503),
     ("answer", "PUT state.pt", 403),
     ("answer", "PUT MANIFEST", 507),
     ("reset", "PUT state.pt", 0),
     ("reset", "PUT MANIFEST", 0),
-    ("hang", "PUT state.pt", 0),
     ("slow", "PUT state.pt", 0),
     ("shorten", "PUT state.pt", 0),
     ("shorten", "PUT MANIFEST", 0),
@@ -91,33 +79,40 @@ HARMS: list[tuple[str, str, int]] = [
     ("cut", "GET MANIFEST", 0),
     ("flip", "GET state.pt", 0),
     ("reset", "GET MANIFEST", 0),
-    ("hang", "GET state.pt", 0),
     ("answer", "GET state.pt", 500),
     ("answer", "GET list-type", 503),
     ("answer", "GET MANIFEST", 403),
 ]
+HANGS = [("hang", "PUT state.pt", 0), ("hang", "GET state.pt", 0)]
 
 
 def save(driver: Any, *, until: int, restore: int | None = None, by: int | None = None) -> None:
-    driver.begin(until=until, restore=restore, restore_attempt=by)
+    driver.begin(until=until, restore=restore, restore_attempt=by, max_step=99)
     driver.until_state("waiting")
     driver.order("pause")
     assert driver.until_state("paused")["saved_step"] == until
 
 
-@pytest.mark.parametrize(("harm", "request_", "status"), HARMS, ids=str)
+@pytest.mark.parametrize(("harms", "read_timeout_s"), [(HARMS, 240), (HANGS, 2)], ids=["answers", "hangs"])
 def test_a_storage_that_falters_costs_a_trial_some_time_and_nothing_else(
-    drive: Any, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, harm: Any, request_: str, status: int
+    drive: Any,
+    bucket: Bucket,
+    monkeypatch: pytest.MonkeyPatch,
+    harms: list[tuple[Any, str, int]],
+    read_timeout_s: float,
 ) -> None:
-    method, part = request_.split()
-    # Answers that are only slow may also take longer than this, and are requested again.
-    hangs_up_after(monkeypatch, 2 if harm == "hang" else 240)
-    bucket.proxy.fault(harm, method, part, times=2 if harm == "answer" else 1, status=status)
+    """One trial meets each harm in an attempt of its own, while it restores or saves."""
+    monkeypatch.setattr(storage, "S3_TIMEOUTS", {**storage.S3_TIMEOUTS, "read_timeout": read_timeout_s})
     driver = drive("counts", storage=bucket.url)
-    save(driver, until=2)
-    save(driver, until=4, restore=2, by=1)
-    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3, 4]
-    assert all(fault.times == 0 for fault in bucket.proxy.faults)
+    save(driver, until=1)
+    for step, (harm, request, status) in enumerate(harms, start=2):
+        method, part = request.split()
+        bucket.proxy.fault(harm, method, part, times=2 if harm == "answer" else 1, status=status)
+        save(driver, until=step, restore=step - 1, by=driver.attempt)
+        assert driver.reports[-1]["metrics"]["acc"] == step, (harm, request)
+        # An answer that is only slow may also take longer than the timeout, and is then requested again.
+        assert all(fault.times == 0 for fault in bucket.proxy.faults), (harm, request)
+    assert [report["step"] for report in driver.reports] == list(range(1, step + 1))
 
 
 def test_a_wait_for_the_storage_is_billed_as_what_it_was_for(drive: Any, bucket: Bucket) -> None:
@@ -133,7 +128,7 @@ def test_a_wait_for_the_storage_is_billed_as_what_it_was_for(drive: Any, bucket:
     assert meter["checkpoint"] >= SLOW_S * SECOND
 
 
-LASTING: list[tuple[str, int, str]] = [
+LASTING: list[tuple[Any, int, str]] = [
     ("answer", 500, "trouble of its own"),
     ("answer", 403, "credentials"),
     ("answer", 507, "make room"),
@@ -141,25 +136,25 @@ LASTING: list[tuple[str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("harm", "status", "advice"), LASTING)
 def test_a_storage_that_fails_for_good_fails_the_attempt_and_says_what_to_do(
-    drive: Any, bucket: Bucket, harm: Any, status: int, advice: str
+    drive: Any, bucket: Bucket
 ) -> None:
     driver = drive("counts", storage=bucket.url)
     save(driver, until=1)
-    for method in ("PUT", "GET"):
-        bucket.proxy.fault(harm, method, "step_", times=1000, status=status)
-    driver.begin(until=2)
-    driver.until_state("waiting")
-    driver.order("pause")
-    not_saved = driver.until_state("failed")["error"]
-    assert not_saved["kind"] == "storage"
-    assert advice in not_saved["message"]
-    driver.begin(until=2, restore=1, restore_attempt=1)
-    not_read = driver.until_state("failed")["error"]
-    assert not_read["kind"] == "storage"
-    assert advice in not_read["message"]
-    bucket.proxy.faults.clear()
+    for harm, status, advice in LASTING:
+        for method in ("PUT", "GET"):
+            bucket.proxy.fault(harm, method, "step_", times=1000, status=status)
+        driver.begin(until=2)
+        driver.until_state("waiting")
+        driver.order("pause")
+        not_saved = driver.until_state("failed")["error"]
+        assert not_saved["kind"] == "storage"
+        assert advice in not_saved["message"]
+        driver.begin(until=2, restore=1, restore_attempt=1)
+        not_read = driver.until_state("failed")["error"]
+        assert not_read["kind"] == "storage"
+        assert advice in not_read["message"]
+        bucket.proxy.heal()
     save(driver, until=2, restore=1, by=1)
 
 
@@ -186,8 +181,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 ) -> None:
     saved(store, tmp_path, 1, 2)
     damaged = f"{bucket.name}/checkpoints/default/job_1/{TRIAL}/step_00000002-a1/state.pt"
-    fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    fs.pipe_file(damaged, b"S" + fs.cat_file(damaged)[1:])
+    bucket.fs.pipe_file(damaged, b"S" + bucket.fs.cat_file(damaged)[1:])
     assert read_back(store, tmp_path, at_most=2) == 1
 
 
@@ -222,8 +216,7 @@ def test_an_object_that_is_gone_costs_its_checkpoint(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 1, 2)
-    fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    fs.rm(f"{bucket.name}/checkpoints/default/job_1/{TRIAL}/step_00000002-a1/shards/0.bin")
+    bucket.fs.rm(f"{bucket.name}/checkpoints/default/job_1/{TRIAL}/step_00000002-a1/shards/0.bin")
     assert read_back(store, tmp_path, at_most=2, expected=Found(2, 1)) == 1
 
 
@@ -270,13 +263,15 @@ def test_where_the_newest_is_missing_for_good_an_older_one_does(
 DIES_UPLOADING = """
 import sys
 from pathlib import Path
+from tuner.engine import pieces
 from tuner.engine.checkpoints import CheckpointStore
 url, folder = sys.argv[1:]
+pieces.PIECE_BYTES = 1 << 16
 source = Path(folder)
 source.mkdir()
 with (source / "state.pt").open("wb") as file:
-    file.write(b"weights" * (6 << 20))
-    file.truncate(120 << 20)
+    file.write(b"weights" * (6 << 12))
+    file.truncate(120 << 12)
 CheckpointStore(url, "default", "job_1").publish("trial_00000", 1, 3, source)
 """
 
@@ -295,29 +290,26 @@ def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_pieces_ar
     finally:
         uploader.kill()
         uploader.wait()
-    assert 0 < len(pieces(bucket)) < 7, "those that hold the same are stored once"
+    assert 0 < len(bucket.pieces()) < 7, "those that hold the same are stored once"
     assert read_back(store, tmp_path, at_most=3) == 2
     store.prune(TRIAL, 0, newest=2, keep=2)
-    assert pieces(bucket), "they may be those of a later attempt"
+    assert bucket.pieces(), "they may be those of a later attempt"
     saved(store, tmp_path, 3, attempt=2)
     store.prune(TRIAL, 2, newest=3, keep=2)
-    assert pieces(bucket) == []
+    assert bucket.pieces() == []
     assert read_back(store, tmp_path, at_most=3) == 3
 
 
-def pieces(bucket: Bucket) -> list[str]:
-    return [name for name in objects(bucket) if "/pieces-" in name]
-
-
 def test_wherever_the_storage_dies_the_newest_durable_checkpoint_survives(
-    store: CheckpointStore, bucket: Bucket, tmp_path: Path
+    store: CheckpointStore, bucket: Bucket, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    """Three checkpoints are saved and older ones removed. The storage fails before the first request, then
-    before the second, and so on.
+    """Three checkpoints are saved and older ones removed. The storage fails before the first request, then before
+    the second, and so on. The gate lets it fail before every fifth request only.
     """
     proxy, durable, requests, before = bucket.proxy, 0, 0, 0
     while durable < 3:
-        durable, proxy.asked[:], proxy.dies_after = 0, [], requests
+        durable, proxy.dies_after = 0, requests
+        proxy.asked.clear()
         with contextlib.suppress(Exception):  # any kind of exception that the client raises
             for step in (1, 2, 3):
                 saved(store, tmp_path / str(requests), step, attempt=1 + requests)
@@ -326,7 +318,7 @@ def test_wherever_the_storage_dies_the_newest_durable_checkpoint_survives(
         proxy.dies_after = None
         found = read_back(store, tmp_path, at_most=3) or 0
         assert found >= (durable or before)
-        requests, before = requests + 1, found
+        requests, before = requests + (1 if pytestconfig.option.all else 5), found
     assert requests > 20
     store.prune(TRIAL, requests, newest=3, keep=1)
-    assert {name.split("/")[3] for name in objects(bucket)} == {f"step_00000003-a{requests}"}
+    assert {name.split("/")[3].partition("-")[0] for name in bucket.objects()} == {"step_00000003"}
