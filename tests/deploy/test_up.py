@@ -5,6 +5,7 @@ import os
 import subprocess
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -30,53 +31,67 @@ def creates(calls: list[list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_what_an_account_lacks_is_made_and_the_cluster_is_brought_up(cloud: str, tmp_path: Path) -> None:
+def test_what_an_account_lacks_is_made_once_and_the_cluster_is_brought_up(cloud: str, tmp_path: Path) -> None:
     found = scratch(cloud, tmp_path)
-    up(found, cloud)
+    url = {"TUNER_DATABASE_URL": "postgresql://tuner:a b$c'd@db.internal/tuner"}
+    up(found, cloud, env=url)
     calls = found.called()
     did = creates(calls)
     for words in MAKES[cloud]:
         assert any(one.startswith(words) for one in did), words
         did.remove(next(one for one in did if one.startswith(words)))
+    if cloud == "aws":
+        machines_may_use_the_bucket_and_only_the_head_makes_others(calls)
     *_, ray_up, ray_wait = calls
     file = str(found.checkout / f"deploy/ray-{cloud}/.cluster.yaml")
     assert ray_up == ["ray", "up", "--yes", file]
     assert ray_wait == ["ray", "exec", file, "bash ~/tuner/deploy/ray-node.sh wait"]
     assert any(words[0] == "pip" and words[-1].endswith(f"[{cloud}]") for words in calls)
+    first = made(found, cloud)
+    settings, token = settings_that_nobody_else_reads(found, cloud, first)
+    assert settings.database_url == url["TUNER_DATABASE_URL"]
 
-
-@pytest.mark.parametrize("cloud", CLOUDS)
-def test_again_it_makes_nothing_anew(cloud: str, tmp_path: Path) -> None:
-    found = scratch(cloud, tmp_path)
-    up(found, cloud)
-    token, first = (found.home / ".ray/auth_token").read_text(), made(found, cloud)
-    found.called()
     program(found, cloud, there=True)
-    up(found, cloud)
+    up(found, cloud, env=url)
     assert creates(found.called()) == []
-    assert (found.home / ".ray/auth_token").read_text() == token
     assert made(found, cloud) == first
+    assert settings_that_nobody_else_reads(found, cloud, first) == (settings, token)
 
 
-@pytest.mark.parametrize("cloud", CLOUDS)
-def test_the_machines_get_settings_and_a_token_that_nobody_else_reads(cloud: str, tmp_path: Path) -> None:
-    found = scratch(cloud, tmp_path)
-    url = "postgresql://tuner:a b$c'd@db.internal/tuner"
-    up(found, cloud, env={"TUNER_DATABASE_URL": url})
-    mounts = made(found, cloud)["file_mounts"]
+def machines_may_use_the_bucket_and_only_the_head_makes_others(calls: list[list[str]]) -> None:
+    policies = {}
+    for words in calls:
+        given = dict(pairwise(words))
+        if "put-role-policy" in words:
+            policies[given["--role-name"]] = json.loads(given["--policy-document"])["Statement"]
+        if "create-role" in words:
+            assert json.loads(given["--assume-role-policy-document"])
+    worker, head = (policies[f"tuner-{name}"] for name in ("worker", "head"))
+    assert [one["Resource"] for one in worker] == [
+        ["arn:aws:s3:::my-tuner-bucket", "arn:aws:s3:::my-tuner-bucket/*"]
+    ]
+    assert [one["Action"] for one in head[1:]] == [["ec2:*"], "iam:PassRole"]
+    assert head[2]["Resource"] == "arn:aws:iam::123456789012:role/tuner-worker"
+
+
+def settings_that_nobody_else_reads(
+    found: Scratch, cloud: str, cluster: dict[str, Any]
+) -> tuple[Settings, str]:
+    """Return the settings and the token that the machines get."""
+    mounts = cluster["file_mounts"]
     assert mounts["~/tuner"] == str(found.checkout)
     assert mounts["~/.ray/auth_token"] == "~/.ray/auth_token"
-    env = Path(mounts["~/tuner.env"])
-    for path in (env, found.home / ".ray/auth_token"):
+    env, token = Path(mounts["~/tuner.env"]), found.home / ".ray/auth_token"
+    for path in (env, token):
         assert path.stat().st_mode & 0o777 == 0o600, path
     # Read the file as ray-node.sh does.
     read = f"set -a; . {env}; env -0"
     said = subprocess.run(["bash", "-c", read], env={}, capture_output=True, text=True, check=True)
     values = dict(line.split("=", 1) for line in said.stdout.split("\0") if "=" in line)
     settings = Settings.from_env(values)
-    assert settings.database_url == url
     assert settings.storage.startswith({"aws": "s3://", "gcp": "gs://", "azure": "abfs://"}[cloud])
     assert settings.storage_region in WORDS[cloud]
+    return settings, token.read_text()
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
@@ -92,24 +107,6 @@ def test_a_refusal_of_the_cloud_ends_it_before_the_cluster(tmp_path: Path) -> No
     found.stand_in(PROGRAMS["gcp"], (("buckets describe", 1, ""), ("buckets create", 3, "")))
     found.run("deploy/ray-gcp/up.sh", *WORDS["gcp"], status=3)
     assert not [words for words in found.called() if words[0] == "ray"]
-
-
-def test_machines_of_aws_may_use_the_bucket_and_only_the_head_makes_others(tmp_path: Path) -> None:
-    found = scratch("aws", tmp_path)
-    up(found, "aws")
-    policies = {}
-    for words in found.called():
-        given = dict(pairwise(words))
-        if "put-role-policy" in words:
-            policies[given["--role-name"]] = json.loads(given["--policy-document"])["Statement"]
-        if "create-role" in words:
-            assert json.loads(given["--assume-role-policy-document"])
-    worker, head = (policies[f"tuner-{name}"] for name in ("worker", "head"))
-    assert [one["Resource"] for one in worker] == [
-        ["arn:aws:s3:::my-tuner-bucket", "arn:aws:s3:::my-tuner-bucket/*"]
-    ]
-    assert [one["Action"] for one in head[1:]] == [["ec2:*"], "iam:PassRole"]
-    assert head[2]["Resource"] == "arn:aws:iam::123456789012:role/tuner-worker"
 
 
 def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
@@ -134,7 +131,7 @@ def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
 IMAGE = "registry.internal:5000/team/tuner:1.2.3"
 
 
-@pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
+@pytest.mark.parametrize("overlay", ["trial", "aws", pytest.param("gcp", marks=pytest.mark.extended)])
 def test_a_bare_kubernetes_cluster_gets_operator_secrets_and_all_that_is_built(
     overlay: str, tmp_path: Path
 ) -> None:

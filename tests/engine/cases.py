@@ -165,7 +165,7 @@ def dies_saving(config: dict[str, Any]) -> None:
 
 
 def burns_or_waits(config: dict[str, Any]) -> None:
-    """In each step, compute for 0.3 s or sleep for the same time. With `apart`, do so in a forked process."""
+    """In each step, compute for 0.15 s or sleep for the same time. With `apart`, do so in a forked process."""
     with SpotSafe(counter=Counter()) as run:
         for _ in run.steps():
             if config.get("apart"):
@@ -179,8 +179,8 @@ def burns_or_waits(config: dict[str, Any]) -> None:
 
 def _burn(burns: bool) -> None:
     if not burns:
-        time.sleep(0.3)
-    end = time.process_time() + 0.3
+        time.sleep(0.15)
+    end = time.process_time() + 0.15
     while burns and time.process_time() < end:
         pass
 

@@ -62,8 +62,15 @@ def troubled(watcher: Watcher, name: str) -> Callable[[], bool]:
     return lambda: bool(watcher.state.get(name))
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("cloud", CLOUDS)
+# The gate tests each failure with one cloud. The watchers differ in how they read an answer, which test_notices_reading.py tests.
+PAIRS = [
+    pytest.param(cloud, failure, marks=[] if (number + place) % 3 == 0 else [pytest.mark.extended])
+    for number, failure in enumerate(FAILURES)
+    for place, cloud in enumerate(CLOUDS)
+]
+
+
+@pytest.mark.parametrize(("cloud", "failure"), PAIRS)
 def test_what_fails_tells_nothing_withdraws_nothing_and_hides_nothing(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
     how, patience = FAILURES[failure]

@@ -31,7 +31,9 @@ def save(store: CheckpointStore, folder: Path, step: int, *, attempt: int = 1) -
     source = folder / f"staged-{step}-{attempt}"
     source.mkdir()
     same = [bytes([number]) * PIECE for number in range(3)]
-    (source / "state.pt").write_bytes(b"".join([*same, bytes([100 + step]) * PIECE, bytes([200 + step]) * 100]))
+    (source / "state.pt").write_bytes(
+        b"".join([*same, bytes([100 + step]) * PIECE, bytes([200 + step]) * 100])
+    )
     store.publish(TRIAL, attempt, step, source)
 
 

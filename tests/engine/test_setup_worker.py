@@ -42,7 +42,14 @@ def ray_program() -> str:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"command_prefix": ["WRAPPED=yes"]}], ids=["variables only", "more than variables"]
+    "more",
+    [
+        pytest.param({}, id="variables only"),
+        # Ray's own program does the work.
+        pytest.param(
+            {"command_prefix": ["WRAPPED=yes"]}, id="more than variables", marks=pytest.mark.extended
+        ),
+    ],
 )
 def test_a_worker_is_started_as_ray_starts_it(tmp_path: Path, more: dict[str, Any]) -> None:
     worker = tmp_path / "worker.py"

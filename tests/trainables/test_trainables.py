@@ -45,7 +45,7 @@ digits = pytest.mark.parametrize("module", [digits_mlp, digits_cnn], ids=short_n
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run_whole(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that calls a module's `train` for a few steps and returns its reports as numbers."""
 
     def called(module: ModuleType, steps: int, directory: Path | None = None, **config: Any) -> Reports:
@@ -66,15 +66,26 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return called
 
 
+@pytest.fixture
+def run(run_whole: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Like `run_whole`, with steps of a third of the digits and a fifth of the text, for tests that need not learn much."""
+    monkeypatch.setattr(char_lm, "STEPS_AN_EPOCH", 8)
+    for module in (digits_mlp, digits_cnn):
+        x_train, x_val, y_train, y_val = module.data()
+        part = [x_train[:449], x_val, y_train[:449], y_val]
+        monkeypatch.setattr(module, "data", lambda part=part: part)
+    return run_whole
+
+
 @digits
-def test_a_digits_model_learns_to_read(run: Run, module: ModuleType) -> None:
-    reports = run(module, 6)
+def test_a_digits_model_learns_to_read(run_whole: Run, module: ModuleType) -> None:
+    reports = run_whole(module, 6)
     assert reports[-1]["val_accuracy"] > max(0.85, reports[0]["val_accuracy"])
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
 
 
-def test_the_character_model_learns_to_spell(run: Run) -> None:
-    losses = [report["val_loss"] for report in run(char_lm, 4)]
+def test_the_character_model_learns_to_spell(run_whole: Run) -> None:
+    losses = [report["val_loss"] for report in run_whole(char_lm, 4)]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < math.log(128) - 1.5  # a uniform guess among 128 characters gives log(128)
 
@@ -99,8 +110,8 @@ def test_the_same_seed_gives_the_same_metrics(run: Run, module: ModuleType) -> N
 @shipped
 def test_an_interruption_changes_no_bit(run: Run, module: ModuleType, tmp_path: Path) -> None:
     config: dict[str, Any] = {"dropout": 0.2, "precision": "fp16", "accumulate": 2}
-    whole = run(module, 3, **config)
-    assert run(module, 1, tmp_path, **config) + run(module, 3, tmp_path, **config) == whole
+    whole = run(module, 2, **config)
+    assert run(module, 1, tmp_path, **config) + run(module, 2, tmp_path, **config) == whole
 
 
 @shipped
@@ -108,7 +119,7 @@ def test_an_interruption_changes_no_bit(run: Run, module: ModuleType, tmp_path: 
 def test_it_learns_in_mixed_precision(run: Run, module: ModuleType, precision: str) -> None:
     reports = run(module, 3, precision=precision)
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
-    assert reports != run(module, 3)
+    assert reports[:1] != run(module, 1)
 
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
@@ -243,10 +254,10 @@ def test_configurations_of_the_suggested_space_run_and_report_its_objective(
 
 
 @digits
-def test_most_configurations_of_the_suggested_space_learn(run: Run, module: ModuleType) -> None:
+def test_most_configurations_of_the_suggested_space_learn(run_whole: Run, module: ModuleType) -> None:
     space, rng = space_of(module), Random(2)
-    last = [run(module, 3, **space.sample(rng))[-1]["val_accuracy"] for _ in range(8)]
-    assert sum(accuracy > 0.3 for accuracy in last) > 4
+    last = [run_whole(module, 3, **space.sample(rng))[-1]["val_accuracy"] for _ in range(5)]
+    assert sum(accuracy > 0.3 for accuracy in last) > 2
     assert max(last) > 0.85
 
 
