@@ -19,7 +19,7 @@ from tuner.engine.worker.self_test import Verdict
 from tuner.service import packages
 from tuner.store.database import newest_revision, older_revisions
 
-SMALL, MORE, SPOT_USD = 0.0002, 0.0004, 0.001
+SMALL, MORE, SPOT_USD = 0.0001, 0.0004, 0.0004
 URL = "http://127.0.0.1:9/hook"
 
 

@@ -1,10 +1,10 @@
 """End a process at every commit, let the next process continue, and check the database from outside.
 
-    python -m tests.failpoints.matrix sqlite FOLDER
-    python -m tests.failpoints.matrix URL FOLDER        with copies of this PostgreSQL database
-    python -m tests.failpoints.matrix sqlite FOLDER job.submit driver.turn      only at these commits
+    echo '{"url": "sqlite"}' | python -m tests.failpoints.matrix FOLDER
+    echo '{"url": "sqlite", "names": ["job.submit", "driver.turn"]}' | python -m tests.failpoints.matrix FOLDER
 
-One process imports everything and forks the others.
+Each line of standard input is answered with a line of figures. The keys are the arguments of `crashes`. One process
+imports everything and forks the others.
 """
 
 import gc
@@ -30,7 +30,7 @@ import psycopg
 from tests import fakes
 from tests.failpoints import outside
 from tests.failpoints.chapters import CHAPTERS, EMPTY
-from tests.failpoints.life import Earlier, Life, surroundings
+from tests.failpoints.life import Earlier, Life, Tell, surroundings
 from tuner.store.database import Database
 from tuner.store.failpoints import FAILPOINTS, SIDES, STATUS
 
@@ -39,8 +39,6 @@ LATER_S = 6 * 3600
 LIMIT_S = 120
 # The number of turns of a driver to end at: the first, the last, and some in between at equal distances.
 TURNS = 6
-# Chapters that run most of the code.
-WARMING = ("queue", "limits", "people", "restored")
 
 
 @dataclass
@@ -114,16 +112,10 @@ def _child(
     def tell(*words: Any) -> None:
         os.write(writes, (json.dumps(words) + "\n").encode())
 
-    write = Database.write
-
-    def passing(database: Database, name: str = "") -> Any:
-        tell("passed", name)
-        return write(database, name)
-
     status = 1
     signal.alarm(LIMIT_S)
     try:
-        with surroundings(tell), patch.object(Database, "write", passing):
+        with _told(tell):
             life = Life(url, home, failpoint, earlier, tell, late_s)
             CHAPTERS[chapter](life)
             life.tell_all()
@@ -134,52 +126,65 @@ def _child(
         os._exit(status)
 
 
-def _warm(databases: Databases, chapter: str) -> None:
-    """Run a chapter in this process, so that forked processes inherit what is built at first use."""
+def calm(databases: Databases, chapter: str) -> tuple[Counter[str], list[str]]:
+    """Run a chapter in this process, so that forked processes inherit what is built at first use.
 
-    def tell(*_: Any) -> None:
-        return
+    Returns:
+        How often it passes each commit, and what is wrong afterwards.
+    """
+    words: list[list[Any]] = []
 
-    with databases.fresh(empty=False) as (url, home), surroundings(tell):
+    def tell(*told: Any) -> None:
+        words.append(json.loads(json.dumps(told)))
+
+    with databases.fresh(empty=chapter in EMPTY) as (url, home), _told(tell):
         life = Life(url, home, "", Earlier(), tell, 0)
         CHAPTERS[chapter](life)
         life.tell_all()
         life.service.database.dispose()
+        wrong = outside.look(url, words).wrong
+    return Counter(name for kind, name, *_ in words if kind == "passed"), wrong
 
 
-def story(databases: Databases, chapter: str, failpoint: str) -> tuple[list[Told], outside.Found]:
-    """Run a chapter. If a failpoint is given, the first process ends there and a second one completes the chapter."""
+@contextmanager
+def _told(tell: Tell) -> Iterator[None]:
+    """Report each commit that is passed."""
+    write = Database.write
+
+    def passing(database: Database, name: str = "") -> Any:
+        tell("passed", name)
+        return write(database, name)
+
+    with surroundings(tell), patch.object(Database, "write", passing):
+        yield
+
+
+def story(databases: Databases, chapter: str, failpoint: str) -> dict[str, Any]:
+    """Run a chapter. The first process ends at the failpoint, and a second one completes the chapter."""
     with databases.fresh(empty=chapter in EMPTY) as (url, home):
-        told = [process(chapter, url, home, failpoint, Earlier(), 0)]
-        if failpoint:
-            earlier = Earlier(
-                {step: name for step, name in told[0].of("ack")},
-                [name for (name,) in told[0].of("submitted")],
-            )
-            told.append(process(chapter, url, home, "", earlier, LATER_S))
-        words = [word for one in told for word in one.words]
-        return told, outside.look(url, words)
-
-
-def at_once(databases: Databases, plots: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Run each chapter with its failpoint, as many at once as there are cores."""
-    with multiprocessing.get_context("fork").Pool(CORES) as pool:
-        return pool.starmap(_told_story, [(databases, *plot) for plot in plots], chunksize=1)
-
-
-def _told_story(databases: Databases, chapter: str, failpoint: str) -> dict[str, Any]:
-    told, seen = story(databases, chapter, failpoint)
-    statuses = [one.status for one in told]
-    is_right = statuses == ([STATUS, 0] if failpoint else [0]) and not seen.wrong
+        first = process(chapter, url, home, failpoint, Earlier(), 0)
+        earlier = Earlier(
+            {step: name for step, name in first.of("ack")}, [name for (name,) in first.of("submitted")]
+        )
+        second = process(chapter, url, home, "", earlier, LATER_S)
+        seen = outside.look(url, [*first.words, *second.words])
+    statuses = [first.status, second.status]
+    is_right = statuses == [STATUS, 0] and not seen.wrong
     return {
-        "passed": Counter(name for one in told for (name,) in one.of("passed")),
         "figures": Counter(crashes=statuses.count(STATUS), **seen.figures),
         "wrong": [] if is_right else [f"{chapter} {failpoint}: {statuses}: {seen.wrong}"],
     }
 
 
-def points(passed: dict[str, Counter[str]]) -> Iterator[tuple[str, str]]:
-    """Yield chapter and failpoint for each name, in the first chapter that passes it."""
+def points(passed: dict[str, Counter[str]], share: int | None) -> Iterator[tuple[str, str]]:
+    """Yield chapter and failpoint for each name, in the first chapter that passes it.
+
+    Args:
+        passed: How often each chapter passes each commit.
+        share: If it is None, both sides of each commit. If it is 0 or 1, one side, which alternates from commit to
+            commit: the two shares together are all failpoints.
+    """
+    places = []
     for name in FAILPOINTS:
         chapter = next((chapter for chapter in CHAPTERS if passed[chapter][name]), None)
         if chapter is None:
@@ -188,36 +193,49 @@ def points(passed: dict[str, Counter[str]]) -> Iterator[tuple[str, str]]:
         numbers = {1}
         if name == "driver.turn":
             numbers = {1 + (last - 1) * part // (TURNS - 1) for part in range(TURNS)}
-        for number in sorted(numbers):
-            for side in SIDES:
+        places += [(chapter, name, number) for number in sorted(numbers)]
+    for position, (chapter, name, number) in enumerate(places):
+        for parity, side in enumerate(SIDES):
+            if share is None or (position + parity) % 2 == share:
                 yield chapter, f"{name}:{side}:{number}"
 
 
-def main(url: str, folder: str, *only: str) -> None:
+def crashes(
+    databases: Databases, passed: dict[str, Counter[str]], names: Sequence[str], share: int | None
+) -> dict[str, Any]:
+    """End a process at each of these commits, and return what was counted and what was wrong."""
     began = time.monotonic()
+    plots = [plot for plot in points(passed, share) if plot[1].partition(":")[0] in names]
+    with multiprocessing.get_context("fork").Pool(CORES) as pool:
+        found = pool.starmap(story, [(databases, *plot) for plot in plots], chunksize=1)
+    reached = {failpoint.partition(":")[0] for _, failpoint in plots}
+    figures = sum((one["figures"] for one in found), Counter[str]())
+    return {
+        "failpoints": len(reached),
+        "not_passed": sorted(set(names) - reached),
+        **{name: figures[name] for name in ("crashes", *outside.FIGURES)},
+        "seconds": round(time.monotonic() - began, 1),
+        "wrong": [what for one in found for what in one["wrong"]],
+    }
+
+
+def main(folder: str) -> None:
     fakes.shared_app()
-    databases = Databases(url, Path(folder))
-    for chapter in WARMING:
-        _warm(databases, chapter)
+    sqlite = Databases("sqlite", Path(folder))
+    # Chapters pass the same commits on each database, so they are counted on the one that costs least.
+    passed, wrong = {}, list[str]()
+    for chapter in CHAPTERS:
+        passed[chapter], found = calm(sqlite, chapter)
+        wrong += [f"{chapter}: {what}" for what in found]
     gc.disable()  # Each process lives for about a second.
     gc.freeze()
-    calm = at_once(databases, [(chapter, "") for chapter in CHAPTERS])
-    every = list(points({chapter: one["passed"] for chapter, one in zip(CHAPTERS, calm, strict=True)}))
-    plots = [plot for plot in every if not only or plot[1].startswith(tuple(f"{name}:" for name in only))]
-    found = at_once(databases, plots)
-    names = {failpoint.partition(":")[0] for _, failpoint in plots}
-    figures = sum((one["figures"] for one in found), Counter[str]())
-    print(
-        json.dumps(
-            {
-                "failpoints": len(names),
-                "not_passed": sorted(set(only or FAILPOINTS) - names),
-                **{name: figures[name] for name in ("crashes", *outside.FIGURES)},
-                "seconds": round(time.monotonic() - began, 1),
-                "wrong": [what for one in (*calm, *found) for what in one["wrong"]],
-            }
-        )
-    )
+    for line in sys.stdin:
+        asked = json.loads(line)
+        url = asked["url"]
+        databases = sqlite if url == "sqlite" else Databases(url, Path(folder))
+        figures = crashes(databases, passed, asked.get("names") or list(FAILPOINTS), asked.get("share"))
+        figures["wrong"] += wrong
+        print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":
