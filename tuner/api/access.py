@@ -65,9 +65,9 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/users"): "operator",
     ("PATCH", "/v1/users/{user}"): "operator",
 }
-"""The least role that each route needs, by method and route template.
+"""The lowest role that may call each route, by method and route template.
 
-With any role, a caller reaches only the jobs, budgets, members and keys of one project."""
+Whatever the role, a caller has access only to the jobs, budgets, members and keys of one project."""
 OPEN = ("/healthz", "/readyz", "/metrics")
 """Paths of the OpenAPI document that need no role. See `tuner.api.routers.health`."""
 
@@ -91,13 +91,13 @@ async def allow(request: Request) -> None:
     actor = await actor_of(request, None if given is None else given.credentials)
     role = RULES.get((request.method, template_of(request.scope)))
     if role is None:
-        raise Forbidden("nobody may do this: there is no rule that says who")
+        raise Forbidden("no access rule is defined for this route")
     actor.need(role)
     request.state.actor = replace(actor, request=request.state.request_id)
 
 
 def describe(app: FastAPI) -> None:
-    """Add to each operation of the OpenAPI document that it needs a key, and the least role of the caller."""
+    """State in each operation of the OpenAPI document that it needs a key, and the lowest role that may call it."""
     plain = app.openapi
 
     def told() -> dict[str, Any]:

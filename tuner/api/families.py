@@ -1,5 +1,6 @@
-"""All metric families of `/metrics`: type, labels, meaning, and where the values come from. docs/metrics.md is generated from this
-list.
+"""All metric families of `/metrics`, with their types, labels, help texts and the sources of their values.
+
+`table` generates the table in docs/metrics.md.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ OF_PROCESS: tuple[OfProcess, ...] = (
         Family(
             "tuner_controller_last_pass_timestamp_seconds",
             "gauge",
-            "When the controller last came round as the leader",
+            "Time of the controller's last pass as the leader",
         ),
         lambda v: _at(v.controller_at),
     ),
@@ -30,7 +31,7 @@ OF_PROCESS: tuple[OfProcess, ...] = (
         Family(
             "tuner_controller_leader",
             "gauge",
-            "Whether this service is the one of several that launches jobs, lets them go on and sends webhooks",
+            "1 if this service is the leader, which launches and resumes jobs and sends webhooks; otherwise 0",
         ),
         lambda v: _one(None if v.leads is None else float(v.leads())),
     ),
@@ -42,12 +43,14 @@ OF_PROCESS: tuple[OfProcess, ...] = (
         Family(
             "tuner_keeper_last_pass_timestamp_seconds",
             "gauge",
-            "When the keeper of budgets last came round as the leader",
+            "Time of the shared-budget reconciler's last pass as the leader",
         ),
         lambda v: _at(v.keeper_at),
     ),
     (
-        Family("tuner_keeper_failures_total", "counter", "Passes of the keeper that failed"),
+        Family(
+            "tuner_keeper_failures_total", "counter", "Passes of the shared-budget reconciler that failed"
+        ),
         lambda v: _one(v.counted("keeper_failures")),
     ),
     (
@@ -55,24 +58,26 @@ OF_PROCESS: tuple[OfProcess, ...] = (
         lambda v: _one(v.counted("launches")),
     ),
     (
-        Family("tuner_driver_launch_failures_total", "counter", "Launches that the cluster did not take"),
+        Family("tuner_driver_launch_failures_total", "counter", "Launches that the cluster did not accept"),
         lambda v: _one(v.counted("launch_failures")),
     ),
     (
-        Family("tuner_driver_restarts_total", "counter", "Drivers that died and were followed by another"),
+        Family(
+            "tuner_driver_restarts_total", "counter", "Drivers that died and were replaced by another one"
+        ),
         lambda v: _one(v.counted("driver_restarts")),
     ),
     (
         Family(
             "tuner_jobs_given_up_total",
             "counter",
-            "Jobs that failed since their drivers died again and again",
+            "Jobs that failed because their drivers died repeatedly",
         ),
         lambda v: _one(v.counted("jobs_given_up")),
     ),
     (
         Family(
-            "tuner_webhook_tries_total", "counter", "Webhooks sent, by whether they were taken", ("outcome",)
+            "tuner_webhook_tries_total", "counter", "Attempts to deliver a webhook, by outcome", ("outcome",)
         ),
         lambda v: {(what,): v.counted(_TRIES[what]) for what in _TRIES},
     ),
@@ -80,23 +85,27 @@ OF_PROCESS: tuple[OfProcess, ...] = (
         Family(
             "tuner_ledger_violations",
             "gauge",
-            "Accounts that differ from their entries, or exceed their budgets, by their last check",
+            "Accounts that differed from their entries or exceeded their budgets when they were last checked",
         ),
         lambda v: _one(len(v.violations)),
     ),
     (
-        Family("tuner_ledger_checks_total", "counter", "Accounts added up anew from their entries"),
+        Family("tuner_ledger_checks_total", "counter", "Accounts recomputed from their entries"),
         lambda v: _one(v.counted("ledger_checks")),
     ),
     (
-        Family("tuner_ledger_checked_timestamp_seconds", "gauge", "When every account had last been checked"),
+        Family(
+            "tuner_ledger_checked_timestamp_seconds",
+            "gauge",
+            "Time at which the last check of all accounts was completed",
+        ),
         lambda v: _at(v.checked_at),
     ),
     (
         Family(
             "tuner_storage_up",
             "gauge",
-            "Whether the storage of checkpoints took and gave back a small file when last tried",
+            "1 if a small file could be written to the checkpoint storage and read back at the last check; otherwise 0",
         ),
         lambda v: _one(None if v.storage is None else float(v.storage)),
     ),
@@ -105,22 +114,22 @@ _TRIES: dict[str, Literal["webhooks_taken", "webhooks_refused"]] = {
     "taken": "webhooks_taken",
     "refused": "webhooks_refused",
 }
-BUILD = Family("tuner_build_info", "gauge", "1, with the version that runs", ("version",))
+BUILD = Family("tuner_build_info", "gauge", "Always 1; the label is the running version", ("version",))
 DATABASE = Family(
     "tuner_database_up",
     "gauge",
-    "Whether the database answered this scrape; where not, nothing of the record is told",
+    "1 if the database answered this scrape; otherwise 0, and all metrics of the record are missing",
 )
 DURATION = Family(
-    "tuner_http_request_duration_seconds", "histogram", "Time to the first byte of an answer", ("method",)
+    "tuner_http_request_duration_seconds", "histogram", "Time to the first byte of a response", ("method",)
 )
 REQUESTS = Family(
     "tuner_http_requests_total",
     "counter",
-    "Requests by template of their route and class of status",
+    "Requests by method, route template and class of status code",
     ("method", "route", "code"),
 )
-WATCHERS = Family("tuner_event_watchers", "gauge", "Streams of events that are open")
+WATCHERS = Family("tuner_event_watchers", "gauge", "Open event streams")
 OWN = (BUILD, DATABASE, DURATION, REQUESTS, WATCHERS)
 
 

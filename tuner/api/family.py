@@ -13,7 +13,7 @@ Values = Mapping[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family. `name` is the name that queries use; a counter's name ends with `_total`."""
+    """A metric family. The `name` is the one that queries use; a counter's name ends with `_total`."""
 
     name: str
     kind: Kind
@@ -21,7 +21,10 @@ class Family:
     labels: tuple[str, ...] = ()
 
     def metric(self, values: Values) -> Metric:
-        """Return the metric with its values, by labels. Only for counters and gauges: the other kinds have several values per sample."""
+        """Return the metric with these values, by labels.
+
+        This is only for counters and gauges, because the other kinds have several values per sample.
+        """
         made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         found: CounterMetricFamily | GaugeMetricFamily = made(self.name, self.help, labels=self.labels)
         for labels, value in values.items():
@@ -30,5 +33,5 @@ class Family:
 
 
 def one(value: float | Fraction | None) -> Values:
-    """Return the values of a metric without labels. If the value is None, return none, so that `/metrics` omits the sample."""
+    """Return the values of a metric without labels. If the value is None, return no values, so that `/metrics` omits the sample."""
     return {} if value is None else {(): float(value)}

@@ -1,4 +1,4 @@
-"""Metrics that are read from the database. Every process that serves the same database returns the same values."""
+"""Metrics that are read from the database. All services that share a database return the same values."""
 
 from collections.abc import Callable
 from typing import get_args
@@ -93,7 +93,7 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_queue_oldest_wait_seconds",
             "gauge",
-            "How long the first of the waiting jobs has waited; 0 when none does",
+            "Time that the first job of the queue has waited; 0 if no job waits",
         ),
         lambda f: _one(_age(f.now, f.totals.waiting_since) or 0),
     ),
@@ -101,7 +101,7 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_jobs_nearly_spent",
             "gauge",
-            "Running jobs that have spent nine tenths of their dollars or GPU time",
+            "Running jobs that have spent at least 90 % of their budget in dollars or GPU time",
         ),
         lambda f: _one(f.totals.nearly_spent),
     ),
@@ -109,7 +109,7 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_jobs_stalled",
             "gauge",
-            "Running jobs whose last report is older than ten minutes and than five of their steps",
+            "Running jobs whose last report is older than 10 minutes and older than 5 steps of the job",
         ),
         lambda f: _one(f.watched.stalled),
     ),
@@ -117,7 +117,7 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_oldest_report_age_seconds",
             "gauge",
-            "Age of the last report of the running job that has been silent for longest",
+            "Age of the last report of the running job that has not reported for the longest time",
         ),
         lambda f: _one(_age(f.now, f.watched.reported_since)),
     ),
@@ -125,20 +125,20 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_driver_silence_seconds",
             "gauge",
-            "How long the driver has been silent that was silent for longest",
+            "Longest time since the last heartbeat of a driver",
         ),
         lambda f: _one(_age(f.now, f.totals.silent_since)),
     ),
     (Family("tuner_trials", "gauge", "Trials by state", ("state",)), _trials),
     (
-        Family("tuner_steps_total", "counter", "Steps that trials have reported, each counted once"),
+        Family("tuner_steps_total", "counter", "Steps reported by trials; a repeated step counts once"),
         lambda f: _one(f.counts["steps",]),
     ),
     (
         Family(
             "tuner_promotions_total",
             "counter",
-            "Times that a trial went on beyond a rung, since this process began",
+            "Promotions of trials beyond a rung since this process started",
         ),
         lambda f: _one(f.counts["promotions",]),
     ),
@@ -146,7 +146,7 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_attempts_ended_total",
             "counter",
-            "Attempts by how they ended, and why where something was wrong",
+            "Ended attempts by outcome, with the cause if something went wrong",
             ("end", "cause"),
         ),
         _ends,
@@ -155,7 +155,7 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_preemptions_total",
             "counter",
-            "Attempts whose machine was taken away, and whether it had a notice",
+            "Attempts that ended by preemption, by whether there was a notice",
             ("notice", "market"),
         ),
         _preemptions,
@@ -166,46 +166,46 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_bill_usd",
             "gauge",
-            "Dollars posted by kind of cost, corrected as bills are",
+            "Dollars posted by kind of cost, including later corrections",
             ("kind", "market"),
         ),
         _bill,
     ),
     (
-        Family("tuner_held_usd", "gauge", "Dollars held for work under way"),
+        Family("tuner_held_usd", "gauge", "Dollars held for running work"),
         lambda f: _one(f.totals.open.held.usd.usd),
     ),
     (
-        Family("tuner_held_gpu_seconds", "gauge", "GPU-seconds held for work under way"),
+        Family("tuner_held_gpu_seconds", "gauge", "GPU-seconds held for running work"),
         lambda f: _one(f.totals.open.held.gpu_ms / 1000),
     ),
     (
-        Family(
-            "tuner_open_jobs_limit_usd", "gauge", "Sum of the budgets in dollars of jobs that have not ended"
-        ),
+        Family("tuner_open_jobs_limit_usd", "gauge", "Sum of the dollar budgets of jobs that have not ended"),
         lambda f: _one(f.totals.open.limit.usd.usd),
     ),
     (
-        Family("tuner_open_jobs_spent_usd", "gauge", "Dollars posted of those budgets"),
+        Family("tuner_open_jobs_spent_usd", "gauge", "Dollars posted by jobs that have not ended"),
         lambda f: _one(f.totals.open.posted.usd.usd),
     ),
     (
         Family(
             "tuner_open_jobs_limit_gpu_seconds",
             "gauge",
-            "Sum of the budgets in GPU time of jobs that have not ended",
+            "Sum of the GPU-time budgets of jobs that have not ended",
         ),
         lambda f: _one(f.totals.open.limit.gpu_ms / 1000),
     ),
     (
-        Family("tuner_open_jobs_spent_gpu_seconds", "gauge", "GPU-seconds posted of those budgets"),
+        Family(
+            "tuner_open_jobs_spent_gpu_seconds", "gauge", "GPU-seconds posted by jobs that have not ended"
+        ),
         lambda f: _one(f.totals.open.posted.gpu_ms / 1000),
     ),
     (
         Family(
             "tuner_unimproved_spend_usd",
             "gauge",
-            "The most that a running job has spent since its best improved",
+            "Largest amount that a running job has spent since its best metric improved",
         ),
         lambda f: _one(f.watched.unimproved.usd),
     ),
@@ -213,31 +213,38 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_unimproved_spend_ratio",
             "gauge",
-            "The largest share of its budget that a running job has spent since its best improved",
+            "Largest share of its budget that a running job has spent since its best metric improved",
         ),
         lambda f: _one(f.watched.unimproved_share),
     ),
     (
-        Family("tuner_budget_limit_usd", "gauge", "Limit of a budget above jobs", ("budget",)),
+        Family("tuner_budget_limit_usd", "gauge", "Limit of a shared budget in dollars", ("budget",)),
         _budgets(lambda one: one.account.limit.usd.usd if _has_usd(one) else None),
     ),
     (
-        Family("tuner_budget_spent_usd", "gauge", "Dollars posted in a budget's present period", ("budget",)),
+        Family(
+            "tuner_budget_spent_usd",
+            "gauge",
+            "Dollars posted in a shared budget's current period",
+            ("budget",),
+        ),
         _budgets(lambda one: one.account.posted.usd.usd if _has_usd(one) else None),
     ),
     (
-        Family("tuner_budget_held_usd", "gauge", "Dollars held in a budget", ("budget",)),
+        Family("tuner_budget_held_usd", "gauge", "Dollars held in a shared budget", ("budget",)),
         _budgets(lambda one: one.account.held.usd.usd if _has_usd(one) else None),
     ),
     (
-        Family("tuner_budget_limit_gpu_seconds", "gauge", "Limit of a budget in GPU time", ("budget",)),
+        Family(
+            "tuner_budget_limit_gpu_seconds", "gauge", "Limit of a shared budget in GPU-seconds", ("budget",)
+        ),
         _budgets(lambda one: one.account.limit.gpu_ms / 1000 if _has_gpu(one) else None),
     ),
     (
         Family(
             "tuner_budget_spent_gpu_seconds",
             "gauge",
-            "GPU-seconds posted in a budget's present period",
+            "GPU-seconds posted in a shared budget's current period",
             ("budget",),
         ),
         _budgets(lambda one: one.account.posted.gpu_ms / 1000 if _has_gpu(one) else None),
@@ -246,18 +253,18 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_budget_used_ratio",
             "gauge",
-            "Share of a budget's limit that is posted, of dollars or GPU time, whichever is more",
+            "Share of a shared budget's limit that is posted; the larger of its shares of dollars and GPU time",
             ("budget",),
         ),
         _budgets(lambda one: float(one.used)),
     ),
     (
-        Family("tuner_cpu_used_ratio", "gauge", "Share in use of the processors of attempts under way"),
+        Family("tuner_cpu_used_ratio", "gauge", "Share of the CPUs of running attempts that is in use"),
         lambda f: _one(f.watched.cpu_share),
     ),
     (
         Family(
-            "tuner_gpu_used_ratio", "gauge", "Mean utilisation of the GPUs of attempts under way, by NVML"
+            "tuner_gpu_used_ratio", "gauge", "Mean utilisation of the GPUs of running attempts, from NVML"
         ),
         lambda f: _one(f.watched.gpu_share),
     ),
@@ -265,20 +272,22 @@ RECORDED: tuple[Recorded, ...] = (
         Family(
             "tuner_cluster_idle_usd_total",
             "counter",
-            "Dollars that worker nodes cost while no trial ran on them; in no bill",
+            "Cost in dollars of worker nodes while no trial ran on them; not part of any bill",
             ("instance_type", "market"),
         ),
         lambda f: {kind: cost.usd for kind, cost in f.idle.items()},
     ),
     (
-        Family("tuner_webhook_deliveries", "gauge", "Webhooks of budgets by state", ("state",)),
+        Family(
+            "tuner_webhook_deliveries", "gauge", "Webhook messages of shared budgets by state", ("state",)
+        ),
         lambda f: {(state,): f.totals.deliveries.get(state, 0) for state in DELIVERIES},
     ),
     (
         Family(
             "tuner_webhook_oldest_pending_seconds",
             "gauge",
-            "Age of the oldest webhook not yet taken; 0 when there is none",
+            "Age of the oldest undelivered webhook message; 0 if there is none",
         ),
         lambda f: _one(_age(f.now, f.totals.undelivered_since) or 0),
     ),
@@ -286,7 +295,7 @@ RECORDED: tuple[Recorded, ...] = (
 QUEUE_WAIT = Family(
     "tuner_queue_wait_seconds",
     "summary",
-    "Time from a job's submission to its first driver, of jobs that had one",
+    "Time from a job's submission to the start of its first driver",
 )
 
 

@@ -1,7 +1,7 @@
 """Failpoints: named points just before and just after the commit of each write transaction.
 
-A test makes a process exit at such a point as if it were killed, and then checks that nothing was lost or done twice
-(docs/failpoints.md). Unless TUNER_FAILPOINT is set, nothing happens at these points.
+A test makes a process exit at a failpoint as if it were killed, and then checks that nothing was lost or done twice
+(docs/failpoints.md). If TUNER_FAILPOINT is not set, failpoints do nothing.
 """
 
 import difflib
@@ -13,57 +13,63 @@ SIDES = ("before", "after")
 # The exit status that a shell reports for a process killed by SIGKILL.
 STATUS = 137
 FAILPOINTS: Mapping[str, str] = {
-    "schema.migrate": "the schema is brought up to date",
-    "schema.downgrade": "the schema is taken back to an older revision",
-    "job.submit": "a job, its account and its first launch begin to exist",
-    "job.pause": "a job is to pause, or is paused at once",
-    "job.resume": "a job is to go on",
-    "job.cancel": "a job is to end, or is ended at once",
-    "job.change": "a job's budget, tags or priority change",
-    "package.put": "an uploaded package is known, once the storage has it",
-    "budget.put": "a budget above jobs is made or changed",
-    "budget.remove": "a budget above jobs is removed",
-    "project.add": "a project begins to exist",
-    "user.change": "a user is disabled, or is not any more",
-    "member.put": "a user becomes a member of a project, or gets another role",
-    "member.remove": "a member is removed, with their keys",
-    "key.make": "a key is made",
-    "key.rotate": "a key is made in the stead of another",
-    "key.revoke": "a key is revoked",
-    "quota.put": "what a project may spend and have at once is set",
-    "leading.term": "a service begins, or goes on with, its term as the one that leads",
-    "leading.give_up": "a service that stops lets another lead",
-    "controller.put_off": "a launch waits until its job's window opens",
-    "controller.launched": "a launch was given to Ray",
-    "controller.is_silent": "a driver is found silent still, before it is stopped",
-    "controller.relaunch": "a driver died, and the next launch is ordered",
-    "controller.give_up": "drivers died again and again, and the job fails",
-    "keeper.go_on": "a job goes on whose budget above it allows more",
-    "keeper.alerts": "messages to webhooks are written down, before they are sent",
-    "keeper.meter": "the time of machines is counted",
-    "webhook.claim": "a message is to be sent now",
-    "webhook.sent": "a message was sent, or refused",
-    "mirror.turn": "a service takes its turn to write to a mirror",
-    "mirror.give_back": "a service that stops gives its turn back",
-    "driver.beat": "a driver says that it lives",
-    "driver.versions": "a driver says what it runs",
-    "driver.begin": "a job begins to run",
-    "driver.code": "a driver notes the code that its trials run",
-    "driver.turn": "a turn of a job: its events, reports, holds, posts, attempts and checkpoints",
-    "gate.settle_former": "what a restore self-test before this one held is settled",
-    "gate.hold": "money is held for a restore self-test",
-    "gate.settle": "a restore self-test is paid",
-    "gate.note": "the verdict of a restore self-test is kept",
-    "gate.on_demand": "a job goes without spot machines from now on",
-    "gate.refuse": "a job whose trainable does not restore fails",
-    "restore.books": "the books of a restored backup are made right",
-    "restore.checkpoints": "checkpoints that the storage does not have are forgotten",
+    "schema.migrate": "migrate the schema to the newest revision",
+    "schema.downgrade": "migrate the schema to an older revision",
+    "job.submit": "create a job, its account and its first launch",
+    "job.pause": "pause a job, or request that its driver pauses it",
+    "job.resume": "request that a job is resumed",
+    "job.cancel": "cancel a job, or request that its driver cancels it",
+    "job.change": "change a job's budget, tags or priority",
+    "package.put": "record an uploaded package that is already in the storage",
+    "budget.put": "create or change a shared budget",
+    "budget.remove": "remove a shared budget",
+    "project.add": "create a project",
+    "user.change": "disable or re-enable a user",
+    "member.put": "add a user to a project, or change the user's role there",
+    "member.remove": "remove a member and the member's keys from a project",
+    "key.make": "create a key",
+    "key.rotate": "create a key that replaces another one",
+    "key.revoke": "revoke a key",
+    "quota.put": "set a project's quota",
+    "leading.term": "begin or renew a service's term as the leader",
+    "leading.give_up": "end the term of a leader that is shutting down, so that another service can lead",
+    "controller.put_off": "delay a launch until the job's window opens",
+    "controller.launched": "record that a launch was submitted to Ray",
+    "controller.is_silent": "confirm that a driver still sends no heartbeats, before it is stopped",
+    "controller.relaunch": "order the next launch of a job whose driver died",
+    "controller.give_up": "fail a job whose drivers died repeatedly",
+    "keeper.go_on": "resume a job that was paused by a shared budget, which has room again",
+    "keeper.alerts": "queue webhook messages",
+    "keeper.meter": "record the time that machines were up",
+    "webhook.claim": "claim a queued webhook message before it is sent",
+    "webhook.sent": "record whether a webhook message was accepted",
+    "mirror.turn": "claim the right to write to a mirror",
+    "mirror.give_back": "release the right to write to a mirror, when a service shuts down",
+    "driver.beat": "record a driver's heartbeat",
+    "driver.versions": "record the versions of tuner, Ray and Python that a driver runs",
+    "driver.begin": "set a job's state to running",
+    "driver.code": "record the digest of the code that a job's trials run",
+    "driver.turn": "record one turn of a driver: events, reports, holds, posts, attempts and checkpoints",
+    "gate.settle_former": "post or release the hold that an earlier restore self-test left open",
+    "gate.hold": "hold money for a restore self-test",
+    "gate.settle": "post the cost of a restore self-test",
+    "gate.note": "record the result of a restore self-test",
+    "gate.on_demand": "restrict a job to on-demand machines after a failed restore self-test",
+    "gate.refuse": "fail a job whose trainable does not restore",
+    "restore.books": "correct the accounts of a restored backup",
+    "restore.checkpoints": "delete the records of checkpoints that the storage does not have",
 }
-"""What each failpoint's transaction commits, by name."""
+"""Each failpoint's name, and what its transaction does."""
 
 
 class Failpoint:
-    """The point at which this process exits: the `number`th time that it is just before or after the named commit. Thread-safe."""
+    """The point at which this process exits. Thread-safe.
+
+    Args:
+        name: A key of FAILPOINTS.
+        side: `before` or `after` the commit.
+        number: Exit when this point is reached for the `number`th time, counted from 1.
+    """
 
     def __init__(self, name: str, side: str, number: int = 1) -> None:
         self._where, self._left = (name, side), number
@@ -93,7 +99,7 @@ class Failpoint:
         return cls(name, side, int(number or 1))
 
     def reached(self, name: str, side: str) -> None:
-        """Record that the process is at this point. If it is time to exit, exit at once, without flushing or cleaning up."""
+        """Record that the process reached this point. At the chosen occurrence exit at once, without flushing or cleaning up."""
         if (name, side) != self._where:
             return
         with self._lock:
