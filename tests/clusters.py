@@ -19,8 +19,10 @@ GPUS = 3
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service and its Ray cluster with logical GPUs. Tests must leave both running and undamaged."""
-    service = Served(tmp_path_factory.mktemp("home"), gpus=GPUS).start()
+    """A service and its Ray cluster with logical GPUs. Tests must leave both running and undamaged. A CPU costs twice as
+    much as without a setting, so that the budgets of the docs last half as long.
+    """
+    service = Served(tmp_path_factory.mktemp("home"), prices="local=0.20", gpus=GPUS).start()
     yield service
     service.stop()
 
@@ -85,11 +87,12 @@ def storage_of(service: Served) -> fsspec.AbstractFileSystem:
 
 
 @pytest.fixture(scope="session")
-def on_spot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnSpot]:
-    """A service on one on-demand node and three spot nodes, which tests may preempt: one trains, one is being
-    replaced, one is free.
+def on_spot(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[OnSpot]:
+    """A service on one on-demand node and spot nodes, which tests may preempt: one trains, one is being replaced, and
+    with --all one is free.
     """
-    cluster = SpotCluster(tmp_path_factory.mktemp("spot"), spot=3, replace_after="1s")
+    spot = 3 if request.config.option.all else 2
+    cluster = SpotCluster(tmp_path_factory.mktemp("spot"), spot=spot, replace_after="1s")
     service = OnSpot(cluster, TUNER_SPOT_WAIT="8")
     try:
         cluster.wait()

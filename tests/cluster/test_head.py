@@ -34,10 +34,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     LocalHead(found).stop()
 
 
-def find_elsewhere(home: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", FIND, str(home)], stdout=subprocess.PIPE, text=True)
-
-
 def test_the_environment_of_a_head_has_no_setting_of_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,22 +47,16 @@ def test_the_environment_of_a_head_has_no_setting_of_the_service(
 
 
 def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
-    sessions = [
-        process.communicate(timeout=300)[0] for process in [find_elsewhere(home), find_elsewhere(home)]
-    ]
-    assert sessions[0] == sessions[1] != ""
-    mine = LocalHead(home, cpus=1, gpus=0)
-    assert mine.find_or_start().session == sessions[0].strip()
+    command = [sys.executable, "-c", FIND, str(home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as elsewhere:
+        mine = LocalHead(home, cpus=1, gpus=0)
+        session = mine.find_or_start().session
+        assert elsewhere.communicate(timeout=300)[0].strip() == session
     assert mine.alive()
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "raylet",
-        *(pytest.param(p, marks=pytest.mark.extended) for p in ("gcs_server", "dashboard", "ray start")),
-    ],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("part", ["raylet", "gcs_server", "dashboard", "ray start"])
 def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(home: Path, part: str) -> None:
     keeper = LocalHead(home, cpus=1, gpus=0)
     head = keeper.find_or_start()

@@ -18,15 +18,6 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 WALL_CLOCK_S = 60
 LATE_S = 10
-STOPPED = ("stops_its_supervisor", "stops_everything_above")
-#: In the gate. The others run there against a supervisor without a cluster, and here with --all.
-WORST = (
-    "jams_the_channel",
-    "floods_with_reports",
-    "invents_a_phase",
-    "reports_a_huge_step",
-    "kills_the_fork_server",
-)
 
 
 def attacking(served: Served, *attacks: str, **changed: Any) -> JobFacts:
@@ -64,19 +55,8 @@ def check_nothing_runs(served: Served) -> None:
     until("nothing of an attack runs", lambda: not running(), timeout_s=30)
 
 
-def test_attacks_cost_their_own_trials_and_a_good_trial_of_the_job_completes(served: Served) -> None:
-    job = attacking(served, *WORST, "well")
-    found = ended(served, job)
-    assert (found.state, found.stop_reason) == ("succeeded", "space_exhausted"), found.detail
-    states = {str(trial.config["attack"]): trial.state for trial in served.client.trials(job.id)}
-    assert states == {**dict.fromkeys(WORST, "failed"), "well": "completed"}
-    assert ran_s(found) <= WALL_CLOCK_S + LATE_S
-    check_nothing_runs(served)
-
-
-@pytest.mark.parametrize(
-    "attack", [STOPPED[0], *(pytest.param(one, marks=pytest.mark.extended) for one in STOPPED[1:])]
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("attack", ["stops_its_supervisor", "stops_everything_above"])
 def test_a_job_whose_worker_is_stopped_can_be_cancelled_within_ten_seconds(
     served: Served, attack: str
 ) -> None:
@@ -98,6 +78,7 @@ def _stopped_worker(served: Served) -> psutil.Process | None:
 def test_a_job_whose_worker_is_stopped_ends_at_its_wall_clock(served: Served) -> None:
     job = attacking(served, "stops_its_supervisor", budget={"usd": 0.05, "wall_clock": "30s"})
     found = ended(served, job)
+    assert found.stop_reason == "wall_clock"
     assert ran_s(found) <= 30 + LATE_S
     attempts = served.client.trial(job.id, "trial_00000").attempt_list
     assert any("was killed" in attempt.reason for attempt in attempts), [one.reason for one in attempts]
@@ -114,7 +95,7 @@ def test_every_attack_ends_and_a_job_next_to_it_is_not_delayed(served: Served) -
     job = attacking(
         served,
         *ATTACKS,
-        budget={"usd": 0.01, "wall_clock": "600s"},
+        budget={"usd": 0.02, "wall_clock": "600s"},
         resources={"cpus": 0.25, "max_concurrent_trials": 4},
     )
     found = ended(served, job)

@@ -1,16 +1,18 @@
 """Test jobs whose workers are killed and whose checkpoints are damaged, with the checkpoints in S3 over HTTP."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cluster.waiting import is_dead
 from tests.clusters import storage_of
 from tests.system import books
-from tests.system.serving import Served, until
-from tests.system.test_kills import no_report_is_lost_or_doubled
+from tests.system.decisions import decided
+from tests.system.serving import Served, children, line, until
 from tuner.engine.checkpoints import MANIFEST
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -36,25 +38,30 @@ def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpo
     # A save may be in progress when the worker dies, one step later, and one more may be on its way to the
     # storage.
     assert second.from_step >= first.to_step - 2 > 0, (first, second)
-    no_report_is_lost_or_doubled(breakable, job)
+    decided(breakable.client, job)
     books.check(breakable.client, job)
 
 
-def test_damaged_checkpoints_are_passed_over_for_the_newest_whole_one(breakable: Served) -> None:
+def test_a_paused_job_goes_on_from_its_newest_whole_checkpoint_until_it_is_cancelled(
+    breakable: Served, tmp_path: Path
+) -> None:
     """The newest checkpoints are damaged, each in a different way, while the job is paused. The trainable fails
-    if a restored state does not match its step.
+    if a restored state does not match its step. When the job is cancelled, its code hangs and ignores signals.
     """
+    hang = tmp_path / "hang"
     job = breakable.submit(
         "steady:train",
         budget={"usd": 0.05, "trials": 1},
         fidelity={"min": 1, "max": 2000, "reduction_factor": 3},
-        constants={"step_s": 0.1},
+        constants={"step_s": 0.1, "hang": str(hang)},
         checkpoint={"interval": 0.01, "keep": len(HARMS) + 2},
     ).id
     breakable.reports_at_least(job, 1)
     until("there are enough of them", lambda: len(_newest(breakable, job)[1]) > len(HARMS))
     breakable.client.pause(job)
     until("the job is paused", lambda: breakable.client.job(job).state == "paused")
+    assert breakable.client.job(job).spend.held_usd == 0
+    assert not breakable.drivers(job)[1:]
     fs, newest = _newest(breakable, job)
     for harm, folder in zip(HARMS.values(), newest, strict=False):
         harm(fs, folder)
@@ -62,11 +69,26 @@ def test_damaged_checkpoints_are_passed_over_for_the_newest_whole_one(breakable:
     breakable.client.resume(job)
     until("it goes beyond", lambda: breakable.client.job(job).progress.steps > step_of(newest[0]))
     assert _attempts(breakable, job)[before].from_step == whole > 0
-    breakable.client.cancel(job)
-    until("it is over", lambda: breakable.client.job(job).state == "cancelled")
-    no_report_is_lost_or_doubled(breakable, job)
+    hang.touch()
+    until("its code hangs", lambda: not hang.exists())
+    check_cancel(breakable, job)
+    decided(breakable.client, job)
     by_kind = books.check(breakable.client, job)
     assert by_kind["lost"] > 0, "what was done twice is lost"
+
+
+def check_cancel(served: Served, job: str) -> None:
+    """Cancel a job whose code hangs, and check that its process is killed."""
+    servers = [p for worker in served.workers() for p in children(worker) if "fork_server" in line(p)]
+    (child,) = [child for server in servers for child in children(server)]
+    began = time.monotonic()
+    served.client.cancel(job)
+    until("the child is gone", lambda: is_dead(child))
+    freed_s = time.monotonic() - began
+    until("the job is cancelled", lambda: served.client.job(job).state == "cancelled")
+    over_s = time.monotonic() - began
+    print(f"cancel: the worker was free after {freed_s:.2f} s, the job cancelled after {over_s:.2f} s")
+    assert served.client.cancel(job).stop_reason == "cancelled"
 
 
 @pytest.mark.extended

@@ -2,23 +2,118 @@
 overspent.
 """
 
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.system import books
+from tests.system.decisions import decided, undisturbed
 from tests.system.serving import Served, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+BUDGET = {"usd": 0.02, "trials": 40}
+ASHA = {"scheduler": "asha", "sampler": "tpe", "seed": 7}
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.extended)])
-def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(breakable: Served, count: int) -> None:
+@pytest.mark.parametrize(
+    "killed",
+    [
+        ("API", "worker", "head"),
+        pytest.param(("API", "driver", "worker", "head", "machine"), marks=pytest.mark.extended),
+    ],
+    ids=len,
+)
+def test_a_job_survives_the_end_of_each_process_within_its_budget(
+    breakable: Served, killed: tuple[str, ...]
+) -> None:
+    """Kill one after another. Before the driver is killed at the end, the budget is reduced to a little more than the
+    job has spent and held.
+    """
+    job = breakable.submit("steady:train", budget=BUDGET, algorithm=ASHA, constants={"step_s": 2.0}).id
+    found, after = first_reports(breakable, job, 2)
+    seen = 2
+    for process in killed:
+        kill(breakable, job, process)
+        seen = until(
+            f"a report after the end of the {process}", lambda seen=seen: _steps_beyond(breakable, job, seen)
+        )
+    usd = tightened(breakable, job)
+    breakable.kill_driver(job)
+    found += [
+        (event.data["trial"], event.data["step"])
+        for event in breakable.client.events(job, after=after)
+        if event.type == "report"
+    ]
+    check_spent(breakable, job, usd)
+    done, reference = decided(breakable.client, job), undisturbed(budget=BUDGET, algorithm=ASHA)
+    assert len(done.reports) > len(killed)
+    assert done.reports == reference.reports[: len(done.reports)]
+    assert {trial: config for trial, (config, _) in done.trials.items()}.items() <= {
+        trial: config for trial, (config, _) in reference.trials.items()
+    }.items()
+    assert found == [(trial, step) for trial, step, _ in done.reports], (
+        "an event is missing, or was sent twice"
+    )
+
+
+def first_reports(served: Served, job: str, count: int) -> tuple[list[tuple[str, int]], int]:
+    """Return the trial and step of the first reports, and the id of the event of the last of them."""
+    found: list[tuple[str, int]] = []
+    for event in served.client.events(job):
+        if event.type == "report":
+            found.append((event.data["trial"], event.data["step"]))
+        if len(found) == count:
+            assert event.id is not None
+            return found, event.id
+    raise AssertionError(f"the job ended after {found}")
+
+
+def kill(served: Served, job: str, process: str) -> None:
+    match process:
+        case "API":
+            served.restart()
+        case "driver":
+            served.kill_driver(job)
+        case "worker":
+            served.kill_worker(job)
+        case "head":
+            served.kill_head()
+        case "machine":
+            served.kill_api()
+            served.kill_head()
+            served.start()
+
+
+def tightened(served: Served, job: str) -> float:
+    """Reduce the job's budget to slightly more than it has spent and held, and return the new budget in USD."""
+    spend = served.client.job(job).spend
+    usd = round(spend.usd + spend.held_usd + 0.0003, 6)
+    served.client.patch(job, budget={"usd": usd})
+    return usd
+
+
+def check_spent(served: Served, job: str, usd: float) -> None:
+    """Check that the job, of which an attempt was lost, has spent its budget and no more."""
+    ended = served.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
+    assert 0.97 * usd <= ended.spend.usd <= usd == ended.budget["usd"]
+    books.check(served.client, job)
+    trials = [served.client.trial(job, trial.id) for trial in served.client.trials(job)]
+    assert "lost" in [attempt.end for trial in trials for attempt in trial.attempt_list]
+
+
+def _steps_beyond(served: Served, job: str, seen: int) -> int:
+    shown = served.client.job(job)
+    assert shown.state in ("queued", "running"), shown.detail
+    return shown.progress.steps if shown.progress.steps > seen else 0
+
+
+@pytest.mark.extended
+def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(breakable: Served) -> None:
     """The startup cost of a worker depends on the machine. Each job therefore gets a budget slightly above what
     it has spent and held, after a random number of steps.
     """
-    rng, budgets = Random(0), dict[str, float]()
+    rng, budgets, count = Random(0), dict[str, float](), 12
     jobs = [
         breakable.submit("steady:train", name=f"tiny {n}", budget={"usd": 0.01}, constants={"step_s": 0.1}).id
         for n in range(count)
@@ -32,99 +127,5 @@ def test_tiny_budgets_with_a_kill_in_each_are_never_overspent(breakable: Served,
         budgets[ripe[0]] = tightened(breakable, ripe[0])
         kills.pop(ripe[0])(ripe[0])
     for job, usd in budgets.items():
-        ended = breakable.finished(job)
-        assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
-        assert 0.97 * usd <= ended.spend.usd <= usd == ended.budget["usd"]
-        books.check(breakable.client, job)
-        no_report_is_lost_or_doubled(breakable, job)
-        ends = [
-            a.end
-            for t in breakable.client.trials(job)
-            for a in breakable.client.trial(job, t.id).attempt_list
-        ]
-        assert "lost" in ends
+        check_spent(breakable, job, usd)
     print(f"{len(jobs)} jobs, a driver or a worker killed in each: overspend 0")
-
-
-def tightened(served: Served, job: str) -> float:
-    """Reduce the job's budget to slightly more than it has spent and held, and return the new budget in USD."""
-    spend = served.client.job(job).spend
-    usd = round(spend.usd + spend.held_usd + 0.0003, 6)
-    served.client.patch(job, budget={"usd": usd})
-    return usd
-
-
-def test_a_job_survives_the_end_of_each_process(breakable: Served, tmp_path: Path) -> None:
-    """Kill the API, the driver, the worker, the head, and then all of them, one after another in one job.
-
-    Steps are long until the end, so that the job outlasts all restarts on a slow machine, and short after that.
-    """
-    budget, constants = {"usd": 0.02, "trials": 10}, {"step_s": 2.0, "hurry": str(tmp_path / "hurry")}
-    job = breakable.submit("steady:train", budget=budget, constants=constants).id
-    seen = 2
-
-    def goes_on(after: str) -> None:
-        nonlocal seen
-        seen = until(f"a new report after {after}", lambda: _steps_beyond(breakable, job, seen))
-
-    goes_on("the start")
-    breakable.kill_api()
-    breakable.start()
-    goes_on("the API was killed")
-    breakable.kill_driver(job)
-    goes_on("the driver was killed")
-    breakable.kill_worker(job)
-    goes_on("a worker was killed")
-    breakable.kill_head()
-    goes_on("the head was killed")
-    breakable.kill_api()
-    breakable.kill_head()
-    breakable.start()
-    goes_on("the machine was restarted")
-    (tmp_path / "hurry").touch()
-    undisturbed = breakable.submit("steady:train", budget=budget, constants={"step_s": 0.01}).id
-    ended = breakable.finished(job)
-    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
-    books.check(breakable.client, job)
-    no_report_is_lost_or_doubled(breakable, job)
-    breakable.finished(undisturbed)
-    assert decisions(breakable, job) == decisions(breakable, undisturbed)
-
-
-def _steps_beyond(served: Served, job: str, seen: int) -> int:
-    shown = served.client.job(job)
-    assert shown.state in ("queued", "running"), shown.detail
-    return shown.progress.steps if shown.progress.steps > seen else 0
-
-
-def no_report_is_lost_or_doubled(served: Served, job: str) -> None:
-    for trial in served.client.trials(job):
-        curve = served.client.trial(job, trial.id).curve
-        assert [point.step for point in curve] == list(range(1, trial.steps + 1))
-
-
-def decisions(served: Served, job: str) -> dict[str, object]:
-    return {t.id: (t.config, t.state, t.steps, t.metric) for t in served.client.trials(job)}
-
-
-def test_events_are_followed_through_a_restart_without_a_gap(breakable: Served) -> None:
-    job = breakable.submit("steady:train", budget={"usd": 0.01, "trials": 4}, constants={"step_s": 0.2}).id
-    found: list[tuple[str, int]] = []
-    after = None
-    for event in breakable.client.events(job):
-        after = event.id if event.id is not None else after
-        if event.type == "report":
-            found.append((event.data["trial"], event.data["step"]))
-        if len(found) == 3:
-            break
-    breakable.kill_api()
-    breakable.start()
-    rest = [event.data for event in breakable.client.events(job, after=after) if event.type == "report"]
-    found += [(data["trial"], data["step"]) for data in rest]
-    reports = {
-        (trial.id, point.step)
-        for trial in breakable.client.trials(job)
-        for point in breakable.client.trial(job, trial.id).curve
-    }
-    assert set(found) == reports
-    assert len(found) == len(reports)

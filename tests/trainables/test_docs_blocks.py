@@ -23,7 +23,12 @@ PROGRAMS = [
     for name, code in BLOCKS.items()
     if "__main__" in code
 ]
-TRAINABLES = [name.removesuffix(".py") for name, code in BLOCKS.items() if "def train(" in code]
+# One for the service and one for Ray Tune are in the gate.
+TRAINABLES = [
+    pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name == "all_parts.py" else [])
+    for name, code in BLOCKS.items()
+    if "def train(" in code
+]
 CONFIG = {"learning_rate": 0.01, "width": 8}
 
 

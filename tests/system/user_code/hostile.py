@@ -87,7 +87,7 @@ def reply() -> Any:
     return json.loads(own()._connection.recv_bytes())
 
 
-def compute(seconds: float = ENDS_S) -> None:
+def compute(seconds: float) -> None:
     """Keep a processor busy, in small parts so that signals arrive."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -112,7 +112,7 @@ def supervisor_pid() -> int:
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-# Attacks that send one message and continue to compute
+# Attacks that send one message and then wait
 
 SENT: dict[str, Callable[[], object]] = {
     "leaves_a_reply_unread": lambda: report(1),
@@ -154,12 +154,12 @@ SENT: dict[str, Callable[[], object]] = {
 }
 
 
-def _send_and_compute(name: str) -> None:
+def _send_and_wait(name: str) -> None:
     SENT[name]()
-    compute()
+    idle()
 
 
-ATTACKS.update({name: partial(_send_and_compute, name) for name in SENT})
+ATTACKS.update({name: partial(_send_and_wait, name) for name in SENT})
 
 
 # The order and number of reports
@@ -177,7 +177,7 @@ def jams_the_channel() -> None:
 def floods_with_reports() -> None:
     for _ in range(30_000):
         report(1)
-    compute()
+    idle()
 
 
 def _report_a_thousand_times() -> None:
@@ -192,14 +192,14 @@ def floods_with_reports_from_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    compute()
+    idle()
 
 
 @attack
 def reports_a_step_twice() -> None:
     reported_once()
     report(1)
-    compute()
+    idle()
 
 
 # The content of messages
@@ -215,7 +215,7 @@ def floods_with_phases() -> None:
 def says_that_it_ended_and_goes_on() -> None:
     reported_once()
     say(type="ended")
-    compute()
+    idle()
 
 
 # Frames
@@ -232,20 +232,20 @@ def sends_descriptors() -> None:
     with socket.socket(fileno=os.dup(fd())) as end:
         for _ in range(100):
             socket.send_fds(end, [struct.pack("!i", 2) + b"[]"], [0, 1, 2])
-    compute()
+    idle()
 
 
 @attack
 def closes_the_channel() -> None:
     own()._connection.close()
-    compute()
+    idle()
 
 
 @attack
 def closes_half_of_the_channel() -> None:
     with socket.socket(fileno=os.dup(fd())) as end:
         end.shutdown(socket.SHUT_WR)
-    compute()
+    idle()
 
 
 @attack
@@ -253,7 +253,7 @@ def leaves_the_channel_to_a_daemon() -> None:
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            compute()
+            idle()
         os._exit(0)
     os._exit(0)
 
@@ -285,7 +285,7 @@ def announces_many_checkpoints() -> None:
     reported_once()
     for _ in range(10_000):
         say(type="saved", step=1, path=str(staging()), seconds=0)
-    compute()
+    idle()
 
 
 @attack
@@ -348,7 +348,7 @@ def stops_itself() -> None:
 @attack
 def stops_the_fork_server() -> None:
     os.kill(os.getppid(), signal.SIGSTOP)
-    compute()
+    idle()
 
 
 @attack
@@ -360,20 +360,20 @@ def stops_the_fork_server_and_leaves() -> None:
 @attack
 def kills_the_fork_server() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
-    compute()
+    idle()
 
 
 @attack
 def blocks_all_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
-    compute()
+    compute(ENDS_S)
 
 
 @attack
 def survives_its_parent() -> None:
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG: no signal when the parent dies
     os.kill(os.getppid(), signal.SIGKILL)
-    compute()
+    idle()
 
 
 @attack
@@ -384,17 +384,17 @@ def leaves_an_orphan_without_a_fork_server() -> None:
         os.setsid()
         if os.fork() == 0:
             os.kill(server, signal.SIGKILL)
-            compute()
+            idle()
         os._exit(0)
-    compute()
+    idle()
 
 
 @attack
 def leaves_the_process_group() -> None:
     if os.fork() == 0:
         os.setsid()
-        compute()
-    compute()
+        idle()
+    idle()
 
 
 @attack
@@ -403,7 +403,7 @@ def leaves_daemons() -> None:
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                compute()
+                idle()
             os._exit(0)
     behave()
 
@@ -460,13 +460,13 @@ def raises_an_error_with_surrogates() -> None:
 @attack
 def stops_its_supervisor() -> None:
     os.kill(supervisor_pid(), signal.SIGSTOP)
-    compute()
+    idle()
 
 
 @attack
 def kills_its_supervisor() -> None:
     os.kill(supervisor_pid(), signal.SIGKILL)
-    compute()
+    idle()
 
 
 @attack
@@ -474,7 +474,7 @@ def stops_everything_above() -> None:
     supervisor = supervisor_pid()
     os.kill(os.getppid(), signal.SIGSTOP)
     os.kill(supervisor, signal.SIGSTOP)
-    compute()
+    idle()
 
 
 ON_THE_WORKER = ("stops_its_supervisor", "kills_its_supervisor", "stops_everything_above")

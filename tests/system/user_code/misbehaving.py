@@ -52,12 +52,18 @@ def _fork(mark: str) -> None:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", mark])
 
 
+def _hang(mark: str) -> None:
+    while True:
+        time.sleep(1)
+
+
 MANNERS = {
     "well": lambda mark: None,
     "nan": lambda mark: None,
     "raise": _raise,
     "exit": lambda mark: os._exit(3),
     "killed": lambda mark: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": _hang,
     "print": _print,
     "fork": _fork,
 }

@@ -27,12 +27,16 @@ class Counter:
 def train(config: dict[str, Any]) -> None:
     """Report a score that approaches `x`, closing a tenth of the distance in each step.
 
-    A step takes `step_s` seconds, or little time once the file `hurry` exists.
+    A step takes `step_s` seconds, or little time once the file `hurry` exists. If the file `hang` exists, remove it and
+    hang.
     """
     counter = Counter()
     with SpotSafe(counter=counter) as run:
         for step in run.steps():
             time.sleep(SHORT_S if os.path.exists(config.get("hurry", "")) else config.get("step_s", SHORT_S))
+            if os.path.exists(config.get("hang", "")):
+                os.remove(config["hang"])
+                hangs(config)
             counter.count += 1
             assert int(counter.count) == step + 1, "a checkpoint was not that of its step"
             score, gpus = config["x"] * (1 - 0.9 ** (step + 1)), os.environ.get("CUDA_VISIBLE_DEVICES", "all")
@@ -47,15 +51,6 @@ def tested_on_spot(config: dict[str, Any]) -> None:
 def topped_up(config: dict[str, Any]) -> None:
     """Run `train` under an entry without earlier jobs, whose measured setups would decide which budgets are accepted."""
     train(config)
-
-
-def hangs_when_large(config: dict[str, Any]) -> None:
-    """Hang if `x` is above 0.5."""
-    with SpotSafe() as run:
-        for step in run.steps():
-            while config["x"] > 0.5:
-                time.sleep(1)
-            run.report(score=config["x"] * step)
 
 
 def hangs(config: dict[str, Any]) -> None:
