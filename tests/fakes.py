@@ -271,7 +271,7 @@ def body(**changes: Any) -> dict[str, Any]:
             "width": {"type": "int", "low": 8, "high": 64},
         },
         "fidelity": {"unit": "epoch", "min": 1, "max": 9, "reduction_factor": 3},
-        "budget": {"usd": 0.004},
+        "budget": {"usd": 0.001},
         "algorithm": {"scheduler": "asha", "sampler": "random", "seed": 1},
     }
     return {**right, **changes}

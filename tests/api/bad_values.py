@@ -170,7 +170,7 @@ PROJECTS: Values = {
 
 RUN = {"samples": 1e6, "throughput": [{"per_second": 100.0, "accelerator": "A100"}], "spot": {}}
 ALERTING = {"usd": 1, "alerts": [{"at": 0.5, "url": "https://example.com/hook"}]}
-PILOT = body(planning={"pilot": {"usd": 0.001}})
+PILOT = body(planning={"pilot": {"usd": 0.0005}})
 # Method, path, a valid body, and the invalid values for its fields.
 CALLS: dict[str, tuple[str, str, dict[str, Any], Values]] = {
     "jobs": ("POST", "/v1/jobs", body(stop={"plateau": {"patience_usd": 1}}, window={"start": "22:00", "end": "06:00"}), JOBS),

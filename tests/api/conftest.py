@@ -16,25 +16,26 @@ class Finished:
 
     def __init__(self, service: FakeService) -> None:
         self.service, self.client = service, fakes.client_of(service)
-        self.plain = self._run(seed=1)
+        self.plain = self._run(seed=1, usd=0.004)
         up_s = [*((10.5 * n, 10.5 * n + 9) for n in range(5)), (60, None)]
-        self.troubled = self._run(seed=2, faults=Faults(crash=0.1, driver_restart=0.03), up_s=up_s)
-        self.lowest = self._run(seed=3, mode="min")
+        self.troubled = self._run(seed=2, usd=0.003, faults=Faults(crash=0.1, driver_restart=0.03), up_s=up_s)
+        self.lowest = self._run(seed=3, usd=0.002, mode="min")
         self.waiting = fakes.submit(self.client)
-        self.under_way = fakes.submit(self.client)
+        self.under_way = fakes.submit(self.client, budget={"usd": 0.002})
         fakes.simulate(service, self.under_way, messages=120)
 
     def _run(
         self,
         *,
         seed: int,
+        usd: float,
         mode: str = "max",
         faults: Faults | None = None,
         up_s: list[tuple[float, float | None]] | None = None,
     ) -> str:
         algorithm = {"scheduler": "asha", "sampler": "random", "seed": seed}
         objective = {"metric": "acc", "mode": mode}
-        job = fakes.submit(self.client, algorithm=algorithm, objective=objective)
+        job = fakes.submit(self.client, algorithm=algorithm, objective=objective, budget={"usd": usd})
         fakes.simulate(self.service, job, faults=faults or Faults(), seed=seed, up_s=up_s)
         self.service.now.pass_s(10)
         return job

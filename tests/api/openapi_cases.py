@@ -53,7 +53,7 @@ STEPS = settings(
     suppress_health_check=list(HealthCheck),
 )
 # Accepted bodies. Hardly any generated body is accepted, so without these no workflow would get past its first call.
-PILOT = fakes.body(planning={"pilot": {"usd": 0.001}})
+PILOT = fakes.body(planning={"pilot": {"usd": 0.0005}})
 RIGHT: dict[str, dict[str, Any]] = {
     "POST /v1/jobs": fakes.body(),
     "POST /v1/plans": fakes.body(budget={"usd": 0.0001, "trials": 2}),

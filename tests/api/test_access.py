@@ -328,7 +328,7 @@ def test_what_nobody_asked_for_is_done_in_every_project(people: People, service:
         there = people.project(name)
         jobs[name] = fakes.submit(there)
         fakes.simulate(service.of(name), jobs[name])
-        assert there.put("/v1/budgets/all", json={"usd": 0.004, "alerts": [hook]}).status_code == 201
+        assert there.put("/v1/budgets/all", json={"usd": 0.001, "alerts": [hook]}).status_code == 201
     service.now.pass_s(10)
     keeping = keeper.Keeper(service)
     keeping.one_pass()

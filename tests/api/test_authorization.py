@@ -65,6 +65,14 @@ def test_a_route_without_a_rule_is_refused(world: World, monkeypatch: pytest.Mon
     assert world.people.operator.get("/v1/budgets").status_code == 200
 
 
+def test_an_idempotency_key_is_of_its_project(world: World) -> None:
+    once, body = {"Idempotency-Key": "of-several-projects"}, fakes.body(name="another")
+    people = (world.people.project(A), world.callers["submitter"], world.callers["submitter"])
+    others, mine, again = (one.post("/v1/jobs", json=body, headers=once) for one in people)
+    assert (others.status_code, mine.status_code, again.status_code) == (201, 201, 201)
+    assert mine.json()["id"] == again.json()["id"] != others.json()["id"]
+
+
 def test_nobody_is_where_they_do_not_belong(world: World) -> None:
     _warm(world)
     asked = Counter[str]()
@@ -172,15 +180,3 @@ def _listings(world: World) -> Iterator[str]:
     cursor = there.get(f"/v1/jobs/{world.a.ids['job']}/ledger", params={"limit": 5}).json()["next_cursor"]
     yield f"/v1/jobs/{world.b.ids['job']}/ledger?cursor={cursor}"
     yield f"/v1/jobs/{world.b.ids['job']}/events?after=3"
-
-
-def test_an_idempotency_key_is_of_its_project(tmp_path: Path) -> None:
-    service = _with_packages(tmp_path)
-    world = World(service)
-    once = {"Idempotency-Key": world.a.ids["idempotency"]}
-    body = fakes.body(name="another")
-    mine = world.callers["submitter"].post("/v1/jobs", json=body, headers=once)
-    again = world.callers["submitter"].post("/v1/jobs", json=body, headers=once)
-    assert (mine.status_code, again.status_code) == (201, 201)
-    assert mine.json()["id"] == again.json()["id"] != world.a.ids["job"]
-    service.database.dispose()

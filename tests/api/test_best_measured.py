@@ -39,8 +39,8 @@ def best(client: TestClient, job: str, **query: Any) -> Any:
 def test_a_trainable_that_ran_on_both_kinds_has_a_measured_speed(
     service: FakeService, client: TestClient
 ) -> None:
-    here = run(service, client)
-    run(service, client, KIND, budget={"usd": 0.02})
+    here = run(service, client, budget={"usd": 0.002})
+    run(service, client, KIND, budget={"usd": 0.006})
     found = best(client, here, instance_type=KIND)
     pricing = found["pricing"]
     assert pricing["speed_source"] == "measured"

@@ -15,6 +15,7 @@ from tuner.service.keeper import Keeper
 from tuner.store import above_changes, ledger
 
 service, client = fakes.fixtures("function")
+MORE = {"usd": 0.004}  # a job's own budget, more than the shared budgets below
 
 
 def check_books(service: FakeService) -> None:
@@ -81,7 +82,7 @@ def test_a_job_under_a_used_up_budget_pauses_and_goes_on_in_the_next_period(
 ) -> None:
     put(client, "all", usd=0.5)
     put(client, usd=0.001, match={"project": "a"}, period="day", parent="all")
-    job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA)
+    job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA, budget=MORE)
     fakes.simulate(service, job)
     found, budget = client.get(f"/v1/jobs/{job}").json(), get(client)
     assert (found["state"], found["stop_reason"]) == ("paused", "budget_usd")
@@ -114,7 +115,7 @@ def test_it_goes_on_after_a_raise_but_not_where_somebody_paused_it(
     service: FakeService, client: TestClient
 ) -> None:
     put(client, usd=0.001)
-    job = fakes.submit(client, algorithm=ASHA)
+    job = fakes.submit(client, algorithm=ASHA, budget=MORE)
     fakes.simulate(service, job)
     keeper = Keeper(service)
     service.now.pass_s(61)
@@ -138,7 +139,7 @@ def test_what_was_removed_does_not_let_it_go_on_past_the_budget_above(
     """The job stays recorded: it waits for the parent budget from then on."""
     put(client, "whole", usd=0.001)
     put(client, usd=0.001, match={"project": "a"}, parent="whole")
-    job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA)
+    job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA, budget=MORE)
     fakes.simulate(service, job)
     assert get(client)["waiting_jobs"] == [job]
     assert client.delete("/v1/budgets/vision").status_code == 204
@@ -154,7 +155,7 @@ def test_a_job_that_goes_on_ends_by_its_own_budget_where_that_is_the_smaller(
     service: FakeService, client: TestClient
 ) -> None:
     put(client, usd=1)
-    job = fakes.submit(client, algorithm=ASHA, budget={"usd": 0.001})
+    job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
     found = client.get(f"/v1/jobs/{job}").json()
     assert (found["state"], found["stop_reason"]) == ("succeeded", "budget_usd")
@@ -162,17 +163,17 @@ def test_a_job_that_goes_on_ends_by_its_own_budget_where_that_is_the_smaller(
 
 
 def test_two_jobs_share_a_budget_to_its_end(service: FakeService, client: TestClient) -> None:
-    put(client, usd=0.002)
+    put(client, usd=0.001)
     for seed in (1, 2):
-        job = fakes.submit(client, algorithm={**ASHA, "seed": seed})
-        fakes.simulate(service, job, messages=150 if seed == 1 else None)
+        job = fakes.submit(client, algorithm={**ASHA, "seed": seed}, budget=MORE)
+        fakes.simulate(service, job, messages=75 if seed == 1 else None)
         check_books(service)
-    assert get(client)["spend"]["usd"] + get(client)["spend"]["held_usd"] <= 0.002
+    assert get(client)["spend"]["usd"] + get(client)["spend"]["held_usd"] <= 0.001
     assert get(client)["waiting_jobs"] == [job]
 
 
 def test_tags_that_would_pass_a_budget_are_refused(service: FakeService, client: TestClient) -> None:
-    job = fakes.submit(client, algorithm=ASHA, budget={"usd": 0.001})
+    job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
     put(client, usd=0.0005, match={"project": "a"})
     refused = check_problem(client.patch(f"/v1/jobs/{job}", json={"tags": {"project": "a"}}), 409)
@@ -184,7 +185,7 @@ def test_tags_that_would_pass_a_budget_are_refused(service: FakeService, client:
 def test_a_forecast_says_when_it_runs_out_at_this_pace(service: FakeService, client: TestClient) -> None:
     put(client, usd=1)
     assert get(client)["forecast"]["runs_out_at"] is None
-    job = fakes.submit(client, algorithm=ASHA, budget={"usd": 0.004})
+    job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
     found = get(client)
     forecast, left = found["forecast"], found["spend"]["left_usd"]

@@ -1,7 +1,10 @@
 """Download of checkpoints over REST, with the client and on the command line."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -41,9 +44,23 @@ class Stored:
         self.path = f"/v1/jobs/{self.job}/trials/{self.trial}/checkpoint"
 
 
-@pytest.fixture
-def stored(service: FakeService, client: TestClient, tmp_path: Path) -> Stored:
-    return Stored(service, client, tmp_path)
+service, client = fakes.fixtures("module")
+
+
+@pytest.fixture(scope="module")
+def stored(service: FakeService, client: TestClient, tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    return Stored(service, client, tmp_path_factory.mktemp("stored"))
+
+
+@contextlib.contextmanager
+def damaged(stored: Stored, row: Any, content: bytes) -> Iterator[None]:
+    """Replace the content of a checkpoint's file for the time of the context."""
+    folder = Path(stored.service.settings.storage) / "default" / stored.job / stored.trial
+    file = folder / f"step_{row.step:08d}-a{row.attempt}" / "state.pt"
+    before = file.read_bytes()
+    file.write_bytes(content)
+    yield
+    file.write_bytes(before)
 
 
 def test_the_best_checkpoint_is_sent_unless_another_step_is_named(stored: Stored) -> None:
@@ -86,9 +103,8 @@ def test_what_cannot_be_downloaded_is_explained(stored: Stored) -> None:
     assert "no trial 'trial_99999'" in why(f"/v1/jobs/{stored.job}/trials/trial_99999/checkpoint")
     assert "it has those of" in why(f"{stored.path}?step=99999")
     row = stored.rows[0]
-    file = Path(stored.service.settings.storage) / "default" / stored.job / stored.trial
-    (file / f"step_{row.step:08d}-a{row.attempt}" / "state.pt").write_bytes(b"")
-    assert "state.pt has 0 bytes" in why(f"{stored.path}?step={row.step}")
+    with damaged(stored, row, b""):
+        assert "state.pt has 0 bytes" in why(f"{stored.path}?step={row.step}")
     waiting = fakes.submit(stored.client)
     fakes.simulate(stored.service, waiting, messages=8)
     assert "has no checkpoint" in why(f"/v1/jobs/{waiting}/trials/trial_00000/checkpoint")
@@ -118,11 +134,8 @@ def test_the_command_downloads_and_checks(
 
 def test_files_that_the_manifest_contradicts_are_not_kept(stored: Stored, tmp_path: Path) -> None:
     row = stored.best
-    folder = Path(stored.service.settings.storage) / "default" / stored.job / stored.trial
-    (folder / f"step_{row.step:08d}-a{row.attempt}" / "state.pt").write_bytes(
-        b"x" * len(CONTENT + str(row.step).encode())
-    )
     client = Client("http://tuner", fakes.KEY, transport=stored.client._transport)
-    with pytest.raises(ApiError, match=r"state\.pt: damaged"):
+    other = b"x" * len(CONTENT + str(row.step).encode())
+    with damaged(stored, row, other), pytest.raises(ApiError, match=r"state\.pt: damaged"):
         client.download_checkpoint(stored.job, stored.trial, to=tmp_path / "model")
     assert not list(tmp_path.glob("*model*"))

@@ -27,7 +27,9 @@ class Shown:
         url = f"sqlite:///{home}/optuna.db"
         self.service: FakeService = replace(made, settings=replace(made.settings, optuna_storage=url))
         self.keyed = fakes.client_of(self.service, own=True)
-        self.job = fakes.submit(self.keyed, search_space=SPACE, tags={"owner": "alice"})
+        self.job = fakes.submit(
+            self.keyed, search_space=SPACE, tags={"owner": "alice"}, budget={"usd": 0.003}
+        )
         fakes.simulate(self.service, self.job)
         mirror_all(self.service, lambda: OptunaMirror(url))
 

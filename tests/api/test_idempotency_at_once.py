@@ -17,7 +17,7 @@ from tests.fakes import FakeService, body
 from tuner.store.database import Database
 
 pytestmark = pytest.mark.needs("postgresql")
-DAY_S, POSTS = 24 * 3600, 50
+DAY_S, POSTS = 24 * 3600, 16
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def test_what_a_job_came_to_is_read_once_while_nothing_happens_to_it(
 def test_what_is_kept_of_a_job_is_what_is_recorded_after_each_message(
     client: TestClient, service: FakeService
 ) -> None:
-    job = fakes.submit(client)
+    job = fakes.submit(client, budget={"usd": 0.0005})
 
     def look() -> None:
         kept = client.get(f"/v1/jobs/{job}").json()
@@ -92,7 +92,7 @@ def test_what_is_kept_of_a_job_is_what_is_recorded_after_each_message(
 def test_what_is_changed_is_shown_at_once_of_a_job_that_stands_still(
     client: TestClient, service: FakeService
 ) -> None:
-    ended, waits = fakes.submit(client, budget={"usd": 0.004}), fakes.submit(client)
+    ended, waits = fakes.submit(client), fakes.submit(client)
     fakes.simulate(service, ended)
     for job in (ended, waits):
         for number in range(3):

@@ -139,7 +139,7 @@ def test_every_metric_of_the_table_is_told(full: TestClient) -> None:
     assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= found.keys()
 
 
-def test_series_are_bounded_after_ten_thousand_jobs(client: TestClient, service: FakeService) -> None:
+def test_series_are_bounded_after_a_thousand_jobs(client: TestClient, service: FakeService) -> None:
     """This holds after requests of every kind to every path, and with more budgets than are exported."""
     job = fakes.submit(client)
     client.post(f"/v1/jobs/{job}/cancel")  # so that its stream of events ends
@@ -151,10 +151,10 @@ def test_series_are_bounded_after_ten_thousand_jobs(client: TestClient, service:
             client.request(method, re.sub(r"\{\w+\}", "n", path.replace("{job}", job)), json={})
     for number in range(100):
         client.get(f"/v1/jobs/job_{number}")
-    copy_job(service.database, fakes.submit(client), 10_000)
+    copy_job(service.database, fakes.submit(client), 1000)
     service.now.pass_s(6)
     found = scraped(client)
-    assert by_label(found["tuner_jobs"], "state")["queued"] == 10_001
+    assert by_label(found["tuner_jobs"], "state")["queued"] == 1001
     assert by_label(found["tuner_budget_limit_usd"], "budget").keys() == {
         f"b{n}" for n in sorted(range(25), key=str)[:20]
     }

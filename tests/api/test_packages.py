@@ -132,7 +132,7 @@ def test_one_that_was_changed_in_the_storage_is_refused_until_it_is_uploaded_aga
 def test_its_digest_is_that_of_the_code(on: TestClient, service: FakeService) -> None:
     """Therefore a pilot is valid for one package."""
     first, second = (push(on, plain({**FILES, "x.py": f"X = {n}\n"}))["id"] for n in range(2))
-    asked = {"trainable": ENTRY, "planning": {"pilot": {"usd": 0.001}}}
+    asked = {"trainable": ENTRY, "planning": {"pilot": {"usd": 0.0005}}}
     pilots = [on.post("/v1/pilots", json=fakes.body(package=one, **asked)) for one in (first, first, second)]
     assert [one.status_code for one in pilots] == [201, 200, 201], [one.text for one in pilots]
     assert pilots[0].json()["id"] == pilots[1].json()["id"] != pilots[2].json()["id"]

@@ -15,7 +15,7 @@ from tuner.cli.main import app
 from tuner.client import Client
 
 service, client = fakes.fixtures("function")
-PILOT = {"planning": {"pilot": {"usd": 0.002, "trials": 6}}}
+PILOT = {"planning": {"pilot": {"usd": 0.002, "trials": 6}}, "budget": {"usd": 0.004}}
 
 
 def pilot_of(client: TestClient, **changes: Any) -> Any:
@@ -88,7 +88,7 @@ def test_a_bad_pilot_is_pointed_at_and_costs_nothing(
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "job.yaml"
-    path.write_text(yaml.safe_dump(body()))
+    path.write_text(yaml.safe_dump(body(budget={"usd": 0.004})))
     return str(path)
 
 

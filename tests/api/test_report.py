@@ -102,7 +102,9 @@ def test_asking_again_answers_the_same(finished: Finished) -> None:
 def test_a_random_search_in_full_is_estimated_within_what_it_spent(
     client: TestClient, service: FakeService
 ) -> None:
-    job = fakes.submit(client, algorithm={"scheduler": "none", "sampler": "random", "seed": 1})
+    job = fakes.submit(
+        client, algorithm={"scheduler": "none", "sampler": "random", "seed": 1}, budget={"usd": 0.004}
+    )
     fakes.simulate(service, job)
     found = report(client, job)
     random, _ = found["estimates"]

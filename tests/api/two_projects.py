@@ -49,7 +49,7 @@ class World:
         app = create_app(service, page_files=Path(tuner.__file__).parent / "web" / "static")
         self.people = People(service, app=app)
         self.document: dict[str, Any] = app.openapi()
-        self.a, self.b = self._filled(A, seed=1, usd=0.0047), self._filled(B, seed=5, usd=0.002)
+        self.a, self.b = self._filled(A, seed=1, usd=0.0013), self._filled(B, seed=5, usd=0.001)
         self.callers = {**self._outsiders(), **self._members()}
 
     def _filled(self, project: str, *, seed: int, usd: float) -> Things:
@@ -121,7 +121,7 @@ class World:
         job = fakes.body(warm_start={"jobs": [ids["job"]]})
         return {
             ("POST", "/v1/jobs"): job,
-            ("POST", "/v1/pilots"): {**fakes.body(), "planning": {"pilot": {"usd": 0.001}}},
+            ("POST", "/v1/pilots"): {**fakes.body(), "planning": {"pilot": {"usd": 0.0005}}},
             ("POST", "/v1/plans"): {**fakes.body(), "planning": {"steps_from": [ids["job"]]}},
             ("POST", "/v1/estimates"): {"compute_optimal": {"flops": 1e20}},
             ("PATCH", "/v1/jobs/{job}"): {"priority": 1},

@@ -294,7 +294,7 @@ def test_a_top_up_is_added_and_a_job_that_waits_stays_waiting(
 ) -> None:
     found = printed(tuner("topup", waiting, "--usd", "10", "--json"))
     assert found == get(rest, f"/v1/jobs/{waiting}")
-    assert (found["budget"]["usd"], found["state"]) == (10.004, "queued")
+    assert (found["budget"]["usd"], found["state"]) == (10.001, "queued")
     assert "$20.00" in tuner("topup", waiting, "--usd", "10").stdout
 
 

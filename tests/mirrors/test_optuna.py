@@ -99,7 +99,7 @@ def test_a_study_has_what_is_recorded(service: FakeService, client: TestClient, 
     assert study.direction == optuna.study.StudyDirection.MINIMIZE
     assert study.metric_names == ["acc"]
     told = study.user_attrs
-    assert (told["tuner:job"], told["owner"], told["budget_usd"]) == (job, "alice", 0.004)
+    assert (told["tuner:job"], told["owner"], told["budget_usd"]) == (job, "alice", 0.001)
     assert told["page"].endswith(f"/#/jobs/{job}")
     assert told["spent_usd"] == client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
     assert any(trial.user_attrs["preemptions"] for trial in study.trials)

@@ -110,7 +110,7 @@ def value(url: str, query: str) -> float | None:
 def fed(service: FakeService) -> FakeService:
     """A service with a job that nearly spent its budget, after one pass of the audit and of the storage check."""
     client = fakes.client_of(service)
-    assert client.put("/v1/budgets/lab", json={"usd": 0.0041}).status_code in (200, 201)
+    assert client.put("/v1/budgets/lab", json={"usd": 0.00105}).status_code in (200, 201)
     job = fakes.submit(client)
     fakes.simulate(service, job)
     Audit(service).some()
@@ -122,7 +122,7 @@ def test_prometheus_scrapes_the_service_and_an_alert_fires(fed: FakeService, tmp
     client = fakes.client_of(fed)
     spent = client.get("/v1/spend").json()["total"]["usd"]
     budget = client.get("/v1/budgets/lab").json()
-    assert spent / 0.0041 > 0.9, budget
+    assert spent / 0.00105 > 0.9, budget
     with served(fed) as target, prometheus(tmp_path, target) as url:
         until("the service is scraped", lambda: value(url, 'max_over_time(up{job="tuner"}[1h])') == 1)
         assert scraped(url, "tuner_spend_usd_total") == pytest.approx(spent)
@@ -134,12 +134,12 @@ def test_prometheus_scrapes_the_service_and_an_alert_fires(fed: FakeService, tmp
         assert types["tuner_spend_usd"][0]["type"] == types["tuner_steps"][0]["type"] == "counter"
         until(
             "a rule is recorded",
-            lambda: value(url, "tuner:budget_used:ratio") == pytest.approx(spent / 0.0041),
+            lambda: value(url, "tuner:budget_used:ratio") == pytest.approx(spent / 0.00105),
         )
         (alert,) = until("the alert fires", lambda: firing(url, "TunerBudgetNearlySpent"))
         assert alert["labels"]["budget"] == "lab"
         assert alert["annotations"]["summary"] == "The budget lab is nearly spent"
-        assert f"{100 * spent / 0.0041:.2f}"[:2] in alert["annotations"]["description"]
+        assert f"{100 * spent / 0.00105:.2f}"[:2] in alert["annotations"]["description"]
         health = until("all rules are evaluated", lambda: "unknown" not in (found := healths(url)) and found)
         assert health == {"ok"}
 

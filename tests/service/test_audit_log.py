@@ -59,7 +59,7 @@ def _submit(_: FakeService, client: TestClient) -> Iterator[Any]:
 
 def _pilot(_: FakeService, client: TestClient) -> Iterator[Any]:
     yield "job.submit"
-    answer = client.post("/v1/pilots", json=fakes.body(planning={"pilot": {"usd": 0.001}}))
+    answer = client.post("/v1/pilots", json=fakes.body(planning={"pilot": {"usd": 0.0005}}))
     yield answer, answer.json()["id"]
 
 

@@ -157,7 +157,7 @@ def test_of_a_job_that_is_given_up_only_what_had_a_machine_is_billed(
     with SqlJournal(service.database, job, service.project, epoch, now).transaction() as tx:
         for trial, landed_at in (("trial_00000", None), ("trial_00001", now)):
             tx.put_attempt(AttemptRow(trial, 1, now, landed_at=landed_at))
-            name, cost = hold_id(job, trial, 1, 1), Cost(Money(1000))
+            name, cost = hold_id(job, trial, 1, 1), Cost(Money(500))
             assert tx.hold(OpenHold(name, trial, 1, 1, cost, now, Instant(now + NS)))
     service.now.pass_s(2)
     with service.database.write() as db:
@@ -167,7 +167,7 @@ def test_of_a_job_that_is_given_up_only_what_had_a_machine_is_billed(
     assert row_of(service, job).state == "failed"
     with service.database.read() as db:
         assert ledger.posted_by_kind(db, job, "trial_00000", 1) == {}
-        assert ledger.posted_by_kind(db, job, "trial_00001", 1) == {"lost": Cost(Money(1000))}
+        assert ledger.posted_by_kind(db, job, "trial_00001", 1) == {"lost": Cost(Money(500))}
         assert ledger.account(db, job).held.nothing
     assert violations(service) == []
 

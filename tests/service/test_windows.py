@@ -122,7 +122,7 @@ def test_a_job_that_waits_for_its_window_is_cancelled_at_once(
 def test_a_pause_that_was_asked_for_as_the_window_closed_lasts(
     service: FakeService, client: TestClient
 ) -> None:
-    job = fakes.submit(client, window=OPEN)
+    job = fakes.submit(client, window=OPEN, budget={"usd": 0.004})
     look(service)
     run = fakes.simulate(service, job, messages=1)
     while run.loop.state.broke != "window":
