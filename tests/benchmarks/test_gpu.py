@@ -1,18 +1,19 @@
 """The GPU benchmark without a GPU: it reports that, and its measurements run on the CPU at a small size."""
 
-import subprocess
-import sys
-
 import pytest
 
 from benchmarks import gpu
 
 
-def test_without_a_gpu_it_says_what_is_missing() -> None:
-    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.strip() == gpu.NO_GPU
-    assert done.stdout == ""
+def test_without_a_gpu_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["benchmarks.gpu"])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == gpu.NO_GPU
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("table", [name for name in gpu.TABLES if name != "worker"])

@@ -9,6 +9,8 @@ import pytest
 
 from tests.deploy.clouds import REGIONS, cluster
 
+pytestmark = pytest.mark.extended
+
 Machines = dict[str, dict[str, Any]]
 
 
