@@ -28,7 +28,8 @@ for word in "$@"; do
 done
 """
 NO_LIMITS = {"gpu_hours": None, "wall_clock": None, "trials": None, "on_exhausted": "finish"}
-LONG = {"budget": {"usd": 0.004}, "tags": {"team": "vision"}}
+LIMIT_USD = 0.0006
+LONG = {"budget": {"usd": LIMIT_USD}, "tags": {"team": "vision"}}
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))])
@@ -61,11 +62,11 @@ def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_thei
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
-    ended = fakes.submit(client, budget={"usd": 0.002}, tags={"team": "vision"})
+    ended = fakes.submit(client, budget={"usd": 0.0003}, tags={"team": "vision"})
     fakes.simulate(service, ended)
     told = answers(client, ended)
     running, waiting, busy = (fakes.submit(client, **LONG) for _ in range(3))
-    fakes.simulate(service, running, messages=120)
+    fakes.simulate(service, running, messages=30)
     load = Thread(target=lambda: fakes.simulate(service, busy))
     load.start()
     made = back_up(service, tmp_path / "b")
@@ -95,12 +96,12 @@ def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_thei
     Keeper(service).one_pass()
     for job in paused:
         assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
-        assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.004}}).status_code == 200
+        assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": LIMIT_USD}}).status_code == 200
         assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
         fakes.simulate(service, job, at=service.now())
         shown = client.get(f"/v1/jobs/{job}").json()
         assert (shown["state"], shown["spend"]["held_usd"]) == ("succeeded", 0)
-        assert 0 < shown["spend"]["usd"] <= 0.004
+        assert 0 < shown["spend"]["usd"] <= LIMIT_USD
     check_books(service)
 
 
@@ -109,12 +110,12 @@ def test_what_was_spent_meanwhile_is_posted_where_the_replaced_database_tells(
 ) -> None:
     """Covers the job that ran during the backup, including its open holds, and a job that had ended and was resumed later."""
     client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
-    job, over = fakes.submit(client, **LONG), fakes.submit(client, budget={"usd": 0.001})
+    job, over = fakes.submit(client, **LONG), fakes.submit(client, budget={"usd": 0.0002})
     fakes.simulate(service, over)
-    fakes.simulate(service, job, messages=120)
+    fakes.simulate(service, job, messages=30)
     back_up(service, tmp_path / "b")
-    fakes.simulate(service, job, at=service.now(), messages=60)
-    client.patch(f"/v1/jobs/{over}", json={"budget": {"usd": 0.002}}).raise_for_status()
+    fakes.simulate(service, job, at=service.now(), messages=15)
+    client.patch(f"/v1/jobs/{over}", json={"budget": {"usd": 0.0004}}).raise_for_status()
     client.post(f"/v1/jobs/{over}/resume").raise_for_status()
     fakes.simulate(service, over, at=service.now())
     gone = fakes.submit(client)
@@ -126,11 +127,11 @@ def test_what_was_spent_meanwhile_is_posted_where_the_replaced_database_tells(
     assert one.since_usd > 0
     assert before["held_usd"] > 0
     assert now["spend"]["usd"] == pytest.approx(before["usd"] + before["held_usd"], abs=1e-9)
-    assert now["budget"]["usd"] == 0.004
+    assert now["budget"]["usd"] == LIMIT_USD
     assert f"${one.since_usd:.6f}".rstrip("0") in now["detail"]
     assert client.get(f"/v1/jobs/{job}/bill").json()["restored_usd"] == one.since_usd
     assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == now["spend"]["usd"]
-    assert client.get(f"/v1/jobs/{over}").json()["spend"]["usd"] == 0.001, "all that its budget has room for"
+    assert client.get(f"/v1/jobs/{over}").json()["spend"]["usd"] == 0.0002, "all that its budget has room for"
     assert found.gone == (gone,)
     check_books(service)
 
@@ -139,7 +140,7 @@ def test_a_job_of_which_nobody_knows_what_it_spent_since_never_passes_its_budget
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client, **LONG)
-    fakes.simulate(service, job, messages=120)
+    fakes.simulate(service, job, messages=30)
     back_up(service, tmp_path / "b")
     fakes.simulate(service, job, at=service.now())
     spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
@@ -147,11 +148,11 @@ def test_a_job_of_which_nobody_knows_what_it_spent_since_never_passes_its_budget
     (one,) = put_back(service, tmp_path / "b").paused
     restored = client.get(f"/v1/jobs/{job}").json()
     assert not one.exact
-    assert restored["budget"]["usd"] == pytest.approx(0.004 - one.since_usd, abs=1.1e-6)
+    assert restored["budget"]["usd"] == pytest.approx(LIMIT_USD - one.since_usd, abs=1.1e-6)
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     fakes.simulate(service, job, at=service.now())
     after = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] - restored["spend"]["usd"]
-    assert spent + after <= 0.004 + 1e-9
+    assert spent + after <= LIMIT_USD + 1e-9
     check_books(service)
 
 
@@ -159,30 +160,30 @@ def test_a_budget_that_was_lowered_stays_so_and_one_that_was_restored_twice_is_n
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client, **LONG)
-    fakes.simulate(service, job, messages=120)
+    fakes.simulate(service, job, messages=30)
     back_up(service, tmp_path / "b")
-    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.0035}}).raise_for_status()
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.0005}}).raise_for_status()
     put_back(service, tmp_path / "b")
-    assert client.get(f"/v1/jobs/{job}").json()["budget"] == {**NO_LIMITS, "usd": 0.0035}
+    assert client.get(f"/v1/jobs/{job}").json()["budget"] == {**NO_LIMITS, "usd": 0.0005}
     service.now.pass_s(10)
     lose(service)
     (one,) = put_back(service, tmp_path / "b").paused
     less = client.get(f"/v1/jobs/{job}").json()["budget"]
     assert not one.exact
-    assert less["usd"] < 0.004
+    assert less["usd"] < LIMIT_USD
     put_back(service, tmp_path / "b")
     assert client.get(f"/v1/jobs/{job}").json()["budget"] == less
     check_books(service)
 
 
 @pytest.mark.parametrize(
-    ("spent", "of_job", "of_team"), [(500, 500, 500), (3000, 3000, 1000), (9000, 4000, 1000)]
+    ("spent", "of_job", "of_team"), [(300, 300, 300), (500, 500, 400), (9000, 600, 400)]
 )
 def test_what_is_noted_as_spent_fills_no_budget_beyond_its_bound(
     service: FakeService, client: TestClient, spent: int, of_job: int, of_team: int
 ) -> None:
     job = fakes.submit(client, **LONG)
-    client.put("/v1/budgets/vision", json={"usd": 0.001, "match": {"team": "vision"}}).raise_for_status()
+    client.put("/v1/budgets/vision", json={"usd": 0.0004, "match": {"team": "vision"}}).raise_for_status()
     where = OpenHold(
         hold_id(job, RESTORED, 7, 1), RESTORED, 7, 1, Cost(Money(spent)), service.now(), service.now()
     )
@@ -200,7 +201,7 @@ def test_a_driver_of_before_can_write_nothing_any_more(
 ) -> None:
     """Covers a driver that the backup knows, a later one, and one of a job that the backup does not know, also after a second restore."""
     job = fakes.submit(client, **LONG)
-    fakes.simulate(service, job, messages=60)
+    fakes.simulate(service, job, messages=15)
     back_up(service, tmp_path / "b")
     with service.database.write() as db:
         known = launches.get(db, job)
@@ -233,7 +234,7 @@ def test_a_restored_job_that_nobody_goes_on_with_is_cancelled_with_nothing_left_
 ) -> None:
     stays, leaves = fakes.submit(client, **LONG), fakes.submit(client, **LONG)
     for job in (stays, leaves):
-        fakes.simulate(service, job, messages=120)
+        fakes.simulate(service, job, messages=30)
     client.post(f"/v1/jobs/{leaves}/cancel")
     back_up(service, tmp_path / "b")
     found = put_back(service, tmp_path / "b")
@@ -253,8 +254,8 @@ def test_a_restored_job_that_nobody_goes_on_with_is_cancelled_with_nothing_left_
 def test_the_time_between_backup_and_restore_is_no_running_time(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
-    job = fakes.submit(client, budget={"usd": 0.003, "wall_clock": "10m"})
-    fakes.simulate(service, job, messages=60)
+    job = fakes.submit(client, budget={"usd": 0.0005, "wall_clock": "10m"})
+    fakes.simulate(service, job, messages=15)
     back_up(service, tmp_path / "b")
     service.now.pass_s(7 * 86400)
     put_back(service, tmp_path / "b")
@@ -287,9 +288,9 @@ def test_a_restore_that_was_interrupted_and_is_made_again_knows_that_it_knows_no
     with restoring.on_postgresql(tmp_path / "home", postgres_url) as service:
         client = fakes.client_of(service)
         job = fakes.submit(client, **LONG)
-        fakes.simulate(service, job, messages=120)
+        fakes.simulate(service, job, messages=30)
         back_up(service, tmp_path / "b")
-        fakes.simulate(service, job, at=service.now(), messages=60)
+        fakes.simulate(service, job, at=service.now(), messages=15)
         with monkeypatch.context() as interrupted:
             interrupted.setattr(
                 restored, "close", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt())
