@@ -57,7 +57,7 @@ class AboveBudget:
         return all(tags.get(key) == value for key, value in self.match.items())
 
     def share_ppm(self, posted: Cost) -> int:
-        """Return the spent share, in millionths and rounded down, of the limit that is used up furthest."""
+        """Return the spent share of the limit in dollars or GPU time, whichever is larger, in millionths, rounded down."""
         parts = [0]
         if self.usd is not None:
             parts.append(posted.usd.micro_usd * PPM // self.usd.micro_usd)
@@ -127,7 +127,7 @@ def parent_fault(budget: AboveBudget, known: Mapping[str, AboveBudget]) -> Fault
 
 
 def applying(budgets: Iterable[AboveBudget], tags: Mapping[str, str]) -> list[AboveBudget]:
-    """Return the budgets that a job with these tags counts in, each once, sorted by name."""
+    """Return the shared budgets that limit a job with these tags, each once, sorted by name."""
     known = {budget.name: budget for budget in budgets}
     found = {budget.name for budget in known.values() if budget.matches(tags)}
     for name in sorted(found):

@@ -46,7 +46,7 @@ MAX_KEY_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The user who makes a request, and in which project."""
+    """The user who makes a request, and the project that the request is for."""
 
     user: str
     project: str

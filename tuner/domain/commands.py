@@ -64,7 +64,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Set the final or paused state of the job, because no attempt runs any more."""
+    """Move the job to its final or paused state. The command is given once no attempt runs any more."""
 
     state: JobState
     reason: StopReason | None

@@ -47,8 +47,9 @@ class Meter:
 def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> dict[CostKind, Cost]:
     """Return the cost of the `added` nanoseconds, by kind. `elapsed_ns` is the attempt's time that was already paid for.
 
-    Each part costs the price of the attempt's whole time up to its end, rounded up, minus that up to its start. Therefore
-    all parts together cost exactly as much as the whole time, and no part has a negative cost.
+    The kinds are charged one after the other. Each costs the difference between two cumulative costs, that of the
+    attempt's time including this kind and that of its time before, both rounded up. So the parts add up exactly to the
+    cost of the whole time, and none is negative.
     """
     found: dict[CostKind, Cost] = {}
     for kind in KINDS:

@@ -1,18 +1,18 @@
-"""Everything that can be refused or go wrong, as one tree.
+"""The hierarchy of errors. Every error that a user can cause or see is a subclass of TunerError.
 
     TunerError
-    ├── Invalid            the request is wrong: a place (JSON pointer) and a mend
-    ├── Unauthorized       there is no key, or it is none that counts
-    ├── NotFound           there is no such thing
-    ├── Forbidden          whoever asks may not do this
-    ├── Conflict           the request is fine, the moment is not
-    ├── Stale              the thing was changed since it was read
-    ├── BudgetRefused      the money is spent or held
-    ├── BadFile            a file that was named is not what it should be
-    ├── Fenced             somebody else owns this job, or leads, now
+    ├── Invalid            a field of the request is wrong: its JSON pointer, and how to fix it
+    ├── Unauthorized       the key is missing or not valid
+    ├── NotFound           the requested object does not exist
+    ├── Forbidden          the caller's role does not allow the request
+    ├── Conflict           the current state does not allow the request
+    ├── Stale              the object was changed since the caller read it
+    ├── BudgetRefused      the rest of the budget, without what is spent or held, does not pay for this
+    ├── BadFile            a file cannot be read or has the wrong content
+    ├── Fenced             another driver owns the job, or another service leads
     └── Unavailable        a part that the service needs does not answer
 
-A class's docstring is its title; the instance says where and what to do.
+The docstring of a class is the title in the API's problem documents. An instance's text says what is wrong and what to do.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with a request: `pointer` is an RFC 6901 JSON pointer to the field, `detail` says how to mend it."""
+    """One error of a request: `pointer` is an RFC 6901 JSON pointer to the field, `detail` says how to fix it."""
 
     pointer: str
     detail: str

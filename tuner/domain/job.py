@@ -115,7 +115,7 @@ class JobSpec:
     window: Window | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     #: The uploaded package of the trainable. None if the trainable is a module on the workers' machines.
-    #: Not written if it is None.
+    #: Omitted from the stored JSON if it is None.
     package: str | None = field(default=None, metadata={"new": True})
 
     def faults(self) -> list[Fault]:

@@ -10,7 +10,7 @@ that the move may lose.
 - Exploitation: a training on spot stays there until it is preempted.
 - Taking risks: an idle training takes spot if it is available, whether it is late or not.
 - Uniform progress: an idle training that is behind the straight line from no work to all of its work goes on demand.
-- Hysteresis: a training on demand stays there until it is as far as the line will be after another 2d.
+- Hysteresis: a training on demand stays there until it has done the work that the line requires 2d from now.
 
 Three rules are our own:
 

@@ -48,7 +48,7 @@ class Reserve:
         return not self._affords(_overhead_ns(self.state) + round(steps * _step_ns(self.state)), None)
 
     def in_the_way(self) -> list[TrialRecord]:
-        """Return the running trials to pause, because their way to their `until` steps would use money that the leader needs.
+        """Return the running trials to pause, because reaching their `until` steps would use money that the leader needs.
 
         Trials that need the least time are kept. The list is empty if there is no leader to reserve money for.
         """

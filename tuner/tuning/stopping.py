@@ -18,7 +18,7 @@ def usable(value: float | None) -> bool:
 def after_report(state: State, event: Reported) -> Ending | None:
     """Record the reported value and return an ending if the target or a plateau is reached.
 
-    `event.value` must be usable.
+    `event.value` must be a finite number.
     """
     assert event.value is not None
     state.spent = max(state.spent, event.spent)
