@@ -73,7 +73,9 @@ def compared(
         if shown.why_not is None:
             simulated += 1
             if simulated > MOST:
-                shown = replace(shown, why_not=f"the {MOST} before it were looked at: name fewer candidates")
+                shown = replace(
+                    shown, why_not=f"only the first {MOST} candidates are simulated: name fewer candidates"
+                )
             else:
                 runs = candidate.setting(base, life).runs(simulate, RUNS)
                 shown = _measured(shown, runs, limit_ns)
@@ -85,7 +87,7 @@ def _unsimulated(candidate: Candidate, base: Setting) -> Alternative:
     wanted = base.spec.resources
     why_not = candidate.why_not
     if why_not is None and candidate.speed is None:
-        why_not = "how fast it is is not known: give its speed in planning.speeds"
+        why_not = "its speed is not known: give it in planning.speeds"
     return Alternative(
         candidate.instance_type,
         candidate.market,
@@ -147,12 +149,12 @@ def _share(shown: Alternative) -> float:
 def why_chosen(chosen: Alternative, others: Sequence[Alternative]) -> str:
     """Return the reason for the choice in words."""
     if not others:
-        return "it is what there is"
+        return "the only candidate"
     per = chosen.usd_per_1000_steps
     cheapest = f"${per.usd:g} for 1000 steps" if per is not None else "unknown"
     late = [one for one in others if one.in_time is not None and one.in_time.share < SURE_ENOUGH]
     if chosen.in_time is not None and chosen.in_time.share < SURE_ENOUGH:
-        return "none is sure enough to be in time; this one is the likeliest"
+        return "no candidate is likely enough to finish in time; this one has the best chance"
     if any(_per_step(one) < _per_step(chosen) for one in late):
-        return f"the cheapest of those that are in time: {cheapest}"
-    return f"the cheapest: {cheapest}"
+        return f"the cheapest candidate that finishes in time: {cheapest}"
+    return f"the cheapest candidate: {cheapest}"

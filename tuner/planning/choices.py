@@ -16,7 +16,8 @@ from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
 from tuner.tuning.rungs import ladder
 
 FACTORS = (2, 3, 4)
-FORETELLS = 0.6  # compare trials at a rung only if their ranks there correlate with their ranks at the last step by at least this
+# Compare trials at a rung only if the correlation of their ranks there with those at the last step is at least this.
+FORETELLS = 0.6
 TRIALS_TO_RANK = 8
 STALL_PART = 10
 LEAST_STALL_NS = NS // 10
@@ -32,9 +33,9 @@ def checkpointing(setting: Setting, asked: JobSpec) -> Checkpointing:
     if life is not None and life.mean_ns is not None:
         exposure = Exposure(preemption=Hazard(life.mean_ns), notice_ns=life.notice_ns)
     steps = steps_between(step_ns=step_ns, saving=saving, exposure=exposure)
-    lost = "taken away or crash" if life is not None else "crash"
+    lost = "is preempted or crashes" if life is not None else "crashes"
     why = (
-        f"a save holds training up for {saving.stall_ns / NS:.1f} s, and machines {lost} every "
+        f"a save stalls training for {saving.stall_ns / NS:.1f} s, and a machine {lost} every "
         f"{exposure.mean_ns / NS / 3600:.1f} h on average (Young 1974, Daly 2006)"
     )
     last = setting.spec.fidelity.max or steps
@@ -77,7 +78,7 @@ def _ladder(
     if asked.algorithm.scheduler == "none" or not climbed.rungs():
         return
     if asked.algorithm.scheduler == "auto":
-        why = "scheduler auto chooses its own rungs, from the least that was asked for on"
+        why = "the scheduler auto chooses its own rungs, not below the requested fidelity.min"
         yield Choice("fidelity_min", str(asked.fidelity.min), str(climbed.min), why)
         yield Choice("reduction_factor", None, str(climbed.reduction_factor), why)
         return
@@ -90,17 +91,17 @@ def _first_rung(asked: JobSpec, paces: Paces) -> Choice:
     correlations = {step: rank_correlation(paces, step, last) for step in asked.fidelity.rungs()}
     known = {step: found for step, found in correlations.items() if found is not None}
     if not known:
-        why = "as asked: no learning curves are known that tell at which step trials can be compared"
+        why = "as requested: no learning curves show at which step trials can be compared"
         return Choice("fidelity_min", told, told, why)
     chosen = next((step for step, found in known.items() if found >= FORETELLS), max(known))
-    why = f"ranks there agree with those at the last step by {known[chosen]:.2f} (Spearman)"
+    why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} there"
     if chosen != asked.fidelity.min and asked.fidelity.min in known:
-        why += f", at step {asked.fidelity.min} by {known[asked.fidelity.min]:.2f} only"
+        why += f", but only {known[asked.fidelity.min]:.2f} at step {asked.fidelity.min}"
     return Choice("fidelity_min", told, str(chosen), why)
 
 
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
-    """Return Spearman's correlation of the scores at `step` and at `last`, over the seen trials that reached at least half of `last`.
+    """Return Spearman's correlation of the scores at `step` and at `last`, over recorded trials that reached at least half of `last`.
 
     Return None if there are too few such trials.
     """
@@ -129,7 +130,7 @@ def _reduction_factor(
 ) -> Choice:
     told = str(asked.fidelity.reduction_factor)
     if not setting.paces.knows_curves:
-        why = "as asked: no learning curves are known by which to compare others"
+        why = "as requested: there are no learning curves to compare other factors with"
         return Choice("reduction_factor", told, told, why)
     bests = {asked.fidelity.reduction_factor: [run.best for run in runs]}
     for factor in FACTORS:
@@ -141,8 +142,8 @@ def _reduction_factor(
     best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
     mine, mine_error = means[asked.fidelity.reduction_factor]
     if height - mine <= math.hypot(error, mine_error):
-        return Choice("reduction_factor", told, told, "none of the others finds more, beyond chance")
-    gain = f"expected best {height:.4g} against {mine:.4g} as scores, by {FEW_RUNS} runs"
+        return Choice("reduction_factor", told, told, "no other factor gives a significantly better result")
+    gain = f"expected best score {height:.4g} instead of {mine:.4g}, from {FEW_RUNS} simulated runs"
     return Choice("reduction_factor", told, str(best), gain)
 
 
@@ -161,22 +162,22 @@ def _concurrency(
     room: int | None,
     simulate: Simulate,
 ) -> Choice:
-    """Choose the smallest concurrency that finishes in time, of half, once and twice the present one.
+    """Choose the smallest concurrency that finishes in time, among half, once and twice the current one.
 
-    Without a time limit, keep the present one. If none is in time, choose the largest.
+    Without a time limit, keep the current one. If none is in time, choose the largest.
     """
     told = asked.resources.max_concurrent_trials
     wanted = None if told is None else str(told)
     now, limit_ns = setting.concurrency, plan.deadline_ns
     if limit_ns is None:
         hours = mean([run.elapsed_ns for run in runs]) / NS / 3600
-        why = f"there is no deadline, so as many as the job asks for and the machines have room for; ends after {hours:.3g} h"
+        why = f"no deadline: as many trials as the job requests and the machines have room for; ends after {hours:.3g} h"
         return Choice("concurrency", wanted, str(now), why)
     tried = sorted({max(1, now // 2), now, 2 * now if room is None else min(room, 2 * now)})
     for count in tried:
         found = runs if count == now else replace(setting, concurrency=count).runs(simulate, 5)
         chance = in_time(found, limit_ns)
         if chance is not None and chance.share >= SURE_ENOUGH:
-            why = f"the least that was tried and is in time, in {chance.met} of {chance.runs} runs"
+            why = f"the lowest simulated concurrency that finishes in time, in {chance.met} of {chance.runs} runs"
             return Choice("concurrency", wanted, str(count), why)
-    return Choice("concurrency", wanted, str(max(tried)), "not in time; more at once come nearest")
+    return Choice("concurrency", wanted, str(max(tried)), "not in time; the highest simulated concurrency")
