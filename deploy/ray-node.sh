@@ -1,10 +1,11 @@
 #!/bin/bash
-# One machine of a cluster that Ray's autoscaler makes. Its cluster.yaml calls this on each, in a copy of this repository in ~/tuner:
-#   ray-node.sh install EXTRAS   Python, Ray and this project in ~/venv, at the versions of constraints.txt
-#   ray-node.sh head             Ray's head without trials, and the service beside it, on the loopback
-#   ray-node.sh wait             on the head: until the service is ready, at most for half an hour
-#   ray-node.sh worker CLOUD     joins $RAY_HEAD_IP, with a watcher for the cloud's interruption notices
-# Settings are in ~/tuner.env. Ray is told the machine's labels by the autoscaler.
+# Set up and start one machine of a cluster that Ray's autoscaler manages. The cluster.yaml calls this script on each machine, in a
+# copy of this repository in ~/tuner:
+#   ray-node.sh install EXTRAS   install Python, Ray and this project in ~/venv, with the versions of constraints.txt
+#   ray-node.sh head             start Ray's head, which runs no trials, and the service, which listens on the loopback
+#   ray-node.sh wait             on the head: wait until the service is ready, for at most half an hour
+#   ray-node.sh worker CLOUD     join the head at $RAY_HEAD_IP, and watch for the cloud's interruption notices
+# Settings are in ~/tuner.env. The autoscaler passes the machine's labels to Ray.
 set -eu
 cd "$(dirname "$0")/.."
 venv=$HOME/venv
@@ -15,15 +16,15 @@ environment() {
   . "$HOME/tuner.env"
   set +a
   export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/.ray/auth_token RAY_USAGE_STATS_ENABLED=0
-  # Ray would kill workers when memory runs short; the service's own supervisor does, and says so.
+  # Disable Ray's memory monitor, which kills workers. The service's supervisor limits memory instead and reports the cause.
   export RAY_memory_monitor_refresh_ms=0
-  # How soon a machine that went without a word is found out; the default is a minute.
+  # Detect a machine that disappeared without notice within about 10 s; the default is a minute.
   export RAY_health_check_period_ms=2000 RAY_health_check_timeout_ms=3000 RAY_health_check_failure_threshold=4
   PATH=$venv/bin:$PATH
   ulimit -n 65536 || true
 }
 
-# The process that the last call of this script left, if it is there still.
+# End the process that an earlier call of this script started, if it still runs.
 end() { if test -e "$1"; then kill "$(cat "$1")" 2>/dev/null || true; fi; }
 
 case ${1:-} in
@@ -41,9 +42,9 @@ head)
   ray start --head --port=6379 --dashboard-host=127.0.0.1 --num-cpus=0 --disable-usage-stats \
     --autoscaling-config="$HOME/ray_bootstrap_config.yaml"
   end "$HOME/tuner.pid"
-  # Jobs go on without it; it takes them up again.
+  # Jobs continue while the service restarts.
   export TUNER_RAY_ADDRESS=http://127.0.0.1:8265
-  # What Ray's autoscaler may start, and for how long one machine is waited for: longer than it takes to be set up.
+  # The machines that Ray's autoscaler may start, and how many seconds to wait for one: longer than its setup takes.
   export TUNER_NODE_TYPES=$HOME/ray_bootstrap_config.yaml TUNER_SPOT_WAIT=${TUNER_SPOT_WAIT:-900}
   setsid nohup tuner serve </dev/null >>"$HOME/tuner.log" 2>&1 &
   echo $! >"$HOME/tuner.pid"
@@ -58,7 +59,7 @@ worker)
   echo $! >"$HOME/watch.pid"
   ;;
 wait)
-  # Machines come once a job asks for them.
+  # Workers are not waited for: they start only when a job needs them.
   environment
   ready="import urllib.request; urllib.request.urlopen('http://127.0.0.1:${TUNER_PORT:-8000}/readyz', timeout=5)"
   for _ in $(seq 180); do

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The end of each cloud's up.sh, once storage and rights are there: ray-up.sh CLOUD WORD=value… <settings
-# Makes Ray's token where there is none, writes the machines' settings (.tuner.env) and the cluster with a value for each word in
-# capitals (.cluster.yaml) beside the cloud's cluster.yaml, brings the cluster up and waits for its service.
+# The last part of each cloud's up.sh, after storage and permissions were created: ray-up.sh CLOUD WORD=value… <settings
+# Creates Ray's token if there is none. Writes the machines' settings (.tuner.env), and a copy of the cloud's cluster.yaml in which each
+# WORD is replaced by its value (.cluster.yaml), next to cluster.yaml. Then starts the cluster and waits for its service.
 set -eu
 cloud=${1:?"ray-up.sh CLOUD WORD=value… <settings"}
 shift

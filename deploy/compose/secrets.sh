@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .env with new secrets, readable by you alone. One that is there is left as it is.
+# Create .env with new secrets, readable only by you. An existing .env is left unchanged.
 set -eu
 umask 077
 file=$(cd "$(dirname "$0")" && pwd)/.env

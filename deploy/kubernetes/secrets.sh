@@ -1,8 +1,8 @@
 #!/bin/sh
-# Prints the secrets that the manifests name, for `kubectl apply -f -`: new keys and tokens, and the database's URL.
-#   secrets.sh                         with the PostgreSQL and the storage of overlays/trial
-#   DATABASE_URL=… secrets.sh          with a database that is there: postgresql://user:password@host:5432/name?sslmode=require
-# Once: called again it would make other ones. To change the database's URL alone: kubectl -n tuner edit secret tuner.
+# Print the secrets that the manifests refer to, for `kubectl apply -f -`: new keys and tokens, and the database's URL.
+#   secrets.sh                         for the PostgreSQL and the storage of overlays/trial
+#   DATABASE_URL=… secrets.sh          for an existing database: postgresql://user:password@host:5432/name?sslmode=require
+# Run it only once, because each run generates new secrets. To change only the database's URL: kubectl -n tuner edit secret tuner.
 set -eu
 secret() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 password=$(secret)

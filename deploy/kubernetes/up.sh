@@ -1,6 +1,6 @@
 #!/bin/sh
-# Brings all of it up on the Kubernetes cluster that kubectl speaks to: up.sh OVERLAY IMAGE, such as up.sh trial registry.example.com/tuner:0.1.0
-# May be called again, with another image to upgrade.
+# Deploy everything to kubectl's current cluster: up.sh OVERLAY IMAGE, such as up.sh trial registry.example.com/tuner:0.1.0
+# Run it again with another image to upgrade.
 set -eu
 overlay=${1:?"up.sh OVERLAY IMAGE: trial, aws or gcp"}
 image=${2:?"up.sh OVERLAY IMAGE: the image that you pushed, with its tag"}
@@ -26,12 +26,12 @@ kubectl wait --for=condition=established --timeout=60s crd/rayclusters.ray.io
 kubectl apply -f "$here/base/namespace.yaml"
 test -n "$there" || "$here/secrets.sh" | kubectl apply -f -
 kubectl -n tuner delete job tuner-migrate bucket --ignore-not-found
-# KubeRay and Kubernetes take what is built here; only the image's name is put in.
+# Build the manifests of the overlay, with the given image.
 built=$(kubectl kustomize "$here/overlays/$overlay")
 built=$(printf '%s\n' "$built" | sed "s|registry.example.com/tuner:[^\" ]*|$image|")
-# What this cluster refuses, such as for a KubeRay that is too old, changes nothing of what runs.
+# Check first whether the cluster accepts everything, so that a refusal, such as by a KubeRay that is too old, changes nothing.
 printf '%s\n' "$built" | kubectl apply --dry-run=server -f - >/dev/null
-# The service reads the groups of workers that may come from the same.
+# The service reads from the same manifests which workers may be started.
 printf '%s\n' "$built" | kubectl -n tuner create configmap tuner-node-types --from-file=objects.yaml=/dev/stdin --dry-run=client -o yaml |
   kubectl apply -f -
 printf '%s\n' "$built" | kubectl apply -f -

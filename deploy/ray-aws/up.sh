@@ -1,6 +1,6 @@
 #!/bin/bash
-# up.sh REGION BUCKET: makes what is missing of bucket, roles and token, and brings the cluster up. Again after a change or an upgrade.
-# Needs the AWS command line, logged in with rights to make roles, and `make install`.
+# up.sh REGION BUCKET: create the bucket, the roles and the token if they do not exist, and start the cluster. Run it again after a
+# change or an upgrade. Requires the AWS command line, logged in with permission to create roles, and `make install`.
 set -eu
 region=${1:?"up.sh REGION BUCKET, such as us-east-1 my-tuner-bucket"}
 bucket=${2:?"up.sh REGION BUCKET, such as us-east-1 my-tuner-bucket"}
@@ -11,7 +11,7 @@ aws s3api head-bucket --bucket "$bucket" 2>/dev/null || aws s3 mb "s3://$bucket"
 image=$(aws ssm get-parameter --query Parameter.Value --output text \
   --name /aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id)
 
-# A role for machines, with one policy of its own: NAME POLICY.
+# Create a role for machines with one inline policy: NAME POLICY.
 role() {
   trust='{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}'
   aws iam get-role --role-name "$1" >/dev/null 2>&1 ||
@@ -20,7 +20,7 @@ role() {
   aws iam get-instance-profile --instance-profile-name "$1" >/dev/null 2>&1 || {
     aws iam create-instance-profile --instance-profile-name "$1" >/dev/null
     aws iam add-role-to-instance-profile --instance-profile-name "$1" --role-name "$1"
-    sleep 15 # until it can be used
+    sleep 15 # AWS takes some seconds until a new instance profile can be used
   }
 }
 account=$(aws sts get-caller-identity --query Account --output text)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# up.sh REGION ACCOUNT: makes what is missing of resource group, storage account and token, and brings the cluster up. Again after a
-# change or an upgrade. Needs the Azure command line, logged in, a key in ~/.ssh/id_rsa, and `make install`.
+# up.sh REGION ACCOUNT: create the resource group, the storage account and the token if they do not exist, and start the cluster. Run
+# it again after a change or an upgrade. Requires the Azure command line, logged in, a key in ~/.ssh/id_rsa, and `make install`.
 set -eu
 region=${1:?"up.sh REGION ACCOUNT, such as eastus mytunerstorage"}
 account=${2:?"up.sh REGION ACCOUNT: the storage account, 3 to 24 small letters and digits"}

@@ -1,6 +1,6 @@
 #!/bin/bash
-# up.sh PROJECT REGION BUCKET: makes what is missing of bucket, accounts and token, and brings the cluster up. Again after a change or an
-# upgrade. Needs the gcloud command line, logged in with rights to make service accounts, and `make install`.
+# up.sh PROJECT REGION BUCKET: create the bucket, the accounts and the token if they do not exist, and start the cluster. Run it again
+# after a change or an upgrade. Requires the gcloud command line, logged in with permission to create service accounts, and `make install`.
 set -eu
 project=${1:?"up.sh PROJECT REGION BUCKET, such as my-project us-central1 my-tuner-bucket"}
 region=${2:?"up.sh PROJECT REGION BUCKET, such as my-project us-central1 my-tuner-bucket"}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the service of this checkout on this machine: sudo deploy/systemd/install.sh. Again after an upgrade.
-# PREFIX (/opt/tuner), PYTHON (python3, 3.11 or newer) and EXTRAS (s3,gpu,postgresql) may be given.
+# Install the service from this checkout on this machine: sudo deploy/systemd/install.sh. Run it again to upgrade.
+# Environment variables, with defaults: PREFIX (/opt/tuner), PYTHON (python3, 3.11 or newer), EXTRAS (s3,gpu,postgresql).
 set -eu
 source=$(cd "$(dirname "$0")/../.." && pwd)
 prefix=${PREFIX:-/opt/tuner}

@@ -7,7 +7,7 @@ import yaml
 
 HERE = Path(__file__).parent
 RULES = HERE.parents[1] / "prometheus" / "rules"
-SAYS = "# Made of deploy/prometheus/rules by python deploy/kubernetes/monitoring/rules.py: change those, and run it again.\n"
+SAYS = "# Generated from deploy/prometheus/rules. Change those files, then run: python deploy/kubernetes/monitoring/rules.py\n"
 
 
 def manifest() -> dict[str, Any]:
