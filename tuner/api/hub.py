@@ -145,7 +145,7 @@ class _Feed:
             self.ready.set()
             await self._follow(look)
         except Exception:
-            log.exception("a job's events cannot be read; its watchers will come back")
+            log.exception("a job's events cannot be read; its clients are disconnected and will reconnect")
         finally:
             self.close()
             self.ready.set()

@@ -72,7 +72,7 @@ class Proxied:
         except NotFound as error:
             await answer(404, error.title(), error.detail)(scope, receive, send)
         except Unavailable as error:
-            log.warning("Ray's dashboard is not shown: %s", error.detail)
+            log.warning("Ray's dashboard is not available: %s", error.detail)
             if (
                 began
             ):  # the connection then breaks, so that no client mistakes the partial answer for a whole one

@@ -258,7 +258,7 @@ class CheckpointStore:
                 damaged = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
                 if not (damaged or (last_try and (lags or is_corrupt(error)))):
                     raise
-                log.warning("a checkpoint of %s is passed over: %s: %s", trial, found.name, error)
+                log.warning("a damaged checkpoint of %s is skipped: %s: %s", trial, found.name, error)
         return None
 
     def prune(

@@ -89,14 +89,12 @@ class Follower(threading.Thread):
             self._failures += 1
             if not failed_before:
                 said = str(error).strip().partition("\n")[0] or type(error).__name__
-                log.warning(
-                    "what happens is not mirrored to %s: %s; it is tried again", self.mirror_name, said[:500]
-                )
+                log.warning("results are not mirrored to %s: %s; retrying", self.mirror_name, said[:500])
             log.debug("mirroring to %s", self.mirror_name, exc_info=error)
             return
         self._failures = 0
         if failed_before and not self.is_failing:
-            log.info("what happens is mirrored to %s again", self.mirror_name)
+            log.info("results are mirrored to %s again", self.mirror_name)
 
     def _follow(self) -> None:
         """Write one batch of each job that has new changes, and repeat until no job has any."""

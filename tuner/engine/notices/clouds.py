@@ -75,7 +75,7 @@ async def feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:
     """Return the feeds of the machine's cloud, or an empty list if it is not in a cloud."""
     cloud = await detect(http, sources) if sources.cloud == "detect" else sources.cloud
     if cloud is None:
-        log.info("no cloud tells this machine when it is taken away")
+        log.info("no cloud gives preemption notices to this machine")
         return []
     found = _OF_CLOUD[cloud](http, sources)
     log.info("watching for notices: %s", ", ".join(feed.name for feed in found))

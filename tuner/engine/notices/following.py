@@ -85,7 +85,7 @@ class Follower:
         Log only when it begins and ends, so that a long outage writes two lines.
         """
         if trouble and not self.trouble:
-            log.warning("%s: %s; it is asked again and again", self.feed.name, trouble)
+            log.warning("%s: %s; retrying", self.feed.name, trouble)
         elif self.trouble and not trouble:
             log.info("%s: answers again", self.feed.name)
         self.trouble = trouble

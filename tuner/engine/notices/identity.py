@@ -44,7 +44,7 @@ async def _tried(sources: Sources) -> Facts:
         except (MalformedNotice, TimeoutError, httpx2.HTTPError) as error:
             why = error
             await asyncio.sleep(sources.backoff_s)
-    log.warning("this machine's type is not known, as its cloud does not say it: %s", why)
+    log.warning("this machine's type is not known, because its cloud did not answer: %s", why)
     return {}
 
 

@@ -35,7 +35,9 @@ class Attached:
         """
         with contextlib.suppress(Exception):
             return self._look(trial, attempt, node_of(None, actor))
-        log.warning("%s: its machine is looked at again when it has said something", trial)
+        log.warning(
+            "%s: Ray did not describe its machine; it is looked up again with the next message", trial
+        )
         return None
 
     def heard(self, progress: Progress) -> Machine | None:

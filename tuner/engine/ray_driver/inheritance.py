@@ -53,7 +53,13 @@ class Copier:
                 copy = shutil.copytree(files, Path(folder) / "copy")
                 published = mine.publish(trial, BEFORE, kept.step, copy)
         except Exception as error:  # each kind of storage has errors of its own
-            log.warning("%s begins from nothing: %s of %s: %s", trial, heritage.trial, heritage.job, error)
+            log.warning(
+                "%s starts from scratch, because the checkpoint of %s of %s cannot be copied: %s",
+                trial,
+                heritage.trial,
+                heritage.job,
+                error,
+            )
             return None
         size, seconds = published.size_bytes, published.seconds
         copied = replace(

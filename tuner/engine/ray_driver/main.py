@@ -88,7 +88,7 @@ class Post:
             return self._control()
         # the connection broke during the query; the next one waits for the server
         except Unavailable as error:
-            log.warning("the database was asked again: %s", error.detail)
+            log.warning("a query of the database failed and is repeated: %s", error.detail)
             return self._control()
 
     def _control(self) -> Control:
@@ -160,11 +160,11 @@ class Heart(threading.Thread):
             with self._post.database.read() as db:
                 launch = launches.get(db, self._post.job)
             if launch is None or launch.epoch != self._post.epoch:
-                log.error("this driver is over: %s", fenced.detail)
+                log.error("this driver exits, because it does not own the job any more: %s", fenced.detail)
                 os._exit(1)
             self.stop()  # this driver itself ended the job
         except TunerError as error:
-            log.warning("a heartbeat was missed: %s", error.detail)
+            log.warning("a heartbeat could not be recorded: %s", error.detail)
 
     def turns(self) -> None:
         """Note that the loop makes progress."""
@@ -336,7 +336,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         post.beat()
         post.say_versions()
     except Fenced as fenced:
-        log.error("nothing to do: %s", fenced.detail)
+        log.error("this driver exits, because it does not own the job: %s", fenced.detail)
         return 1
     heart = Heart(post)
     heart.start()

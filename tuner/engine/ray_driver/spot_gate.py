@@ -149,7 +149,7 @@ class SpotGate:
             except SeatLost as lost:
                 if number == LOST_MAX:
                     raise Unavailable(f"the restore self-test was lost {number} times: {lost}") from lost
-                log.warning("the restore self-test was lost and is made again: %s", lost)
+                log.warning("the restore self-test was lost and is repeated: %s", lost)
         return None
 
     def _settle_former(self, db: Connection, died_at: Instant | None) -> None:

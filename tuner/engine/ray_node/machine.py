@@ -115,8 +115,8 @@ class MachineWatch:
                 node.boards.describe(node.id, self._facts)
         if not node.session_dir.is_dir():
             log.warning(
-                "there is no %s here, where the workers of node %s would see a notice: mount it, and what is above it, "
-                "into this container, too; until then the node is drained, and its trials are not told",
+                "there is no %s here, in which the workers of node %s look for notices: mount it with its parent directories "
+                "into this container; until then a notice drains the node, but its trials are not notified",
                 node.session_dir,
                 node.id,
             )
@@ -166,7 +166,7 @@ class MachineWatch:
             standing = list(self._standing.values()) if self._may_release else []
         for notice in standing:
             if self.watcher.release(notice):
-                log.info("notice %s: the cloud was told that it need not wait", notice.id)
+                log.info("notice %s: the cloud may take the machine now", notice.id)
 
     def _note(self, trouble: str) -> None:
         """Log a problem once, even if it is found repeatedly."""

@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> 
             if sources.cloud == "detect":
                 sources = replace(sources, cloud=asyncio.run(cloud_of_this_machine(sources)))
             if sources.cloud is None:
-                log.info("no cloud tells this machine when it is taken away: there is nothing to watch")
+                log.info("no cloud gives preemption notices to this machine: there is nothing to watch")
                 return NO_CLOUD
         _watch(args, sources)
     return 0

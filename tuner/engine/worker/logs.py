@@ -98,6 +98,6 @@ class LogPump:
             logs = TrialLogs(order["storage"], order["project"], order["job"], order["trial"])
             logs.write(order["attempt"], printed)
         except Exception as error:  # each kind of storage has errors of its own
-            log.warning("%s: what it printed was not stored: %s", order["trial"], explained(error))
+            log.warning("%s: its output could not be stored: %s", order["trial"], explained(error))
             return False
         return True

@@ -85,7 +85,7 @@ def tried(
             impatient = in_vain or time.monotonic() - began > PATIENCE_S
             if impatient or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
                 raise
-            log.warning("%s: the storage failed, and is tried again: %s", attempt.trial, explained(error))
+            log.warning("%s: the storage failed, retrying: %s", attempt.trial, explained(error))
             wait_s *= random.uniform(1 - JITTER, 1 + JITTER)
             attempt.outage(int((time.monotonic() - tried_at + wait_s) * 1e9))
             time.sleep(wait_s)
