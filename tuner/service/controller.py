@@ -71,13 +71,16 @@ class Controller(threading.Thread):
                 self._trouble = ""
                 self.ready.set()
             except Fenced as fenced:
-                log.warning("the rest of a pass was left to another service: %s", fenced.detail)
+                log.warning(
+                    "a pass of the controller ended early, because another service leads now: %s",
+                    fenced.detail,
+                )
             except TunerError as error:
                 self._service.vitals.count("controller_failures")
                 self._note(f"{error.title()}: {error.detail}")
             except Exception:
                 self._service.vitals.count("controller_failures")
-                log.exception("a pass of the controller failed; the next one begins anew")
+                log.exception("a pass of the controller failed; the next one starts from the beginning")
             self._over.wait(PASS_S)
 
     def stop(self, timeout_s: float = 10.0) -> None:

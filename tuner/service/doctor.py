@@ -144,7 +144,10 @@ def of_key(settings: Settings) -> Iterator[Finding]:
     mode = path.stat().st_mode & 0o777
     seen = f"{path} has mode {mode:04o}"
     yield Finding(
-        "key", not mode & 0o077, seen, "" if not mode & 0o077 else f"others may read it: chmod 600 {path}"
+        "key",
+        not mode & 0o077,
+        seen,
+        "" if not mode & 0o077 else f"other users can read it: chmod 600 {path}",
     )
 
 
@@ -170,8 +173,8 @@ def warn_of_open_home(settings: Settings) -> None:
 def _of_given_key(settings: Settings, key: str) -> Finding:
     if is_loopback(settings.host) or len(key) >= SHORTEST_KEY:
         return Finding("key", True, "given as TUNER_API_KEY")
-    seen = f"TUNER_API_KEY has {len(key)} characters, and TUNER_HOST={settings.host} is reached by others"
-    mend = f"give it at least {SHORTEST_KEY}, such as the output of `openssl rand -hex 32`, or listen on 127.0.0.1"
+    seen = f"TUNER_API_KEY has {len(key)} characters, and other machines can reach TUNER_HOST={settings.host}"
+    mend = f"use at least {SHORTEST_KEY} characters, such as the output of `openssl rand -hex 32`, or listen on 127.0.0.1"
     return Finding("key", False, seen, mend)
 
 
@@ -183,10 +186,10 @@ def _of_key_to_be(settings: Settings) -> Finding:
     """
     if is_loopback(settings.host):
         return Finding("key", True, f"{settings.api_key_path} is created on the first start")
-    seen = f"TUNER_API_KEY is empty, and TUNER_HOST={settings.host} is reached by others than this machine"
+    seen = f"TUNER_API_KEY is empty, and other machines can reach TUNER_HOST={settings.host}"
     mend = (
-        "set TUNER_API_KEY, the same for every service of this database, such as to the output of `openssl rand -hex 32`, "
-        "or leave TUNER_HOST empty to listen on 127.0.0.1"
+        "set TUNER_API_KEY, for example to the output of `openssl rand -hex 32`, to the same value for every service of this "
+        "database, or leave TUNER_HOST empty to listen on 127.0.0.1"
     )
     return Finding("key", False, seen, mend)
 
@@ -207,21 +210,21 @@ def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ite
         return
     if environ.get("RAY_AUTH_MODE") == "disabled":
         yield Finding(
-            "token", True, "RAY_AUTH_MODE=disabled: whoever reaches the cluster runs what he likes on it"
+            "token", True, "RAY_AUTH_MODE=disabled: whoever reaches the cluster can run any code on it"
         )
         return
     if cluster_token(environ) is not None:
-        yield Finding("token", True, "Ray's token is there")
+        yield Finding("token", True, "Ray's token was found")
         return
     path = environ.get("RAY_AUTH_TOKEN_PATH")
     seen = (
-        f"RAY_AUTH_TOKEN_PATH names {path}, in which there is no token to be read"
+        f"RAY_AUTH_TOKEN_PATH is {path}, from which no token can be read"
         if path
         else "there is no token for Ray"
     )
     mend = (
-        "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that this user can read, to the token of the cluster; "
-        "RAY_AUTH_MODE=disabled says that it asks for none"
+        "set RAY_AUTH_TOKEN to the token of the cluster, or RAY_AUTH_TOKEN_PATH to a file that contains it and that this user can "
+        "read; if the cluster requires no token, set RAY_AUTH_MODE=disabled"
     )
     yield Finding("token", False, seen, mend)
 
@@ -232,17 +235,17 @@ def of_database(settings: Settings) -> Iterator[Finding]:
     try:
         found = database.revision()
     except Unavailable as error:
-        yield Finding("database", False, error.detail.splitlines()[0], f"start it, or mend its URL: {where}")
+        yield Finding(
+            "database", False, error.detail.splitlines()[0], f"start it, or correct its URL: {where}"
+        )
         return
     finally:
         database.dispose()
     newest = newest_revision()
     if not knows_revision(found):
-        mend = (
-            f"a newer version of tuner has upgraded it, this one knows none after {newest}: run that version"
-        )
+        mend = f"a newer version of tuner has upgraded it, and this version only knows revisions up to {newest}: run that version"
     elif found != newest and found is not None:
-        mend = f"older than this version of tuner, which is at {newest}: tuner migrate, or start the service"
+        mend = f"older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
     yield Finding("database", not mend, f"{where} is {f'at revision {found}' if found else 'empty'}", mend)
 
 
@@ -280,7 +283,11 @@ def of_keys(settings: Settings) -> Iterator[Finding]:
         database.dispose()
     ends = [f"{one.id} of {one.user} in {one.project} at {rfc3339(one.expires_at)[:16]}Z" for one in found]
     shown = ", ".join(ends[:SHOWN]) + (f" and {len(ends) - SHOWN} more" if len(ends) > SHOWN else "")
-    seen = f"within 14 days end {shown}: tuner keys rotate" if ends else "none ends within 14 days"
+    seen = (
+        f"keys that expire within 14 days: {shown}; replace them with `tuner keys rotate`"
+        if ends
+        else "none expires within 14 days"
+    )
     yield Finding("keys", True, seen)
 
 
@@ -295,11 +302,14 @@ def of_storage(settings: Settings) -> Iterator[Finding]:
         same = storage.read(name) == data
         storage.remove(name)
     except Exception as error:
-        mend = "make it, and let this user list, read, write and delete there; TUNER_STORAGE names it"
+        mend = "create the folder or bucket of TUNER_STORAGE, and let this user list, read, write and delete there"
         yield Finding("storage", False, f"{settings.storage}: {error or type(error).__name__}", mend)
         return
     yield Finding(
-        "storage", same, settings.storage, "" if same else "it does not give back what is written: replace it"
+        "storage",
+        same,
+        settings.storage,
+        "" if same else "it returns other data than was written: use another storage",
     )
 
 
@@ -310,14 +320,14 @@ def of_node_types(settings: Settings) -> Iterator[Finding]:
     try:
         found = node_types_of(settings.node_types)
     except BadFile as error:
-        mend = "mend it, or leave TUNER_NODE_TYPES empty for a cluster that does not grow"
+        mend = "correct it, or leave TUNER_NODE_TYPES empty for a cluster of fixed size"
         yield Finding("node types", False, error.detail, mend)
         return
     told = (
         ", ".join(f"{one.at_most} {one.name}" for one in found.types)
-        or "none: has it enableInTreeAutoscaling?"
+        or "none: is enableInTreeAutoscaling set?"
     )
-    yield Finding("node types", True, f"may come up to {told}")
+    yield Finding("node types", True, f"the autoscaler may start up to {told}")
 
 
 def of_ray(settings: Settings) -> Iterator[Finding]:
@@ -327,22 +337,28 @@ def of_ray(settings: Settings) -> Iterator[Finding]:
             theirs, wrong = ray_of(dashboard), misfit(dashboard)
             alive = [node for node in nodes(dashboard) if node.alive]
         except TunerError as error:
-            mend = "start it, or mend TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            mend = "start it, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             yield Finding("ray", False, error.detail.splitlines()[0], mend)
             return
     yield Finding(
         "ray",
         wrong is None,
         wrong or f"{url} has Ray {theirs}",
-        "jobs are refused until then" if wrong else "",
+        "jobs are refused until this is fixed" if wrong else "",
     )
     workers = [node for node in alive if node.cpus]
     markets = sorted({node.market for node in workers})
-    seen = f"{len(workers)} nodes with CPUs, of {', '.join(markets) or 'no market'}"
+    seen = f"{len(workers)} nodes with CPUs, markets: {', '.join(markets) or 'none'}"
     may_come = any(one.ok and settings.node_types for one in of_node_types(settings))
-    mend = "" if workers or may_come else "have nodes join: a job is refused while none can run it"
+    mend = (
+        "" if workers or may_come else "add nodes to the cluster: jobs are refused while no node can run them"
+    )
     yield Finding("nodes", not mend, seen, mend)
     nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
-    mend = "start them with --labels instance-type=…,ray.io/market-type=…: they are priced by their CPUs until then"
-    told = "all say what kind they are" if not nameless else f"{', '.join(nameless[:5])} say no instance type"
+    mend = "start them with --labels instance-type=…,ray.io/market-type=…; without labels they are priced by their CPUs"
+    told = (
+        "all nodes have an instance type"
+        if not nameless
+        else f"{', '.join(nameless[:5])} have no label instance-type"
+    )
     yield Finding("labels", not nameless, told, mend if nameless else "")

@@ -50,13 +50,15 @@ class Keeper(threading.Thread):
             try:
                 self.one_pass()
             except Fenced as fenced:
-                log.warning("the rest of a pass was left to another service: %s", fenced.detail)
+                log.warning(
+                    "a pass of the keeper ended early, because another service leads now: %s", fenced.detail
+                )
             except TunerError as error:
                 self._service.vitals.count("keeper_failures")
                 log.warning("%s: %s", error.title(), error.detail)
             except Exception:
                 self._service.vitals.count("keeper_failures")
-                log.exception("a pass of the keeper failed; the next one begins anew")
+                log.exception("a pass of the keeper failed; the next one starts from the beginning")
 
     def stop(self, timeout_s: float = 15.0) -> None:
         self._over.set()
@@ -103,7 +105,7 @@ class Keeper(threading.Thread):
                     budget_waits.note(db, service.project, wait.job, still[0].name, now)
                     continue
                 go_on(db, row, now)
-                log.info("%s goes on: the budget %r allows more", wait.job, wait.name)
+                log.info("%s is resumed: the shared budget %r has room again", wait.job, wait.name)
 
     # Webhooks
 
@@ -128,9 +130,9 @@ class Keeper(threading.Thread):
 
 
 def _rests(db: Connection, job: str) -> bool:
-    """Return whether the job has no launch that is ordered or under way.
+    """Return whether the job has no launch that is ordered or running.
 
-    A launch may be ordered for the next opening of the job's window.
+    A paused job may have a launch that is ordered for the next opening of its window.
     """
     launch = launches.get(db, job)
     return launch is None or launch.state == "ended"

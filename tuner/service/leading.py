@@ -88,7 +88,7 @@ class Leading:
             if term is not None:
                 with self._database.write("leading.give_up") as db:
                     leadership.give_up(db, term)
-                log.info("this service leads no more")
+                log.info("this service gave up its term as the leader")
 
     def _look(self, now: Instant) -> Term | None:
         """Renew or begin a term in the database and return it, or None if this service does not lead."""
@@ -109,7 +109,7 @@ class Leading:
                 return term
             else:
                 return leadership.begin(db, ROLE, self.holder, release(), now=at, until=until)
-        log.warning("no pass went well for %d s: another service may lead", UNFIT_NS // NS)
+        log.warning("no pass has succeeded for %d s: this service lets another one lead", UNFIT_NS // NS)
         self._rests_until = Instant(now + REST_NS)
         return None
 
@@ -127,9 +127,9 @@ class Leading:
         if before is None:
             self._fit_at = now
         if term is not None and term != before:
-            log.info("this service leads, by term %d", term.token)
+            log.info("this service is the leader, in term %d", term.token)
         elif term is None and before is not None:
-            log.warning("this service leads no more")
+            log.warning("this service is not the leader any more")
 
 
 class Renewing(threading.Thread):
@@ -150,7 +150,7 @@ class Renewing(threading.Thread):
             except TunerError as error:  # at debug level only, because the controller logs it too
                 log.debug("%s", error.detail)
             except Exception:
-                log.exception("the term was not renewed; it is tried again")
+                log.exception("the term could not be renewed; retrying")
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop the thread and give up the term. First stop all threads that do the leader's work."""
@@ -159,4 +159,4 @@ class Renewing(threading.Thread):
         try:
             self._leading.give_up()
         except TunerError as error:
-            log.warning("the term was not given up, and runs out: %s", error.detail)
+            log.warning("the term could not be given up and will expire: %s", error.detail)

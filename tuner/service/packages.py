@@ -108,9 +108,9 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def same(service: Service, one: JobSpec, other: JobSpec) -> bool:
-    """Return whether the code of two jobs has the same origin, so that their measurements can be compared.
+    """Return whether two jobs run the same code or versions of it, so that their measurements can be compared.
 
-    This is so if neither job names a package, or if their packages have the same name and thus are versions of one.
+    They do if neither job uses a package, or if their packages have the same name.
     """
     if one.package == other.package or one.package is None or other.package is None:
         return one.package == other.package

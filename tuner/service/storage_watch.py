@@ -38,7 +38,7 @@ class StorageWatch(threading.Thread):
             Storage(self._service.settings.storage).probe(f"{socket.gethostname()}-{os.getpid()}")
         except Exception as error:
             if vitals.storage is not False:
-                log.error("the storage of checkpoints fails: %s", explained(error))
+                log.error("the checkpoint storage failed its check: %s", explained(error))
             vitals.storage = False
         else:
             vitals.storage = True

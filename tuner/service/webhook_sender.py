@@ -81,7 +81,7 @@ class WebhookSender:
         try:
             self._send_and_note(term, one, secret, now, last=last)
         except TunerError as error:  # another service leads, or the database does not answer: the delivery is sent again later
-            log.warning("what became of the webhook %s was not noted: %s", one.id, error.detail)
+            log.warning("the result of the webhook %s could not be recorded: %s", one.id, error.detail)
         except Exception:
             log.exception("the webhook %s could not be sent", one.id)
         finally:
