@@ -71,7 +71,7 @@ _AT_HAND = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BE
 def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:
     """Order a launch of the job's driver.
 
-    If a launch is already ordered or under way, change nothing. If the newest launch has ended, order one with the next epoch.
+    Do nothing if a launch is already ordered or running. If the newest launch has ended, order one with the next epoch.
     """
     row = db.execute(select(launches.c.state).where(launches.c.job == job)).first()
     if row is None:

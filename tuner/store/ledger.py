@@ -268,7 +268,7 @@ def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> lis
 
 
 def violations(db: Connection) -> list[str]:
-    """Check every account against its entries and holds. Return one line for each fault, none if the books are right."""
+    """Check every account against its entries and holds. Return one line for each fault."""
     jobs = db.execute(select(accounts.c.job)).scalars().all()
     return [f"{job}: {fault}" for job in jobs for fault in faults(db, job)]
 

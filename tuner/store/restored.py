@@ -24,7 +24,7 @@ from tuner.store.tables import accounts, checkpoints, launches, leadership, tria
 from tuner.store.tables import jobs as jobs_table
 
 RECORDS = ("jobs", "budgets")  # a database in which these tables are empty counts as empty
-# On PostgreSQL the comment of a table says this until the books of the restored database are corrected.
+# On PostgreSQL the table `launches` has this comment until the accounts of the restored database are corrected.
 RESTORING = "being restored"
 WHY = "the database was restored from a backup"
 _EPOCHS_FROM = 1_577_836_800 * NS  # 2020
@@ -40,7 +40,7 @@ class Paused:
     state: str
     settled: Cost  #: The job's open holds in the backup, which were posted as lost.
     since: Cost  #: What the job spent after the backup: the exact amount, or an upper bound.
-    exactly: bool  #: True if `since` is known and was posted. False if it is the most possible and was taken off the budget.
+    exactly: bool  #: True if `since` is known and was posted. False if it is an upper bound, which was subtracted from the budget.
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTest | N
 
 
 def at_the_door(seen: str) -> str:
-    """Return the key (`SelfTest.code`) under which the service finds the newest result for a trainable.
+    """Return the key (`SelfTest.code`) under which admission looks up the newest result for a trainable.
 
     Args:
         seen: Digest of the trainable's code as the service reads it. The service needs a key of its own, because its files may

@@ -230,7 +230,7 @@ def upgrade() -> None:
 
 
 def _make_append_only() -> None:
-    """The ledger and the events are only ever added to, whoever is connected."""
+    """Create triggers that refuse to change or delete rows of the ledger and the events, for every database user."""
     if op.get_bind().dialect.name != "sqlite":
         op.execute(
             "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS "

@@ -1,4 +1,4 @@
-"""Warm starts: from which jobs a job learns, and how far their records count"""
+"""Warm starts: the earlier jobs that a job learns from, and the last event of each that it considers"""
 
 import sqlalchemy as sa
 from alembic import op

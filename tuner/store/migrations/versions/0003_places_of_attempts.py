@@ -1,4 +1,4 @@
-"""Places of attempts: on which market each ran, and at what price"""
+"""The market and the price of each attempt"""
 
 import sqlalchemy as sa
 from alembic import op

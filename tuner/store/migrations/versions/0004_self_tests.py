@@ -1,4 +1,4 @@
-"""Which code has passed the restore self-test"""
+"""Results of restore self-tests, by digest of the code"""
 
 import sqlalchemy as sa
 from alembic import op

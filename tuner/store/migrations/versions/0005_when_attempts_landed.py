@@ -1,4 +1,4 @@
-"""When attempts had their machines: only from then on do they cost money"""
+"""The time at which each attempt got its machine; before that, it costs nothing"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ down_revision = "0004"
 
 def upgrade() -> None:
     op.add_column("attempts", sa.Column("landed_at", sa.BigInteger(), nullable=True))
-    op.execute("UPDATE attempts SET landed_at = began_at")  # as was taken for granted before
+    op.execute("UPDATE attempts SET landed_at = began_at")  # the earlier code billed from there
 
 
 def downgrade() -> None:

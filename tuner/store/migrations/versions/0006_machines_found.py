@@ -1,4 +1,4 @@
-"""The machine that an attempt was found on, and its price"""
+"""The machine that an attempt was given, and its price"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Ledger entries by time, for chargeback"""
+"""An index of ledger entries by time, for spend reports"""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""The code with which the trials of a job ran: only the same goes on from their checkpoints"""
+"""The digest of the code of each job; only a job with the same code may continue its checkpoints"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,5 +12,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # Not by a new table in the place of the old one, which others refer to.
+    # Not with batch_alter_table, which replaces the table, because other tables have foreign keys to it.
     op.execute("ALTER TABLE jobs DROP COLUMN code")

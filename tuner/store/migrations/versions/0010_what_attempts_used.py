@@ -1,4 +1,4 @@
-"""What attempts used of their machines: processor time, memory, GPUs, waiting for data; unknown for those before"""
+"""Machine usage of attempts: processor time, memory, GPUs, and waiting for data; unknown for earlier attempts"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Fronts: the reports that no other of their job beats, from which `best` answers"""
+"""The front of each job: the reports that no other report of the job beats, in which `best` searches"""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ INSERT = sa.text(
 
 
 def _front(db: sa.Connection, job: str, sign: float) -> Iterator[dict[str, Any]]:
-    """Read with the best first, a report is beaten by one before it or by none."""
+    """Yield the reports that no other one beats. The best metric is read first, so only an earlier report can beat a later one."""
     order = sa.text(
         "SELECT trial, step, project, value, usd, gpu_ms, duration_ns, seq FROM reports "
         "WHERE job = :job AND value IS NOT NULL "
@@ -69,7 +69,7 @@ def _front(db: sa.Connection, job: str, sign: float) -> Iterator[dict[str, Any]]
             costs = {"usd": row.usd, "gpu_ms": row.gpu_ms, "duration_ns": row.duration_ns, "seq": row.seq}
             where = {"job": job, "trial": row.trial, "step": row.step, "project": row.project}
             yield {**where, **costs, "loss": sign * row.value}
-        else:  # who beats one report beats many
+        else:  # move it to the front, because a report that beats one is likely to beat others
             kept.insert(0, kept.pop(beater))
 
 

@@ -1,4 +1,4 @@
-"""Budgets above jobs: their accounts, what holds count in them, who waits for them, and the webhooks that tell of them"""
+"""Shared budgets: their accounts, the holds that count in them, the jobs that wait for them, and their webhooks"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Leases: which of several services does what one alone may do"""
+"""Leases, for work that only one of several services may do at a time"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Why attempts ended, and indexes by which jobs, trials and attempts are counted"""
+"""The causes of the ends of attempts, and indexes for counting jobs, trials and attempts"""
 
 import sqlalchemy as sa
 from alembic import op

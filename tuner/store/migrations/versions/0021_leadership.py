@@ -1,4 +1,4 @@
-"""Who of several services acts, and which version of what each driver runs"""
+"""The leader among several services, and the software versions of each driver"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What the cluster's machines cost, and how much of it while nothing ran on them"""
+"""The time and price of the cluster's machines by hour, in total and while nothing ran on them"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Packages of user code that were uploaded"""
+"""Uploaded packages of user code"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Projects, users, who has which role in which project, and keys; what there was belongs to the project `default`"""
+"""Projects, users, their roles, and API keys; existing rows are assigned to the project `default`"""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What projects may have at once"""
+"""Quotas: the jobs and trials that a project may run at once"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Who changed what"""
+"""The audit log"""
 
 import sqlalchemy as sa
 from alembic import op
