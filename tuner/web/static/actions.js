@@ -1,4 +1,4 @@
-// Pause, resume, cancel, top up, priority and tags. While one is under way none can be asked for.
+// The actions of a job: pause, resume, cancel, top up, priority and tags. While one is running, the others are disabled.
 
 import { changed } from "./api.js";
 import { change, Meanwhile, order } from "./change.js";
@@ -9,7 +9,7 @@ import { usd } from "./format.js";
 const FINAL = ["succeeded", "cancelled", "failed"];
 
 export class Actions {
-  /** `done(job)` is called with the job as it is after an action. */
+  /** `done(job)` is called after an action with the changed job. */
   constructor(model, done) {
     this.model = model;
     this.done = done;
@@ -35,7 +35,7 @@ export class Actions {
     this.cancel.disabled = this.busy || FINAL.includes(state);
   }
 
-  /** Runs `work` unless something is under way. Answers whether it was done. */
+  /** Run `work` unless another action is running. Return whether it succeeded. */
   async once(work, words, place = this.failed) {
     if (this.busy) return false;
     this.busy = true;
@@ -68,7 +68,7 @@ export class Actions {
     ], "Cancel the job", () => this.once(() => order(this.model.job.id, "cancel"), "The job is being cancelled.", wrong), "danger");
   }
 
-  /** A dialog whose change holds for the job as it was seen: where that is another now, it says what changed and asks again. */
+  /** Open a dialog that changes the job. If the job was changed since it was loaded, show the difference and ask again. */
   askChange(title, content, words, { body, is, told, saying, then = (job) => job }) {
     let seen = this.model.job;
     const wrong = h("div");

@@ -1,4 +1,4 @@
-// "I can spend $…": the front of metric against cost, and what `best` answers for an amount.
+// "I can spend $…": the Pareto front of metric against cost, and the best configuration for an amount.
 
 import { call } from "./api.js";
 import { chart, colour, span } from "./chart.js";
@@ -11,7 +11,7 @@ export class Answer {
   constructor(model) {
     this.model = model;
     this.front = [];
-    this.amount = null; // until something is chosen, whatever the best costs
+    this.amount = null; // null: the cost of the best configuration, until the user chooses an amount
     this.asked = 0;
     this.place = h("div", { class: "chart", role: "img", "aria-label": "The front of metric against cost: no point of it is beaten on both." });
     this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.most()) });
@@ -89,7 +89,7 @@ export class Answer {
     ctx.restore();
   }
 
-  /** As the service answers; an answer that was overtaken by a later question is dropped. */
+  /** Request the best configuration. An answer that arrives after a later request was sent is dropped. */
   async ask() {
     const turn = (this.asked += 1);
     let shown;

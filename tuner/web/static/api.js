@@ -1,9 +1,9 @@
-// REST with the key, and problems as they are answered.
+// Requests to the REST API with the key, and its errors.
 
 const NAME = "tuner.key";
 const tabs = new BroadcastChannel("tuner");
 
-/** Keep a key given behind the #, and take it out of the address, where it would be seen and bookmarked. */
+/** Store a key that the address has after its #, and remove it from the address, so that it is not visible or bookmarked. */
 export function takeKey() {
   const given = /^#key=([^&]+)(?:&(job|ray)=([A-Za-z0-9_-]*))?$/.exec(location.hash);
   if (given === null) return;
@@ -21,7 +21,7 @@ export function setKey(value) {
   else localStorage.setItem(NAME, value.trim());
 }
 
-/** What went wrong, as RFC 9457 has it; status 0: no answer came. */
+/** An error of the API (RFC 9457). Status 0 means that there was no answer. */
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail ?? body.title);
@@ -37,7 +37,7 @@ const SILENT = {
   detail: "See that `tuner serve` runs and can be reached, then try again. Asking again never does a thing twice.",
 };
 
-/** An answer, after its status was looked at. Raises Problem. */
+/** Send a request and return the successful response. Throw a Problem for any other status, or if there is no answer. */
 export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
   let answer;
   try {
@@ -65,19 +65,19 @@ export async function call(path, options) {
   return (await ask(path, options)).json();
 }
 
-/** Tells the other tabs that a job was changed from here. */
+/** Notify the other tabs that this tab changed a job. */
 export function changed(job) {
   tabs.postMessage(job);
 }
 
-/** Calls `act` with a job's id when another tab changed it. Returns what ends that. */
+/** Call `act` with the id of each job that another tab changes. Return a function that stops this. */
 export function onChanged(act) {
   const heard = (event) => act(event.data);
   tabs.addEventListener("message", heard);
   return () => tabs.removeEventListener("message", heard);
 }
 
-/** Random, also where the page has no secure context. */
+/** Return a random key. This also works in a page without a secure context (HTTPS), which lacks `crypto.randomUUID`. */
 export function newKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,17 +1,17 @@
-// Changes of a job that are made once, whatever happens on the way: each says how things shall be in the end, and holds only
-// for the revision that was seen.
+// Changes of a job that take effect exactly once, even if an answer is lost. Each sends the final values, not a difference, and applies
+// only to the revision that the page has loaded.
 
 import { call } from "./api.js";
 
-/** The job was changed since it was seen; `job` is how it is now. */
+/** Thrown if the job was changed since it was loaded. `job` is its current state. */
 export class Meanwhile {
   constructor(job) {
     this.job = job;
   }
 }
 
-/** Changes `seen` by `body` unless `is(job)` says that it is so already. Raises Meanwhile, or Problem where the service does not
- * answer or refuses. An answer that was lost is looked for: what was done is not done again. */
+/** Send the change `body` of the loaded job `seen`. If the answer is lost, fetch the job and use `is(job)` to find out whether the change
+ * was made, so that it is not made twice. Throw Meanwhile, or a Problem if the service refuses or does not answer. */
 export async function change(seen, body, is) {
   const path = `/jobs/${seen.id}`;
   const send = () => call(path, { method: "PATCH", body, headers: { "If-Match": `"${seen.revision}"` } });
@@ -26,7 +26,7 @@ export async function change(seen, body, is) {
   }
 }
 
-/** Pause, resume or cancel. Asked for a second time after a lost answer, unless the job already is as it shall be. */
+/** Pause, resume or cancel a job. After a lost answer the request is repeated unless the job is already in the requested state. */
 export async function order(id, name) {
   const send = () => call(`/jobs/${id}/${name}`, { method: "POST" });
   try {

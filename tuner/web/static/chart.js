@@ -1,14 +1,14 @@
-// uPlot in the page's colours and width.
+// Charts: uPlot with the colours of the page and the width of its container.
 
-const WHOLE = Array.from({ length: 8 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat(); // of axes that count
+const WHOLE = Array.from({ length: 8 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat(); // ticks of axes with counts
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** A colour of the page's style. */
+/** Return a colour of the page's style sheet. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** A chart in `place`, as wide as that is. `options` are uPlot's; axes are styled here. Returns `{set, redraw, plot, end}`. */
+/** Draw a chart that fills the width of `place`. The options are uPlot's; axes are styled here. Return `{set, redraw, plot, end}`. */
 export function chart(place, { x, y, formatX, formatY, series, scales = {}, hooks = {}, height = 300, whole = false }) {
   let plot = null, data = [[], ...series.map(() => [])];
   const axis = (label, values, size, space) => ({
@@ -43,7 +43,7 @@ export function chart(place, { x, y, formatX, formatY, series, scales = {}, hook
   };
 }
 
-/** The least and the most of numbers that are known, with some air. */
+/** Return the range of an axis: the smallest and the largest known number with a margin. */
 export function span(low, high) {
   if (low === null || !(low <= high)) return [0, 1];
   const air = (high - low || Math.abs(high) || 1) * 0.05;
@@ -52,9 +52,10 @@ export function span(low, high) {
 
 const SAMPLED = 4000, NINE_TENTHS = 0.9;
 
-/** The range of all curves, and `off`, the part to show instead if few outliers would press the others flat: that with nine tenths of the
- * values, if it is less than half of the whole. Outliers are the worst values; where `mode` is null, nobody knows which these are, and
- * a twentieth is left out on each side. `points` says how many values there are, of which a sample is sorted. */
+/** Return the range of all curves, and as `off` the range to show instead if a few outliers would flatten the other curves. That range
+ * has nine tenths of the values, and is used if it is less than half of the whole range. The outliers are the worst values. If `mode` is
+ * null, it is not known which values are bad, so a twentieth is left out at each end. `points` is the number of values; only a sample of
+ * them is sorted. */
 export function reach(curves, points, mode) {
   const every = Math.max(1, Math.ceil(points / SAMPLED)), some = [];
   let low = Infinity, high = -Infinity, count = 0;

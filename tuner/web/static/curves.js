@@ -1,7 +1,7 @@
-// The race: learning curves of all trials, with rungs, promotions and preemptions.
+// The chart of the learning curves of all trials, with rungs, promotions and preemptions.
 //
-// uPlot draws the frame. The curves are drawn into it once a change; what hovering shows lies on a canvas above, so that
-// moving over thousands of curves draws one.
+// uPlot draws the axes. The curves are drawn into the same canvas after each change. The curve under the pointer is drawn on a second
+// canvas above, so that moving the pointer over thousands of curves redraws only one.
 
 import { call } from "./api.js";
 import { chart, colour, reach, span } from "./chart.js";
@@ -12,7 +12,7 @@ const NEAR_PX = 40, AGAIN_MS = 1000;
 const FEW = 200; // more curves are drawn as hairlines, which takes a fraction of the time
 
 export class Curves {
-  /** `open(trial)` is called for the one that is chosen. */
+  /** `open(trial)` is called when the user chooses a curve. */
   constructor(model, open) {
     this.model = model;
     this.open = open;
@@ -34,7 +34,7 @@ export class Curves {
     this.place.addEventListener("keydown", (event) => this.pressed(event));
   }
 
-  /** Once the place has its width. */
+  /** Create the chart. Call this when its element is laid out and has a width. */
   begin() {
     const { fidelity } = this.model.job;
     this.chart = chart(this.place, {
@@ -58,7 +58,7 @@ export class Curves {
     this.chart?.end();
   }
 
-  /** Charts another metric, once its curves are there. A stale answer of the service, which lacks reports that came before, is asked for again. */
+  /** Chart another metric when its curves are loaded. If the service's answer is older than the reports received so far, load it again. */
   async choose(name) {
     const { model } = this, since = model.seq;
     model.chart(name);
@@ -85,7 +85,7 @@ export class Curves {
     this.update();
   }
 
-  /** Offers what is reported. */
+  /** List the reported metrics in the menu. */
   offer() {
     const { job, metrics, charted } = this.model, names = [...metrics].sort();
     this.choice.hidden = names.length < 2;
@@ -137,7 +137,7 @@ export class Curves {
     }
     ctx.setLineDash([]);
     const first = this.ranked[0]?.best === null ? null : this.ranked[0];
-    const best = model.trials.get(model.leader()?.trial) ?? first; // of equal ones, the same as the service names
+    const best = model.trials.get(model.leader()?.trial) ?? first; // among equals, the one that the service names
     const layer = (trials, name, alpha, thick) => {
       ctx.globalAlpha = alpha;
       ctx.strokeStyle = ctx.fillStyle = colour(name);
@@ -172,7 +172,7 @@ export class Curves {
     }
   }
 
-  /** Who leads, written at the end of its curve. */
+  /** Write the name of the best trial at the end of its curve. */
   name(ctx, trial, X, Y, px, right, top) {
     const { xs, ys } = this.model.curveOf(trial), last = xs.length - 1, words = short(trial.id);
     if (last < 0 || ys[last] === null) return;
@@ -250,7 +250,7 @@ export class Curves {
     return `Trial ${short(trial.id)}: ${now} at step ${trial.steps}, best ${model.isObjective ? "" : `${objective.metric} `}${figure(trial.best)}, ${state(trial.state)}. Click or Enter shows it.`;
   }
 
-  /** The picked curve on the canvas above. */
+  /** Draw the picked curve on the upper canvas. */
   lift(plot) {
     if (!this.above) return;
     const ctx = this.above.getContext("2d"), px = devicePixelRatio, trial = this.picked;
@@ -275,7 +275,7 @@ export class Curves {
   }
 }
 
-/** The metric of a trial at the step next to `step`; null where it was not trained there. */
+/** Return the metric of a trial at the step nearest to `step`, or null if the trial was not trained that far. */
 function at({ xs, ys }, step) {
   if (xs.length === 0 || step < xs[0] - 0.5 || step > xs[xs.length - 1] + 0.5) return null;
   let low = 0, high = xs.length - 1;

@@ -1,19 +1,20 @@
-// Dashboards that the service shows itself. A link carries no header: the key is turned into a cookie for them before one is opened.
+// Links to the dashboards that the service serves. A link cannot send the key as a header, so the page exchanges the key for a cookie
+// before it opens one.
 
 import { ask, call } from "./api.js";
 
 const PATHS = ["/optuna/", "/ray/"];
 
 export async function openDashboard(url) {
-  const tab = window.open("", "_blank"); // at once: a browser takes a later one for a pop-up
+  const tab = window.open("", "_blank"); // opened before the request, because browsers block windows that are opened later as pop-ups
   if (tab !== null) tab.opener = null;
-  // Where the key is refused, the dashboard says so itself.
+  // If the key is refused, the dashboard shows the error.
   await ask("/session", { method: "POST" }).catch(() => {});
   if (tab === null) location.assign(url);
   else tab.location.replace(url);
 }
 
-/** Leave the page for Ray's dashboard: for the page of this job in it, if one is named. Return false if there is none. */
+/** Go to Ray's dashboard, or to its page of `job` if that is given. Return false if there is no dashboard. */
 export async function goToRay(job) {
   const url = job ? (await call(`/jobs/${job}`)).links.ray_dashboard : "/ray/";
   if (!url) return false;

@@ -1,8 +1,8 @@
-// Dialogs: the browser keeps the focus in them and gives it back; leaving the view closes them.
+// Modal dialogs. The browser keeps the focus inside and restores it afterwards. Leaving the view closes them.
 
 import { h } from "./dom.js";
 
-/** Opens one. `content` follows its heading; `close` is the word on the button beside the heading, none without it. */
+/** Open a dialog with `content` below its heading. `close` is the label of a button next to the heading; null for no button. */
 export function openDialog(title, content, { close = null, wide = false } = {}) {
   const heading = h("h2", { id: `dialog-${(openDialog.count = (openDialog.count ?? 0) + 1)}` }, title);
   const leave = () => dialog.close();
@@ -16,7 +16,7 @@ export function openDialog(title, content, { close = null, wide = false } = {}) 
   return dialog;
 }
 
-/** One that asks: a form with the button `words`, which is off while `act` runs. `act` answers whether the dialog is done with. */
+/** Open a dialog with a form. Its button is labelled `words` and disabled while `act` runs. The dialog closes if `act` returns true. */
 export function ask(title, content, words, act, name = "") {
   const button = h("button", { class: name }, words);
   const dialog = openDialog(title, h("form", {

@@ -1,6 +1,7 @@
-// Elements made and kept in place.
+// Create and update elements of the page.
 
-/** An element. `props`: attributes; `on…` functions listen; true is an empty attribute, null and false none. */
+/** Create an element. `props` are its attributes. Those named `on…` are event listeners. The value true gives an empty attribute; null and
+ * false give none. */
 export function h(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -13,17 +14,17 @@ export function h(tag, props = {}, ...children) {
   return node;
 }
 
-/** Puts other content in place of what is there. */
+/** Replace the content of an element. */
 export function fill(node, ...children) {
   node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
-/** Sets text only where it is another, so that nothing is read out or drawn again for nothing. */
+/** Set the text of an element if it differs, so that unchanged text is not redrawn or read out again by screen readers. */
 export function text(node, words) {
   if (node.textContent !== words) node.textContent = words;
 }
 
-/** A table with a caption for those who do not see it. `rows` are lists of cells. */
+/** Create a table with a caption for screen readers. `rows` are lists of cells. */
 export function table(caption, heads, rows, { numeric = [] } = {}) {
   const cell = (value, index, tag, props = {}) =>
     h(tag, { ...props, class: numeric.includes(index) ? "number" : null }, value);
@@ -35,7 +36,7 @@ export function table(caption, heads, rows, { numeric = [] } = {}) {
         cell(value, index, index === 0 ? "th" : "td", index === 0 ? { scope: "row" } : {})))))));
 }
 
-/** Keeps the children of `parent` in step with `items`: elements stay who they are, and the focus stays where it is. */
+/** Update the children of `parent` to match `items`. The element of an item is reused, so that the focus stays where it is. */
 export function keyed(parent, items, key, make, update) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
@@ -56,7 +57,7 @@ export function keyed(parent, items, key, make, update) {
   if (focused !== null && focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
-/** Says something to who listens, and shows it for a while. */
+/** Announce a text to screen readers, and show it for some seconds. */
 export function say(words) {
   const place = document.getElementById("said");
   place.textContent = words;
@@ -64,24 +65,24 @@ export function say(words) {
   place.timer = setTimeout(() => { place.textContent = ""; }, 8000);
 }
 
-/** Says something to who listens only. */
+/** Announce a text to screen readers only. */
 export function announce(words) {
   text(document.getElementById("heard"), words);
 }
 
-/** A sign that something is on its way. */
+/** Create a note that something is being loaded. */
 export function loading(words = "Loading…") {
   return h("p", { class: "loading soft", role: "status" }, words);
 }
 
-/** A problem as it was answered, with what to do. */
+/** Create the display of an error, with what to do about it. */
 export function problem(error) {
   return h("div", { class: "problem", role: "alert" },
     h("strong", {}, error.title ?? "The page has an error"),
     error.errors?.length ? h("ul", {}, error.errors.map((one) => h("li", {}, h("code", {}, one.pointer || "/"), ` ${one.detail}`))) : h("p", {}, error.detail ?? String(error)));
 }
 
-/** Calls `act` soon, and no more often than every `ms`, however often it is asked. */
+/** Return a function that calls `act` soon, but at most once every `ms` milliseconds, however often it is called itself. */
 export function atMost(ms, act) {
   let timer = null, last = -Infinity;
   const asked = () => {

@@ -1,4 +1,4 @@
-// Why a job failed: the reason, the traceback of a trial that says it, and what would help.
+// Why a job failed: the reason, the traceback of a trial that failed for it, and advice.
 
 import { call } from "./api.js";
 import { fill, h, loading, problem, text } from "./dom.js";
@@ -6,7 +6,7 @@ import { short, usd } from "./format.js";
 import { show } from "./trial.js";
 
 const FRAMES = 3;
-// Python's own files, installed packages, and what this service has around the user's code.
+// Frames that are not the user's code: Python's library, installed packages, and the code of this service.
 const NOT_THEIRS = /site-packages\/|dist-packages\/|\/lib\/python\d[\d.]*\/|\/tuner\/(engine|training)\/|^</;
 
 export class Failure {
@@ -19,7 +19,7 @@ export class Failure {
       h("h2", {}, "Why it failed"), this.reason, this.trace, this.advice);
   }
 
-  /** Shows it as long as the job is failed. */
+  /** Show the failure while the job's state is failed. */
   update() {
     const { job } = this.model, isShown = !this.node.hidden;
     this.node.hidden = job.state !== "failed";
@@ -46,7 +46,7 @@ export class Failure {
   }
 }
 
-/** The first trial that failed for what the job says, else the first that failed. */
+/** Return the first trial that failed for the job's reason, or else the first that failed. */
 function culprit(model) {
   const failed = [...model.trials.values()].filter((trial) => trial.state === "failed").sort((a, b) => a.number - b.number);
   return failed.find((trial) => trial.reason && model.job.detail?.includes(trial.reason)) ?? failed[0];
@@ -62,7 +62,7 @@ function traceback(words) {
   ];
 }
 
-/** The last frames of the user's own code, and the error, of a traceback as Python writes it. If no frame is of their code, the last ones. */
+/** Return the last frames of the user's own code and the error from a Python traceback. If no frame is the user's code, return the last. */
 export function lastFrames(words) {
   const lines = words.slice(Math.max(0, words.lastIndexOf("Traceback (most recent call last):"))).trimEnd().split("\n");
   const frames = [], error = [];
@@ -76,7 +76,7 @@ export function lastFrames(words) {
   return { frames: (own.length > 0 ? own : frames).slice(-FRAMES).map((frame) => frame.lines.join("\n")), error: error.join("\n") };
 }
 
-/** Puts what would have made a job cheaper into `place`, under a heading of that level. */
+/** Show what would have made a job cheaper in `place`, below `heading`. */
 export async function showAdvice(place, job, heading = null) {
   const head = heading === null ? null : h(heading, {}, "Advice");
   fill(place, head, loading("Loading the advice…"));

@@ -1,8 +1,8 @@
-// What is wrong with a job, shown where it is written.
+// Show the errors of a job next to the fields or lines that they are about.
 
 import { fill, h } from "./dom.js";
 
-/** Marks `inputs` by pointer: what an error's pointer begins with is said below its field. */
+/** Show errors below their fields. `inputs` maps JSON pointers to fields. An error belongs to the field whose pointer its own begins with. */
 export function mark(inputs, errors) {
   for (const [pointer, input] of Object.entries(inputs)) {
     const mine = errors.filter((one) => one.pointer === pointer || one.pointer.startsWith(`${pointer}/`));
@@ -15,7 +15,7 @@ export function mark(inputs, errors) {
   }
 }
 
-/** Where a pointer's last name that is there stands in YAML or JSON: `[begin, end, line]`, or null. */
+/** Find the deepest part of a JSON pointer that exists in a YAML or JSON text. Return its place as `[begin, end, line]`, or null. */
 export function placeOf(source, pointer) {
   let from = 0, found = null;
   for (const part of pointer.split("/").slice(1)) {
@@ -31,7 +31,7 @@ export function placeOf(source, pointer) {
   return found;
 }
 
-/** An error with a way to its line in `area`. */
+/** Create the display of an error, with a link to its line in `area`. */
 export function located(area, one) {
   const place = placeOf(area.value, one.pointer);
   const go = () => {

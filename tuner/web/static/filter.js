@@ -1,17 +1,17 @@
-// The columns of the trials table, and the language that filters and sorts them. No element of the page is touched here.
+// The columns of the trials table, and the language of its filter and sort order. This module does not use the page's elements.
 
 import { figure, usd } from "./format.js";
 
 const ENDED = { paused: "not continued", pending: "not started" };
 const TERM = /\s*(?:("[^"]*"|[^\s"<>=:]+)\s*(>=|<=|==|>|<|=|:)\s*("[^"]*"|[^\s"<>=:]\S*|)|("[^"]*"|\S+))/y;
 
-/** A trial's state in words. In a job that has ended nothing is paused or pending any more. */
+/** Return a trial's state as text. In a job that has ended, no trial is shown as paused or pending. */
 export function stateWord(trial, hasEnded) {
   return (hasEnded && ENDED[trial.state]) || trial.state;
 }
 
-/** The columns of a job's trials: `id` names one in the address, `name` in a filter, `of` returns a trial's value (null if it has none),
- * `show` its text. `falls`: sorted from the largest on at first. `isWide`: left out on a narrow screen. */
+/** Return the columns of a job's trials. `id` is the column's name in the address and `name` in a filter. `of` returns a trial's value, or
+ * null, and `show` its text. `falls` means that the first sort is descending. `isWide` columns are hidden on a narrow screen. */
 export function columnsOf(job, hasEnded = () => false) {
   const best = job.objective.mode === "max", number = { isNumber: true, show: figure };
   const fixed = (id, title, of, more) => ({ id, name: id, title, of, ...number, ...more });
@@ -40,7 +40,7 @@ function exactly(value) {
   return value === null ? figure(null) : typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/** Reads a filter: `{match}`, a function of a trial, or `{error}`, which says what is wrong. */
+/** Parse a filter. Return `{match}`, a predicate on trials, or `{error}`, a text that says what is wrong. */
 export function parse(text, columns, metric = "") {
   const tests = [];
   if (text.split('"').length % 2 === 0) return { error: 'a " is not closed' };
@@ -58,7 +58,7 @@ function bare(text) {
   return text.replace(/^"([^"]*)"$/, "$1");
 }
 
-/** Any column whose text has the word in it. */
+/** Match trials with a column whose text contains the word. */
 function word(text, columns) {
   const wanted = text.toLowerCase();
   return (trial) => trial.id.includes(wanted) || columns.some((column) => textOf(column, trial).includes(wanted));
@@ -78,7 +78,7 @@ function compare(name, sign, value, columns, metric) {
   if (!Number.isFinite(wanted)) return { error: `${value} is not a number; write ${name}>0.01, for example` };
   const tests = {
     ">": (have) => have > wanted, ">=": (have) => have >= wanted, "<": (have) => have < wanted, "<=": (have) => have <= wanted,
-    // What the table shows of a fraction is rounded.
+    // A fraction also matches if it equals the rounded number that the table shows.
     "=": (have) => have === wanted || (!Number.isInteger(have) && figure(have) === figure(wanted)),
   };
   const test = tests[sign] ?? tests["="];
@@ -88,7 +88,7 @@ function compare(name, sign, value, columns, metric) {
   };
 }
 
-/** A hyperparameter comes before a column of the table by the same name. */
+/** Find a column by its name. A hyperparameter takes precedence over another column with the same name. */
 function named(name, columns, metric) {
   const wanted = name.toLowerCase(), own = (column) => column.id.startsWith("config.");
   const by = (test) => columns.find((column) => own(column) && test(column)) ?? columns.find(test);
@@ -101,7 +101,7 @@ function textOf(column, trial) {
   return `${value === null ? "" : column.show(value)} ${column.also?.(trial) ?? ""}`.toLowerCase();
 }
 
-/** The order of trials by a column. Trials without a value come last in either order. Equal ones are ordered by number. */
+/** Return a comparison of trials by a column. Trials without a value come last in either order. Equal ones are ordered by number. */
 export function order(column, descending) {
   const sign = descending ? -1 : 1, missing = (value) => value === null || value === undefined;
   return (a, b) => {

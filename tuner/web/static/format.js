@@ -1,8 +1,8 @@
-// How figures are shown. What is not known says so, and is never zero.
+// Formats of numbers. An unknown value is shown as unknown, never as zero.
 
 const UNKNOWN = "–";
 
-/** Dollars: cents from a dollar on, up to six decimals below. */
+/** Format dollars: two decimals from one dollar on, up to six below. */
 export function usd(amount) {
   if (amount === null || amount === undefined) return UNKNOWN;
   const size = Math.abs(amount);
@@ -12,19 +12,19 @@ export function usd(amount) {
   return `$${amount.toFixed(decimals)}`;
 }
 
-/** Dollars with as many decimals as those of `whole` need, so that a figure that grows does not jump. */
+/** Format dollars with as many decimals as `whole` needs, so that the width of a growing figure does not change. */
 export function metered(amount, whole) {
   if (amount === null || amount === undefined) return UNKNOWN;
   const decimals = whole >= 10 ? 2 : Math.min(6, Math.max(2, 3 - Math.floor(Math.log10(Math.max(whole, 1e-6)))));
   return `$${amount.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}`;
 }
 
-/** Dollars at an axis: no longer than they need be. */
+/** Format dollars at an axis, as short as possible. */
 export function dollars(amount) {
   return `$${Number(amount.toFixed(6)).toLocaleString("en-US", { maximumFractionDigits: 6 })}`;
 }
 
-/** A metric or parameter, to four significant digits. */
+/** Format a metric or a parameter with four significant digits. */
 export function figure(value) {
   if (value === null || value === undefined) return UNKNOWN;
   if (typeof value !== "number") return String(value);
@@ -48,12 +48,12 @@ export function when(text) {
   return text === null || text === undefined ? UNKNOWN : new Date(text).toLocaleString();
 }
 
-/** A trial's name without what all have in common. */
+/** Return a trial's name without the prefix that all trials share. */
 export function short(trial) {
   return trial.replace(/^trial_0*(?=\d)/, "#");
 }
 
-/** A state with a sign, so that colour is not all that tells; `words` are shown instead of its name. */
+/** Create a state's label with a symbol, because colour alone does not distinguish states for all readers. `words` replaces its name. */
 export function state(name, reason, words = name) {
   const signs = { queued: "◷", pending: "◷", running: "▶", paused: "‖", succeeded: "✓", completed: "✓", cancelled: "■", stopped: "■", failed: "✗" };
   return `${signs[name] ?? ""} ${words}${reason ? ` (${reason.replaceAll("_", " ")})` : ""}`;

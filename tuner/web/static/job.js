@@ -1,4 +1,4 @@
-// A job, live.
+// The page of one job, updated live.
 
 import { call, onChanged } from "./api.js";
 import { Actions } from "./actions.js";
@@ -26,7 +26,7 @@ const LIVE = {
   refused: "The service refuses to tell more; load the page again",
 };
 
-/** Shows a job in `main` until what is returned is called; `view` has the sort and the filter of its trials, as the address had them. Raises
+/** Show a job in `main`. Return a function that removes it. `view` is the sort order and filter of its trials from the address. Throw
  * Problem. */
 export async function jobPage(main, id, view) {
   const [job, curves] = await Promise.all([call(`/jobs/${id}`), call(`/jobs/${id}/curves`)]);
@@ -42,7 +42,7 @@ class JobPage {
     this.model = new Model(job);
     this.model.fill(curves);
     this.after = curves.seq;
-    this.loaded = new Set(); // parts of the page
+    this.loaded = new Set(); // the parts of the page that have data
     const open = (trial) => show(this.model, trial.id);
     this.curves = new Curves(this.model, open);
     this.best = new BestCurve(this.model);
@@ -120,7 +120,7 @@ class JobPage {
     this.foretell();
   }
 
-  /** What is worth saying: a new best and the end, not each report. */
+  /** Announce a new best metric and the end of the job, but not every report. */
   compare(before, now) {
     const was = before.best, best = now.best;
     if (best !== null && (was === null || was.trial !== best.trial || was.step !== best.step)) {
@@ -133,7 +133,7 @@ class JobPage {
     }
   }
 
-  /** The clock goes on between events. */
+  /** Update the clock between events. */
   tick() {
     const { progress, state: now } = this.model.job;
     if (now !== "running" || progress.running_seconds === 0 || document.hidden) return;
@@ -142,7 +142,7 @@ class JobPage {
     text(this.running, duration(progress.running_seconds + (at - this.clock.began) / 1000));
   }
 
-  /** Of an action here, or in another tab: a job that had ended may go on. */
+  /** Show the job after an action in this or another tab. The action may have resumed a job that had ended. */
   acted(job) {
     this.model.job = { ...this.model.job, ...job };
     this.standing();
@@ -157,7 +157,7 @@ class JobPage {
     } catch { /* the stream says that the connection is lost */ }
   }
 
-  /** Where machines were taken away from a trial, one request at a time. */
+  /** Load at which steps a trial was preempted, with one request at a time. */
   findLosses(id) {
     this.losses = (this.losses ?? Promise.resolve()).then(async () => {
       const found = await call(`/jobs/${this.model.job.id}/trials/${id}`);
@@ -206,7 +206,7 @@ class JobPage {
     this.actions.update();
   }
 
-  /** What is computed by the service: with a new best, else every ten seconds in which something happened. */
+  /** Load the parts that the service computes: after a new best metric, and otherwise every ten seconds if there were events. */
   async fetch(names) {
     const put = { pareto: (found) => this.answer.show(found), bill: (found) => this.showBill(found),
       report: (found) => { this.best.show(found); this.meter.showReport(found); } };
@@ -216,7 +216,7 @@ class JobPage {
         put[name](await call(`/jobs/${this.model.job.id}/${name}`));
         this.loaded.add(name);
       } catch (error) {
-        // What is shown stays, and is asked for again with the next event; the stream says that the connection is lost.
+        // The old content stays and is loaded again after the next event. The stream shows that the connection is lost.
         if (!this.loaded.has(name)) failed[name](error);
       }
     }
@@ -237,13 +237,13 @@ class JobPage {
   }
 }
 
-/** The address shows the same trials again, also when it is loaded or sent to somebody. */
+/** Write the sort order and the filter to the address, so that a reload or a shared link shows the same trials. */
 function keepInAddress(job, { sort, filter }) {
   const words = new URLSearchParams(Object.entries({ sort, filter }).filter(([, value]) => value !== "")).toString();
   history.replaceState(null, "", `#/jobs/${job}${words && `?${words}`}`);
 }
 
-/** Draws in the next frame, and where drawing takes long, no more than a third of the time. */
+/** Schedules drawing in the next frame. Slow drawing uses at most a third of the time. */
 class Pixels {
   constructor(act) {
     this.act = act;

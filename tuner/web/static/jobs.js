@@ -1,4 +1,4 @@
-// All jobs.
+// The list of all jobs.
 
 import { call, onChanged } from "./api.js";
 import { fill, h, keyed, loading, problem, text } from "./dom.js";
@@ -7,7 +7,7 @@ import { figure, state, usd, when } from "./format.js";
 const EVERY_MS = 2000, PAGE = 50;
 const STATES = ["queued", "running", "paused", "succeeded", "cancelled", "failed"];
 
-/** Shows the jobs in `main` until what is returned is called. */
+/** Show the jobs in `main`. Return a function that removes them. */
 export async function jobsPage(main) {
   document.title = "Jobs · tuner";
   let count = PAGE, ended = false, turn = 0;

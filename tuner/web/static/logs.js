@@ -1,4 +1,4 @@
-// What an attempt of a trial printed: live while it runs.
+// The output of a trial's attempt, updated live while it runs.
 
 import { call } from "./api.js";
 import { fill, h, problem, say, text } from "./dom.js";
@@ -8,11 +8,11 @@ const EVERY_MS = 3000, KEPT = 512 * 1024, PRINTED_NOTHING = 404;
 export class Logs {
   constructor(job, trial, attempt = null) {
     this.path = `/jobs/${job}/trials/${trial}/logs`;
-    this.attempt = attempt; // that was picked; null: the newest that has one
+    this.attempt = attempt; // the chosen attempt; null: the newest one with output
     this.shown = null;
     this.turn = 0;
     this.after = 0;
-    this.over = false; // the trial runs no more
+    this.over = false; // the trial has ended
     this.picker = h("select", { id: "attempt", onchange: () => { this.attempt = Number(this.picker.value); this.begin(); } });
     this.wraps = h("input", { id: "wraps", type: "checkbox", checked: true, onchange: () => this.out.classList.toggle("wraps", this.wraps.checked) });
     this.copy = h("button", { type: "button", class: "quiet small", onclick: () => this.toClipboard() }, "Copy");

@@ -1,4 +1,4 @@
-// Which page is shown, and the key.
+// Entry point: selects the page to show, and asks for the key.
 
 import { call, key, setKey, takeKey } from "./api.js";
 import { goToRay } from "./dashboards.js";
@@ -41,7 +41,7 @@ async function route() {
   }
 }
 
-/** A user's key may be a viewer's, who is not offered what would be refused. The service decides all the same. */
+/** Find out the role of the key. The page hides actions that a viewer may not use; the service checks the role in any case. */
 async function learnRole() {
   const asked = key();
   if (asked === known) return;
@@ -51,7 +51,7 @@ async function learnRole() {
   try {
     const me = await call("/whoami");
     if (key() === asked) document.documentElement.dataset.role = me.role;
-  } catch { known = ""; } // asked again with the next page
+  } catch { known = ""; } // requested again with the next page
 }
 
 function mark(path) {
@@ -63,7 +63,7 @@ function mark(path) {
 }
 
 function askKey(refused = false) {
-  for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // nothing behind one can be written to
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // an open modal dialog would block input to the new page
   leave();
   leave = () => {};
   turn += 1;

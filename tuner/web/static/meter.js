@@ -1,5 +1,5 @@
-// The race and its taximeter: who leads, what was spent, held and left, how fast money goes, when it ends, and what the next dollar
-// is likely to bring.
+// The summary of a job: the best trial, the money spent, held and left, the rate of spending, the expected end, and the expected gain of
+// a larger budget.
 
 import { h, text } from "./dom.js";
 import { duration, figure, metered, share, short, usd } from "./format.js";
@@ -10,7 +10,7 @@ const RUNNING = ["running", "queued"], FINAL = ["succeeded", "cancelled", "faile
 export class Meter {
   constructor(model) {
     this.model = model;
-    this.samples = []; // running seconds and dollars, of the last minute
+    this.samples = []; // [running seconds, dollars] of the last minute
     this.best = h("p", { class: "huge" }, "–");
     this.leader = h("p", { class: "soft" });
     this.since = h("p", { class: "soft" });
@@ -59,7 +59,7 @@ export class Meter {
     while (this.samples.length > 2 && seconds - this.samples[1][0] > WINDOW_S) this.samples.shift();
   }
 
-  /** Dollars an hour: of the last minute, or until that is known, of all the time that it ran. */
+  /** Return the rate of spending in dollars per hour: that of the last minute, or until that is known, that of the whole running time. */
   rate() {
     const [first, last] = [this.samples[0], this.samples[this.samples.length - 1]];
     const over = last[0] - first[0];
@@ -81,13 +81,13 @@ export class Meter {
     return `${usd(rate)} an hour${ends.length ? `: at this rate it ends in about ${duration(Math.max(0, Math.min(...ends)))}.` : "."}`;
   }
 
-  /** How long nothing better came, from a report of the job. */
+  /** Show how much was spent since the best metric improved, from the job's report. */
   showReport(report) {
     const idle = report.best_spent_usd === null || !report.spent_usd ? null : Math.max(0, report.spent_usd - report.best_spent_usd);
     text(this.since, idle === null ? "" : `Found when ${usd(report.best_spent_usd)} were spent; the ${usd(idle)} since (${share(idle / report.spent_usd)}) found nothing better.`);
   }
 
-  /** What training on would buy, from what `best` answers. */
+  /** Show the expected gain of more training, from the answer of `best`. */
   showBest({ next_dollar: { forecast } }) {
     const [first, second] = forecast?.items ?? [], sign = this.model.lowerIsBetter ? "−" : "+";
     text(this.next, first ? `${sign}${figure(Math.abs(first.expected_gain))} for ${usd(first.extra_usd)}` : "–");

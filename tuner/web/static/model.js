@@ -1,4 +1,4 @@
-// What is known of a job, kept up to date by its events. Applying an event twice changes nothing.
+// The state of a job in the page, kept up to date by the job's events. Applying an event twice changes nothing.
 
 const NO_CURVE = { xs: [], ys: [] };
 
@@ -7,14 +7,14 @@ export class Model {
     this.job = job;
     this.trials = new Map();
     this.points = 0;
-    this.lost = new Map(); // trial: the steps at which a machine was taken away
-    this.metrics = new Set([job.objective.metric]); // that can be charted
+    this.lost = new Map(); // by trial: the steps at which it was preempted
+    this.metrics = new Set([job.objective.metric]); // the metrics that can be charted
     this.charted = job.objective.metric;
-    this.others = new Map(); // trial: its curve of the charted metric, if that is not the objective's
-    this.seq = 0; // of the newest report
+    this.others = new Map(); // by trial: its curve of the charted metric, if that is not the objective's
+    this.seq = 0; // event number of the newest report
   }
 
-  /** All curves up to an event, as `/curves` has them. */
+  /** Store all curves up to an event, from an answer of `/curves`. */
   fill({ trials, metrics = [], seq = 0 }) {
     for (const name of metrics) this.metrics.add(name);
     this.seq = seq;
@@ -27,13 +27,13 @@ export class Model {
     }
   }
 
-  /** Charts another metric from here on: reports add to its curves at once, `fillCharted` adds what was reported before. */
+  /** Select another metric to chart. New reports are added to its curves at once; `fillCharted` adds the earlier ones. */
   chart(name) {
     this.charted = name;
     this.others = new Map();
   }
 
-  /** The curves of the charted metric, as `/curves?metric=` has them. What was reported meanwhile stays. */
+  /** Store the curves of the charted metric, from an answer of `/curves?metric=`. Reports that arrived meanwhile are kept. */
   fillCharted({ metric, trials }) {
     if (metric !== this.charted || this.isObjective) return;
     for (const { id, steps, metric: values } of trials) {
@@ -47,12 +47,12 @@ export class Model {
     return this.charted === this.job.objective.metric;
   }
 
-  /** A trial's curve of the charted metric: `xs` are its steps, `ys` the values, null where a report lacks it. */
+  /** Return a trial's curve of the charted metric: `xs` are its steps and `ys` the values, null if a report lacks the metric. */
   curveOf(trial) {
     return this.isObjective ? trial : this.others.get(trial.id) ?? NO_CURVE;
   }
 
-  /** The best as the service has it, sent with the same events. */
+  /** Return the best trial according to the service, which sends it with the events. */
   leader() {
     return this.job.best;
   }
@@ -86,7 +86,7 @@ export class Model {
 
   trial(data) {
     const trial = this.of(data.id);
-    // Reports that are still to come may be newer than what the row says.
+    // The row may be older than reports that were already received.
     Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps), metric: data.latest_metric });
   }
 
@@ -104,7 +104,7 @@ export class Model {
     put(this.others.get(id), step, typeof value === "number" ? value : null);
   }
 
-  /** The trials that reached most first; those without a metric last, by number. */
+  /** Return the trials by their best metric, best first. Those without a metric come last, by number. */
   leaders() {
     const sign = this.lowerIsBetter ? 1 : -1;
     return [...this.trials.values()].sort((a, b) =>
@@ -112,7 +112,7 @@ export class Model {
         : sign * (a.best - b.best) || a.number - b.number);
   }
 
-  /** Every point of the charted metric at which a trial was compared and went on. */
+  /** Yield each point of the charted metric at which a trial was compared at a rung and continued. */
   *promotions() {
     const rungs = this.job.rungs;
     for (const trial of this.trials.values()) {
@@ -128,7 +128,7 @@ export class Model {
     }
   }
 
-  /** Every point of the charted metric after which a machine was taken away: the last that was reached before. */
+  /** Yield each point of the charted metric that was the last one before a preemption. */
   *preemptions() {
     for (const [id, steps] of this.lost) {
       const trial = this.of(id), { xs, ys } = this.curveOf(trial);
@@ -141,7 +141,7 @@ export class Model {
   }
 }
 
-/** Adds a point to a curve, or replaces the one of its step. Returns whether it is new. */
+/** Add a point to a curve, or replace the point of the same step. Return whether it is new. */
 function put({ xs, ys }, step, value) {
   let at = xs.length;
   while (at > 0 && xs[at - 1] >= step) at -= 1;

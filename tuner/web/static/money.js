@@ -1,4 +1,4 @@
-// What the money bought: best against dollars, and the bill by kinds.
+// The job's money: the chart of the best metric against dollars, and the bill by kind.
 
 import { chart, colour, span } from "./chart.js";
 import { fill, h, loading, problem, table } from "./dom.js";
@@ -7,7 +7,7 @@ import { dollars, figure, share, short, usd } from "./format.js";
 export const KINDS = ["setup", "restore", "train", "checkpoint", "lost", "idle"];
 const SHOWN = 30;
 
-/** Best against dollars, from a report; `spent` draws it on to where the job is now. */
+/** The chart of the best metric against dollars, from a report. `spent` extends the line to the job's current spend. */
 export class BestCurve {
   constructor(model) {
     this.model = model;
@@ -52,20 +52,20 @@ export class BestCurve {
   }
 }
 
-/** The kinds of cost side by side, each as wide as its part of `whole`. */
+/** Create a bar of the kinds of cost, each as wide as its share of `whole`. */
 function stack(kinds, whole) {
   return h("div", { class: "stack", "aria-hidden": "true" }, KINDS.filter((kind) => kinds[kind] > 0).map((kind) =>
     h("span", { class: `kind ${kind}`, title: `${kind} ${usd(kinds[kind])}`, style: { width: `${(100 * kinds[kind]) / whole}%` } })));
 }
 
-/** Kinds of cost as one bar, with what each is. */
+/** Create a bar of the kinds of cost with a legend. */
 export function kinds(of, total) {
   return [stack(of, total), h("ul", { class: "legend" }, KINDS.map((kind) => h("li", {},
     h("span", { class: `sign kind ${kind}`, "aria-hidden": "true" }),
     `${kind} ${usd(of[kind] ?? 0)} (${share((of[kind] ?? 0) / total)})`)))];
 }
 
-/** A bill as stacked kinds, in all and of the dearest trials. */
+/** Show a bill as bars by kind: in total, and for the most expensive trials. */
 export function bill(found) {
   const total = found.total_usd;
   if (!total) return h("p", {}, "Nothing was spent yet.");

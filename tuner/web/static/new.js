@@ -1,4 +1,4 @@
-// A form that submits a job, with its plan beside it.
+// The form to submit a job, with the job's plan next to it.
 
 import { call, changed, newKey } from "./api.js";
 import { fill, h, loading, problem, say } from "./dom.js";
@@ -17,17 +17,17 @@ budget: {usd: 0.001, wall_clock: 2m}
 tags: {project: demo}
 `;
 
-/** YAML and JSON alike are read once the reader is there. */
+/** Load the YAML parser, which also reads JSON. */
 function yaml() {
   yaml.loaded ??= new Promise((done, failed) => document.head.append(
     h("script", { src: "static/vendor/js-yaml.min.js", onload: () => done(jsyaml), onerror: () => { yaml.loaded = undefined; failed(new Error("a file of the page could not be loaded; load it again")); } })));
   return yaml.loaded;
 }
 
-/** Without what a job answers as null. */
+/** Copy a job from the API without the fields that are null. */
 const said = (part) => part === null || typeof part !== "object" ? part : Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null));
 
-/** Shows the form in `main` until what is returned is called. */
+/** Show the form in `main`. Return a function that removes it. */
 export async function newPage(main) {
   document.title = "New job · tuner";
   const reader = await yaml();
@@ -39,7 +39,7 @@ export async function newPage(main) {
   return () => form.end();
 }
 
-/** A job with the objective and the search space that a trainable suggests, as far as it does. */
+/** Create a job with the objective and the search space that a trainable suggests, if it does. */
 function suggested(job, found) {
   return { ...job, ...(found?.objective ? { objective: found.objective } : {}), ...(found?.search_space ? { search_space: found.search_space } : {}) };
 }
@@ -76,7 +76,7 @@ class Form {
     this.asking?.abort();
   }
 
-  /** Lists what can be tuned here. What is typed goes before what the list would suggest. */
+  /** List the trainables. If the user has already typed something, it is kept. */
   async suggest() {
     fill(this.listing, loading("Looking for trainables…"));
     try {
@@ -91,7 +91,7 @@ class Form {
     this.list();
   }
 
-  /** Where the example cannot be tuned: a file of this service's, as its newest job had it. */
+  /** Replace the example if its trainable is not available: by the newest job if its trainable is, or else by the first one that is. */
   async own() {
     let last;
     try {
@@ -116,7 +116,7 @@ class Form {
       h("option", { value: OTHER, selected: isNamed }, "Other…"));
   }
 
-  /** What is written, as a job; or why it cannot be read. */
+  /** Parse the text of the form. Return `{job}`, or `{wrong}`, an error, if the text is not a job. */
   read() {
     try {
       const job = this.reader.load(this.source.value, { schema: this.reader.CORE_SCHEMA });
@@ -141,7 +141,7 @@ class Form {
     this.write(job);
   }
 
-  /** Another trainable brings the objective and the space that its author suggests. */
+  /** Use the objective and the search space that the author of the chosen trainable suggests. */
   chose() {
     const name = this.trainable.value;
     this.named.hidden = name !== OTHER;
@@ -152,7 +152,7 @@ class Form {
     if (found && !(found.search_space && found.objective)) this.ask(name);
   }
 
-  /** What the source does not say as it stands, importing it may: a space that is computed. */
+  /** Have the service import a trainable, because a computed search space cannot be read from the source text. */
   async ask(name) {
     const before = this.source.value;
     fill(this.listing, loading(`Importing ${name}…`));
@@ -186,7 +186,7 @@ class Form {
     return { "/name": this.name, "/trainable": this.named.hidden ? this.trainable : this.other, "/budget/usd": this.usd, "/resources/market": this.market };
   }
 
-  /** A problem: what is wrong with a field at the field, all else with its line. */
+  /** Show an error: errors of fields next to the field, all others with their line. */
   refused(error) {
     mark(this.fields(), error.errors ?? []);
     const shown = problem(error);
@@ -215,7 +215,7 @@ class Form {
     this.planning.hidden = true;
   }
 
-  /** The same text, sent again after no answer came, or from the page loaded again, is the same job. */
+  /** Submit the job. The same text has the same idempotency key, even after a lost answer or a reload, so it creates only one job. */
   async submit() {
     const { job, wrong } = this.read();
     if (wrong) { fill(this.failed, problem(wrong)); return; }

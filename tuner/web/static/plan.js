@@ -1,9 +1,9 @@
-// A plan, as it is shown before a job is submitted.
+// The display of a plan before a job is submitted.
 
 import { h, table } from "./dom.js";
 import { duration, figure, share, usd } from "./format.js";
 
-/** `made` is what `POST /v1/plans` answers. */
+/** Create the display of `made`, an answer of `POST /v1/plans`. */
 export function plan(made) {
   const facts = [
     ["Cost", usd(made.usd.expected), `${usd(made.usd.low)} to ${usd(made.usd.high)}`],

@@ -1,4 +1,4 @@
-// Who spent what.
+// The page of spend by group.
 
 import { ask, call } from "./api.js";
 import { fill, h, loading, problem, table } from "./dom.js";
@@ -7,7 +7,7 @@ import { duration, figure, usd, when } from "./format.js";
 const GROUPS = { "tag:project": "project", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job", "tag:": "a tag…" };
 const DAY_MS = 86_400_000;
 
-/** Shows the spend in `main` until what is returned is called. */
+/** Show the spend in `main`. Return a function that removes it. */
 export async function spendPage(main) {
   document.title = "Spend · tuner";
   const shown = h("div", { "aria-live": "polite" }, loading());
@@ -84,7 +84,7 @@ function told(found) {
   ];
 }
 
-/** What worker machines cost while no trial ran on them; nothing where there never was one. */
+/** Show the cost of worker machines while no trial ran on them, or nothing if no worker machine was ever seen. */
 function machines(found) {
   const { cluster, cluster_idle_usd: idle } = found;
   if (cluster === null) return null;

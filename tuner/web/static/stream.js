@@ -1,11 +1,13 @@
-// A job's events, read with the key in a header, which EventSource cannot send; and on again after any loss, without a gap.
+// The event stream of a job. It is read with `fetch`, because EventSource cannot send the key as a header. After a lost connection it
+// continues without a gap.
 
 import { ask } from "./api.js";
 
-const SILENCE_MS = 40_000; // the service says something every 15 s
+const SILENCE_MS = 40_000; // much longer than the 2 s after which the service sends a line in any case
 const WAIT_MS = [250, 500, 1000, 2000, 4000];
 
-/** Calls `message(kind, data)` for each event after number `after`, `state("live" | "lost" | "ended")` as the connection goes. Returns what ends it. */
+/** Call `message(kind, data)` for each event after number `after`, and `state("live" | "lost" | "ended")` when the connection changes.
+ * Return a function that closes the stream. */
 export function follow(job, { after = 0, message, state }) {
   let last = String(after), final = false, stopped = false, tries = 0;
   let aborting = new AbortController(), wake = () => {};
@@ -59,7 +61,7 @@ export function follow(job, { after = 0, message, state }) {
   return () => { stopped = true; removeEventListener("online", online); aborting.abort(); wake(); };
 }
 
-/** Frames as the HTML standard has them: fields, then an empty line. */
+/** Parses server-sent events as the HTML standard defines them: fields, then an empty line. */
 class Frames {
   constructor(heard) {
     this.heard = heard;

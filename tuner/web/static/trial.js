@@ -1,4 +1,4 @@
-// One trial, in a dialog: configuration, bill, attempts, what they printed, and its curve.
+// The dialog of one trial: its configuration, bill, attempts with their output, and learning curve.
 
 import { call } from "./api.js";
 import { config } from "./answer.js";
@@ -10,7 +10,7 @@ import { KINDS, kinds } from "./money.js";
 
 const EVERY_MS = 5000;
 
-/** Shows it until it is closed; what changes is looked at again while it runs. */
+/** Show the dialog until it is closed. While the trial runs, the content is updated. */
 export async function show(model, id) {
   const job = model.job.id, head = h("p"), body = h("div", {}, loading()), logs = new Logs(job, id);
   const dialog = openDialog(`Trial ${short(id)}`, [head, body, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });

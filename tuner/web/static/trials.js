@@ -1,5 +1,5 @@
-// The table of trials: a column for each hyperparameter, sorted by any column, and filtered. All of them are known here, but only a part
-// becomes rows, so that thousands can be sorted with every event.
+// The table of trials, with a column for each hyperparameter. It can be sorted by any column and filtered. Only some of the trials become
+// rows of the page, so that thousands of trials can be sorted after every event.
 
 import { announce, atMost, h, keyed, text } from "./dom.js";
 import { columnsOf, order, parse } from "./filter.js";
@@ -10,7 +10,7 @@ const PAGE = 25, TYPED_MS = 250;
 const FINAL = ["succeeded", "cancelled", "failed"];
 
 export class Trials {
-  /** `view` is `{sort, filter}` as the address had them; `changed(view)` is called when the user changes them. */
+  /** `view` is `{sort, filter}` from the address. `changed(view)` is called when the user changes them. */
   constructor(model, view = {}, changed = () => {}) {
     this.model = model;
     this.changed = changed;
@@ -39,7 +39,7 @@ export class Trials {
     this.filter();
   }
 
-  /** A filter of this job's columns, to show how one is written. */
+  /** Return an example of a filter with this job's columns. */
   example() {
     const own = this.columns.filter((column) => column.id.startsWith("config."));
     const number = own.find((column) => column.isNumber), choice = own.find((column) => !column.isNumber);
@@ -71,7 +71,7 @@ export class Trials {
     this.tell();
   }
 
-  /** Takes the filter that is written, or says what is wrong with it; then the last good one goes on. */
+  /** Apply the filter that the user typed. If it is invalid, show why and keep the last valid one. */
   filter() {
     const { match, error } = parse(this.input.value, this.columns, this.model.job.objective.metric);
     text(this.fault, error ? `This filter cannot be read: ${error}.` : "");
