@@ -35,7 +35,7 @@ ALPHABET = 128  # ASCII; other characters are replaced by a space
 
 @cache
 def text(files: tuple[str, ...]) -> torch.Tensor:
-    """The files' characters as numbers below 128, shape (n,)."""
+    """Return the characters of the files as numbers below ALPHABET, shape (n,)."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     joined = "\n".join((folder / name).read_text(encoding="utf-8") for name in files)
     return torch.tensor([ord(c) if ord(c) < ALPHABET else 32 for c in joined])
@@ -51,7 +51,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, characters, width) to the same."""
+        """Apply attention and the MLP. Input and output have the shape (batch, characters, width)."""
         batch, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -70,23 +70,24 @@ class CharModel(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, seen: torch.Tensor) -> torch.Tensor:
-        """(batch, characters) to logits (batch, characters, 128)."""
+        """Return the logits of each next character. The input has the shape (batch, characters), the output one more axis of ALPHABET."""
         x = self.characters(seen) + self.positions(torch.arange(seen.shape[1], device=seen.device))
         logits: torch.Tensor = self.norm(self.blocks(x)) @ self.characters.weight.T
         return logits
 
 
 def windows(source: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """One more character than the model sees, from each start: (n, CONTEXT + 1)."""
+    """Return the text from each start, shape (n, CONTEXT + 1): the input of the model, and the character after it as a target."""
     return source[starts[:, None] + torch.arange(CONTEXT + 1)]
 
 
 def train(config: dict[str, Any]) -> None:
-    """Tunes learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+    """Train the model.
 
-    A width that is no multiple of heads is rounded down to one, at least to heads itself.
-    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches a step), seed.
-    Reports after every 40 optimizer steps: val_loss in nats a character, val_bits_per_char, train_loss.
+    Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+    A width that is not a multiple of heads is rounded down to one, but not below heads.
+    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), seed.
+    Reports after every 40 optimizer steps: val_loss in nats per character, val_bits_per_char, train_loss.
     """
     torch.set_num_threads(1)
     torch.manual_seed(config.get("seed", 0))

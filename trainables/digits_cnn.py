@@ -25,7 +25,10 @@ OBJECTIVE = {"metric": "val_accuracy", "mode": "max"}
 
 @cache
 def data() -> list[torch.Tensor]:
-    """Train and validation images (n, 1, 8, 8) in [0, 1], train and validation labels; the same split every time."""
+    """Return training images, validation images, training labels and validation labels. The split is always the same.
+
+    Images have the shape (n, 1, 8, 8) and values in [0, 1].
+    """
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 1, 8, 8) / 16
     parts = train_test_split(images, labels, test_size=0.25, random_state=0, stratify=labels)
@@ -33,7 +36,7 @@ def data() -> list[torch.Tensor]:
 
 
 def build(width: int, depth: int, dropout: float) -> nn.Module:
-    """`depth` blocks of two convolutions each; the image is halved after the first two."""
+    """Return a network of `depth` convolution blocks. The image is halved after each of the first two."""
     layers: list[nn.Module] = []
     channels, side = 1, 8
     for block in range(depth):
@@ -47,9 +50,10 @@ def build(width: int, depth: int, dropout: float) -> nn.Module:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Tunes learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+    """Train the network.
 
-    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches a step), seed.
+    Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches per step), seed.
     Reports after each epoch: val_accuracy in [0, 1], val_loss, train_loss.
     """
     torch.set_num_threads(1)
