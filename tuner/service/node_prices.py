@@ -70,7 +70,7 @@ def listed(
     if not known:
         return Priced(None, _unknown(here, kind, market, where))
     price, dearest = max(known, key=lambda pair: pair[0])
-    of_several = "the dearest of " if len(known) > 1 else ""
+    of_several = "the most expensive of " if len(known) > 1 else ""
     date, source = dearest.date(market), dearest.source(market)
     return Priced(
         price, f"{here.name}: {of_several}{dearest.cloud} {where}, {_word(market)}, {date}, {source}"

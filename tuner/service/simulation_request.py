@@ -51,8 +51,8 @@ class Request:
     restart_rate: float = 0
     clock_jump_rate: float = 0
     trace: Path | None = None  #: File to which every event and ledger entry is written.
-    trials: int | None = None  #: Most trials, as in a job's budget.
-    wall_clock_ns: int | None = None  #: Most wall clock, as in a job's budget.
+    trials: int | None = None  #: Limit on the number of trials, as in a job's budget.
+    wall_clock_ns: int | None = None  #: Limit on the running time, as in a job's budget.
     training_ns: int | None = None  #: Time of a mean training; None means the time in the table.
     market: str | None = None
     notice_ns: int | None = None  #: Time from the notice to the preemption.

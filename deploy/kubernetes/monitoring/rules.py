@@ -1,4 +1,4 @@
-"""Writes the rules of deploy/prometheus/rules as a PrometheusRule, beside itself."""
+"""Write the rules of deploy/prometheus/rules as a PrometheusRule manifest into this directory."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ SAYS = "# Generated from deploy/prometheus/rules. Change those files, then run: 
 
 
 def manifest() -> dict[str, Any]:
-    """For the Prometheus operator."""
+    """Return the PrometheusRule, a resource of the Prometheus operator."""
     files = [yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("*.yml"))]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
