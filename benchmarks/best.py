@@ -27,7 +27,7 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS, Instant
 from tuner.service import next_dollar
-from tuner.store import best, front, jobs, journal
+from tuner.store import best, jobs, journal, pareto_front
 from tuner.store.best import Limits
 from tuner.store.database import Database
 from tuner.store.tables import front as front_table
@@ -191,7 +191,7 @@ def scan(db: Connection, limits: Limits) -> Any:
 def writes(database: Database, count: int, steps: int) -> None:
     """Time the transactions that write one report each, with and without maintaining the front."""
     rng, number = Random(2), count
-    kept = front.note
+    kept = pareto_front.note
     for words, note in (("with the front", kept), ("without it", lambda *_, **__: None)):
         with noting(note):
             seconds = []
@@ -213,11 +213,11 @@ def put(database: Database, row: ReportRow) -> None:
 
 @contextmanager
 def noting(note: Callable[..., None]) -> Iterator[None]:
-    kept, front.note = front.note, note
+    kept, pareto_front.note = pareto_front.note, note
     try:
         yield
     finally:
-        front.note = kept
+        pareto_front.note = kept
 
 
 if __name__ == "__main__":

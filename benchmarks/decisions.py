@@ -54,7 +54,7 @@ class Job:
         self._at: dict[str, int] = {}
         self._running: deque[str] = deque()
         self._tell(ev.Launched(AT))
-        self._tell(ev.Asked(AT, "resume"))
+        self._tell(ev.ControlRequested(AT, "resume"))
 
     def run(self) -> "Job":
         while self._running:
@@ -84,7 +84,7 @@ class Job:
                 self._running.append(trial)
             case do.Park(trial):
                 self._running.remove(trial)
-                return [ev.Parked(AT, trial, self._at[trial])]
+                return [ev.Paused(AT, trial, self._at[trial])]
             case do.Finish(trial):
                 self._running.remove(trial)
                 return [ev.Completed(AT, trial)]

@@ -1,6 +1,6 @@
 """`python -m benchmarks.sizing --simulated`: the service with a cluster of 1,000 nodes and a database of 10,000 jobs.
 
-The database (PostgreSQL, then SQLite), controller, keeper, admission and REST are real. Only the cluster is fake: its nodes exist by
+The database (PostgreSQL, then SQLite), controller, reconciler, admission and REST are real. Only the cluster is fake: its nodes exist by
 definition, and its drivers always run. 250 jobs of 4 trials each fill the cluster, 1,000 wait in the queue, and the others have
 ended. Finally, measures the tuning core alone: one job with 1,000 trials at once.
 """
@@ -24,8 +24,8 @@ from tests.fakes import FakeCluster, FakeService
 from tuner.domain.time import NS
 from tuner.engine.ray_cluster import JobStatus, Node
 from tuner.service.controller import Controller, has_room
-from tuner.service.keeper import Keeper
 from tuner.service.offers import offers_of
+from tuner.service.reconciler import Reconciler
 from tuner.service.simulation import simulate
 from tuner.service.simulation_request import Request
 from tuner.store import jobs as rows
@@ -86,10 +86,10 @@ class Measured:
         self._fill(count)
         self._size()
         running = next(iter(self._ids("running")))
-        controller, keeper = Controller(self.service), Keeper(self.service)
+        controller, reconciler = Controller(self.service), Reconciler(self.service)
         self._time("the first pass of the controller", controller.one_pass, times=1)
         self._time("a pass of the controller", controller.one_pass)
-        self._time("a pass of the keeper", keeper.one_pass, pause_s=1)
+        self._time("a pass of the reconciler", reconciler.one_pass, pause_s=1)
         self._time("GET /metrics, the first of a process", self._get("/metrics"), times=1)
         self._time("GET /metrics", self._get("/metrics"), pause_s=15)
         for path, times in (

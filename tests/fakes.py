@@ -26,7 +26,6 @@ from tuner.api.app import create_app
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
-from tuner.engine.heirs import NO_HEIRS, Heirs
 from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable, RayUnfit
 from tuner.engine.simulated import world
 from tuner.engine.simulated.clock import EPOCH_NS, SimulatedClock
@@ -34,11 +33,12 @@ from tuner.engine.simulated.journal import Tables
 from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.training import Training
 from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
+from tuner.engine.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.engine.world import Terms
+from tuner.service.bootstrap import Service
 from tuner.service.cluster import Door
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.trainables import Described
-from tuner.service.wiring import Service
 from tuner.settings import Settings
 from tuner.store import jobs, launches
 from tuner.store.database import Database
@@ -327,7 +327,7 @@ def simulate(
     seed: int = 0,
     up_s: Sequence[tuple[float, float | None]] | None = None,
     at: Instant = EPOCH,
-    heirs: Heirs = NO_HEIRS,
+    warm_starts: WarmStarts = NO_WARM_STARTS,
     journal: Callable[[Database, str, str, Instant], SimulatedSqlJournal] = SimulatedSqlJournal,
 ) -> SimulatedRun:
     """Run a waiting job in the simulator, to its end or for `messages` messages, and write to the service's
@@ -354,7 +354,7 @@ def simulate(
             seed=seed,
             up_times=None if up_s is None else [_up_times(up_s) for _ in range(row.concurrency)],
             notice_ns=2 * NS,
-            heirs=heirs,
+            warm_starts=warm_starts,
         )
     if messages is None:
         run.run(turns_max=100_000)

@@ -17,7 +17,7 @@ class Mutant:
 
 MONEY = "tests/domain/test_money.py"
 HOLDS = "tests/contracts/test_journal_money.py"
-ABOVE = "tests/store/test_above.py"
+ABOVE = "tests/store/test_shared_budgets.py"
 LAUNCHES = "tests/store/test_launches.py"
 LEADERSHIP = "tests/store/test_leadership.py"
 LEASES = "tests/store/test_leases.py"
@@ -25,7 +25,7 @@ DECISIONS = "tests/tuning/test_decide.py"
 GUARD = "tests/tuning/test_guard.py"
 JOBS = "tests/store/test_jobs.py"
 CLOCKS = "tests/engine/test_clocks.py"
-PURSES = "tests/engine/test_purses.py"
+ATTEMPT_LEASES = "tests/engine/test_attempt_leases.py"
 QUOTAS = "tests/store/test_quotas.py"
 ACCESS = "tests/api/test_access.py"
 
@@ -125,14 +125,14 @@ MUTANTS = (
     Mutant(
         "kept-by-the-budget-above",
         "tuner/store/ledger.py",
-        "        above.untake(db, project, hold, taken)\n        return False\n",
+        "        shared_budgets.unreserve(db, project, hold, taken)\n        return False\n",
         "        return False\n",
         "a hold that the job's own budget refuses is held for ever in the one above it",
         (f"{ABOVE}::test_what_the_jobs_own_budget_refuses_counts_in_none",),
     ),
     Mutant(
         "budget-above-ignored",
-        "tuner/store/above.py",
+        "tuner/store/shared_budgets.py",
         "        mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd\n",
         "",
         "jobs together are not stopped by the budget above them, but by its CHECK",
@@ -144,7 +144,7 @@ MUTANTS = (
         "self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns",
         "self.meter, self.heard_ns = meter, heard_ns",
         "a worker that runs on is billed for more than was held",
-        (f"{PURSES}::test_nobody_is_billed_for_more_than_was_held",),
+        (f"{ATTEMPT_LEASES}::test_nobody_is_billed_for_more_than_was_held",),
     ),
     # Leases and fences
     Mutant(
@@ -222,14 +222,14 @@ MUTANTS = (
     Mutant(
         "lost-time-by-the-wall-clock",
         "tuner/engine/loop.py",
-        "silent = self._clock.elapsed_ns() - purse.heard_ns if not purse.waits else 0",
-        "silent = self._clock.now() - purse.heard_ns if not purse.waits else 0",
+        "silent = self._clock.elapsed_ns() - lease.heard_ns if not lease.waits else 0",
+        "silent = self._clock.now() - lease.heard_ns if not lease.waits else 0",
         "a clock that is set bills time that nobody used",
         (f"{CLOCKS}::test_a_clock_that_is_set_bills_nothing",),
     ),
     Mutant(
         "deadline-by-the-wall-clock",
-        "tuner/engine/hours.py",
+        "tuner/engine/deadlines.py",
         "self._ends_ns - self._clock.elapsed_ns()",
         "self._ends_ns - self._clock.now()",
         "a clock that is set ends a job early, or late",
@@ -345,8 +345,8 @@ MUTANTS = (
     Mutant(
         "one-trial-too-many",
         "tuner/tuning/decide.py",
-        "len(state.active) < state.concurrency:",
-        "len(state.active) <= state.concurrency:",
+        "len(state.active) < state.concurrency\n",
+        "len(state.active) <= state.concurrency\n",
         "more trials hold money than there are workers",
         (f"{DECISIONS}::test_a_job_starts_as_many_trials_as_it_may_run_at_once",),
     ),

@@ -8,7 +8,7 @@ from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
-from tuner.tuning.placement import Choice, Schedule, Sight, Terms, choose
+from tuner.tuning.placement import Choice, Observation, Schedule, Terms, choose
 from tuner.tuning.progress_price import Memory
 
 # One V100: AWS's list price on demand, and 66 % less, the median saving of its GPU machines in 2026.
@@ -16,7 +16,7 @@ ON_DEMAND = Offer("p3.2xlarge", Price.from_usd_per_hour("3.06"), 8, 1, "on_deman
 SPOT = Offer("p3.2xlarge", Price.from_usd_per_hour("1.04"), 8, 1, "spot")
 NEVER = 10**9
 
-Place = Callable[[Terms, Memory, Sight], tuple[Memory, Choice]]
+Place = Callable[[Terms, Memory, Observation], tuple[Memory, Choice]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Interval:
             self.exposure = replace(self.exposure, preemption=hazard.after(up_ns, preempted), notices=notices)
 
 
-def greedy(terms: Terms, memory: Memory, sight: Sight) -> tuple[Memory, Choice]:
+def greedy(terms: Terms, memory: Memory, sight: Observation) -> tuple[Memory, Choice]:
     """Spot, or waiting for it, until only the safety net is left (section 3.4 of the paper); with our way off spot."""
     memory = memory.looked(sight.now, at=sight.at, left_ns=sight.left_ns)
     if sight.left_ns <= 0:

@@ -9,7 +9,7 @@ from tuner.domain.money import ZERO, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving
-from tuner.tuning.placement import Sight, Terms
+from tuner.tuning.placement import Observation, Terms
 from tuner.tuning.progress_price import Memory
 
 FAR = 2**62
@@ -116,7 +116,7 @@ class Replay:
         machine = self._machine
         there = (SPOT,) if self._now >= self._taken and self._market.up_until(self._now) is not None else ()
         left = self._left_ns(self._durable)
-        sight = Sight(
+        sight = Observation(
             now=Instant(self._now),
             left_ns=left,
             changeover_ns=self._changeover_ns(),

@@ -14,7 +14,7 @@ from tests.fakes import FakeService
 from tuner.api.auth import Callers
 from tuner.api.while_allowed import while_allowed
 from tuner.domain.access import read_key
-from tuner.service import access, figures, keeper
+from tuner.service import access, metrics_snapshot, reconciler
 from tuner.service.mirroring import StoredRecord
 
 DAY_S = 86_400
@@ -330,31 +330,31 @@ def test_what_nobody_asked_for_is_done_in_every_project(people: People, service:
         fakes.simulate(service.of(name), jobs[name])
         assert there.put("/v1/budgets/all", json={"usd": 0.001, "alerts": [hook]}).status_code == 201
     service.now.pass_s(10)
-    keeping = keeper.Keeper(service)
+    keeping = reconciler.Reconciler(service)
     keeping.one_pass()
     assert keeping.webhooks.settle(240)
     for name in jobs:
         told = people.project(name).get("/v1/budgets/all").json()
         assert [one["tries"] for one in told["deliveries"]] == [1], name
     assert set(StoredRecord(service).heads(None)) == set(jobs.values())
-    found = figures.Reader(service).read()
+    found = metrics_snapshot.Reader(service).read()
     assert {one.name for one in found.budgets} == {"all", "vision/all", "speech/all"}
 
 
 def test_series_are_bounded_whatever_number_of_projects_there_is(
     people: People, service: FakeService
 ) -> None:
-    from tuner.domain.above import AboveBudget
     from tuner.domain.money import Money
-    from tuner.store import above_changes
+    from tuner.domain.shared_budget import SharedBudget
     from tuner.store import access as rows
+    from tuner.store import shared_budget_changes
 
     with service.database.write("project.add") as db:
         for number in range(1000):
             rows.add_project(db, f"p{number}", service.now())
             if number < 100:
-                budget = AboveBudget("all", usd=Money(1_000_000))
-                above_changes.put(db, f"p{number}", budget, secret="", at=service.now())
+                budget = SharedBudget("all", usd=Money(1_000_000))
+                shared_budget_changes.put(db, f"p{number}", budget, secret="", at=service.now())
     own = fakes.client_of(service, own=True)
     lines = [line for line in own.get("/metrics").text.splitlines() if not line.startswith("#")]
     assert len(lines) < 500

@@ -19,13 +19,13 @@ def stranger(service: FakeService) -> TestClient:
     return fakes.client_of(service, with_key=False)
 
 
-def guarded(client: TestClient) -> list[tuple[str, str]]:
+def lock_budgets(client: TestClient) -> list[tuple[str, str]]:
     paths = client.get("/openapi.json").json()["paths"]
     return [(verb, path) for path, verbs in paths.items() if path.startswith("/v1") for verb in verbs]
 
 
 def test_every_call_under_v1_is_refused_without_a_key(stranger: TestClient) -> None:
-    calls = guarded(stranger)
+    calls = lock_budgets(stranger)
     assert len(calls) >= 16
     for verb, path in calls:
         answer = stranger.request(verb, path, json={} if verb in ("post", "patch") else None)

@@ -11,8 +11,8 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.time import NS, rfc3339
-from tuner.service.keeper import Keeper
-from tuner.store import above_changes, ledger
+from tuner.service.reconciler import Reconciler
+from tuner.store import ledger, shared_budget_changes
 
 service, client = fakes.fixtures("function")
 MORE = {"usd": 0.004}  # a job's own budget, more than the shared budgets below
@@ -21,7 +21,7 @@ MORE = {"usd": 0.004}  # a job's own budget, more than the shared budgets below
 def check_books(service: FakeService) -> None:
     with service.database.write() as db:
         assert ledger.violations(db) == []
-        assert above_changes.violations(db, service.project, service.now()) == []
+        assert shared_budget_changes.violations(db, service.project, service.now()) == []
 
 
 def test_a_budget_is_made_shown_changed_and_removed(client: TestClient) -> None:
@@ -100,11 +100,11 @@ def test_a_job_under_a_used_up_budget_pauses_and_goes_on_in_the_next_period(
     )
     fakes.submit(client, tags={"project": "b"})
 
-    keeper = Keeper(service)
-    keeper.one_pass()
+    reconciler = Reconciler(service)
+    reconciler.one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     service.now.at += DAY_NS
-    keeper.one_pass()
+    reconciler.one_pass()
     found = client.get(f"/v1/jobs/{job}").json()
     assert (found["state"], found["detail"]) == ("running", "")
     assert get(client)["spend"]["usd"] == 0
@@ -117,18 +117,18 @@ def test_it_goes_on_after_a_raise_but_not_where_somebody_paused_it(
     put(client, usd=0.001)
     job = fakes.submit(client, algorithm=ASHA, budget=MORE)
     fakes.simulate(service, job)
-    keeper = Keeper(service)
+    reconciler = Reconciler(service)
     service.now.pass_s(61)
-    keeper.one_pass()
+    reconciler.one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused", "too little is left"
     put(client, usd=0.002)
-    keeper.one_pass()
+    reconciler.one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
     fakes.simulate(service, job)
     client.post(f"/v1/jobs/{job}/pause")
     put(client, usd=0.003)
     service.now.pass_s(61)
-    keeper.one_pass()
+    reconciler.one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
 
@@ -143,11 +143,11 @@ def test_what_was_removed_does_not_let_it_go_on_past_the_budget_above(
     fakes.simulate(service, job)
     assert get(client)["waiting_jobs"] == [job]
     assert client.delete("/v1/budgets/vision").status_code == 204
-    Keeper(service).one_pass()
+    Reconciler(service).one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     assert get(client, "whole")["waiting_jobs"] == [job]
     put(client, "whole", usd=1)
-    Keeper(service).one_pass()
+    Reconciler(service).one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
 
 

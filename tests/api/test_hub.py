@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import examples
-from tuner.api import hub
-from tuner.api.hub import Hub, Look, Piece
+from tuner.api import event_broadcaster
+from tuner.api.event_broadcaster import EventBroadcaster, Look, Piece
 
 PAGE = 3
 
@@ -49,11 +49,11 @@ class Events:
 
 
 class Watcher:
-    def __init__(self, one: Hub, events: Events, after: int) -> None:
+    def __init__(self, one: EventBroadcaster, events: Events, after: int) -> None:
         self.after, self.text = after, ""
         self.task = asyncio.create_task(self._read(one, events))
 
-    async def _read(self, one: Hub, events: Events) -> None:
+    async def _read(self, one: EventBroadcaster, events: Events) -> None:
         stream = one.follow("job", events, self.after)
         try:
             async for data in stream:
@@ -77,7 +77,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "LOOK_S", 0.0)
+    monkeypatch.setattr(event_broadcaster, "LOOK_S", 0.0)
 
 
 STEPS = st.lists(
@@ -97,7 +97,7 @@ def test_whoever_comes_and_goes_each_sees_what_is_behind_theirs_once_and_in_orde
     steps: list[tuple[str, int]],
 ) -> None:
     async def test() -> None:
-        one, events, watchers = Hub(), Events(), list[Watcher]()
+        one, events, watchers = EventBroadcaster(), Events(), list[Watcher]()
         left: list[Watcher] = []
         for what, number in steps:
             if what == "append":
@@ -126,7 +126,7 @@ def test_whoever_comes_and_goes_each_sees_what_is_behind_theirs_once_and_in_orde
 
 def test_fifty_watchers_cost_one_look() -> None:
     async def test() -> None:
-        one, events = Hub(), Events()
+        one, events = EventBroadcaster(), Events()
         watchers = [Watcher(one, events, 0) for _ in range(50)]
         await turns(20)
         before = events.looks
@@ -143,7 +143,7 @@ def test_fifty_watchers_cost_one_look() -> None:
 
 def test_nobody_looks_when_nobody_watches() -> None:
     async def test() -> None:
-        one, events = Hub(), Events()
+        one, events = EventBroadcaster(), Events()
         watcher = Watcher(one, events, 0)
         await turns(10)
         watcher.task.cancel()
@@ -158,7 +158,7 @@ def test_nobody_looks_when_nobody_watches() -> None:
 
 def test_an_id_that_is_yet_to_come_is_the_newest() -> None:
     async def test() -> None:
-        one, events = Hub(), Events()
+        one, events = EventBroadcaster(), Events()
         events.count = 5
         watcher = Watcher(one, events, 10**6)
         await turns(20)
@@ -172,10 +172,10 @@ def test_an_id_that_is_yet_to_come_is_the_newest() -> None:
 
 
 def test_who_is_too_slow_is_dropped_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "BEHIND", 4)
+    monkeypatch.setattr(event_broadcaster, "BEHIND", 4)
 
     async def test() -> None:
-        one, events = Hub(), Events()
+        one, events = EventBroadcaster(), Events()
         quick = Watcher(one, events, 0)
         slow = one.follow("job", events, 0)
         async for data in slow:
@@ -204,7 +204,7 @@ def test_a_record_that_cannot_be_read_ends_the_streams() -> None:
             return await super().look(after)
 
     async def test() -> None:
-        one, events = Hub(), Broken()
+        one, events = EventBroadcaster(), Broken()
         watchers = [Watcher(one, events, 0) for _ in range(3)]
         await asyncio.gather(*(watcher.task for watcher in watchers))
         assert len(one) == 0

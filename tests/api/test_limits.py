@@ -23,8 +23,8 @@ from tuner.api.limits import (
     MAX_HEADER_BYTES,
     MAX_TARGET_BYTES,
     Buckets,
+    LoadShedder,
     RateLimit,
-    Room,
     is_deeper,
 )
 
@@ -229,7 +229,7 @@ def test_who_would_wait_for_long_is_told_so_and_streams_take_no_room(monkeypatch
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await ends.wait()
 
-        door = Room(app)
+        door = LoadShedder(app)
         tasks = [(await room(door))[0] for _ in range(2)]
         refused, answered = await room(door)
         await refused

@@ -22,7 +22,7 @@ from tuner.api.families import OWN
 from tuner.api.metrics import Latency, Metrics
 from tuner.domain.errors import Unavailable
 from tuner.domain.trial import TrialState
-from tuner.service.vitals import Vitals
+from tuner.service.service_health import Vitals
 from tuner.store.database import Database
 
 STATES = {"queued", "running", "paused", "succeeded", "cancelled", "failed"}

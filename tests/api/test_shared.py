@@ -8,9 +8,9 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
-from tuner.api import shared
+from tuner.api import response_cache
 from tuner.api.app import create_app
-from tuner.api.shared import Shared
+from tuner.api.response_cache import Shared
 
 
 def test_many_who_ask_at_once_get_what_was_made_once() -> None:
@@ -30,7 +30,7 @@ def test_many_who_ask_at_once_get_what_was_made_once() -> None:
 
 def test_an_answer_serves_until_its_job_changes_and_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.05, 0.5, 1.5, 1.6])
-    monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(response_cache, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     kept, values = Shared[str](), iter("ab")
     assert kept.get("job", 1, lambda: next(values)) == "a"  # took 0.05 s, so it stays fresh for 1 s
     assert kept.get("job", 1, lambda: next(values)) == "a"
@@ -41,14 +41,14 @@ def test_an_answer_serves_until_its_job_changes_and_a_little_longer(monkeypatch:
 
 def test_only_the_last_are_kept() -> None:
     kept, made = Shared[int](), list[int]()
-    for number in range(shared.KEPT + 1):
+    for number in range(response_cache.KEPT + 1):
         kept.get(number, 1, lambda: 0)
     kept.get(0, 1, lambda: made.append(1) or 0)
     assert made == [1]
 
 
 def test_no_more_bytes_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "MOST_BYTES", 10)
+    monkeypatch.setattr(response_cache, "MOST_BYTES", 10)
     kept, made = Shared[bytes](len), list[str]()
 
     def ask(key: str, size: int) -> None:

@@ -21,8 +21,8 @@ from tests.fakes import FakeService
 from tests.listening import listening
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.time import NS
-from tuner.service import outgoing
-from tuner.service.keeper import Keeper
+from tuner.service import webhooks
+from tuner.service.reconciler import Reconciler
 from tuner.service.webhook_sender import AT_ONCE_PER_PROJECT, GIVE_UP_NS
 from tuner.store import deliveries
 
@@ -58,7 +58,7 @@ class Hook(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setattr(outgoing, "TIMEOUT_S", 240.0)
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 240.0)
     with listening(Receiver()) as found:
         yield found
 
@@ -68,10 +68,10 @@ def open_service(service: FakeService) -> FakeService:
     return replace(service, settings=replace(service.settings, webhook_private=True))
 
 
-def one_pass(keeper: Keeper) -> None:
-    """Run one pass of the keeper, and wait for all requests that it started."""
-    keeper.one_pass()
-    assert keeper.webhooks.settle(240)
+def one_pass(reconciler: Reconciler) -> None:
+    """Run one pass of the reconciler, and wait for all requests that it started."""
+    reconciler.one_pass()
+    assert reconciler.webhooks.settle(240)
 
 
 def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
@@ -80,18 +80,18 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     client = fakes.client_of(open_service)
     alerts = [{"at": share, "url": receiver.url} for share in (0.5, 0.8, 1)]
     secret = put(client, usd=0.002, period="month", alerts=alerts)["webhook_secret"]
-    keeper = Keeper(open_service)
-    one_pass(keeper)
+    reconciler = Reconciler(open_service)
+    one_pass(reconciler)
     assert receiver.heard == []
     spend(open_service, client, 0.0012)
     receiver.statuses = [500, 302]
     for _ in range(3):
-        one_pass(keeper)
+        one_pass(reconciler)
     assert len(receiver.heard) == 1
     assert get(client)["deliveries"][0]["answer"] == "HTTP 500"
     for wait_s in (10, 20, 40, 80):
         open_service.now.pass_s(wait_s)
-        one_pass(keeper)
+        one_pass(reconciler)
     assert len(receiver.heard) == 3
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
     shown = get(client)["deliveries"]
@@ -108,7 +108,7 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     assert mac == wanted
 
     open_service.now.at += 40 * DAY_NS
-    one_pass(keeper)
+    one_pass(reconciler)
     assert len(receiver.heard) == 3
 
 
@@ -118,22 +118,22 @@ def test_a_leader_that_stood_still_while_it_sent_leaves_the_rest_to_the_next_one
     client = fakes.client_of(open_service)
     put(client, usd=0.002, period="month", alerts=[{"at": 0.5, "url": receiver.url}])
     spend(open_service, client, 0.0012)
-    other, send = replace(open_service), outgoing.send
+    other, send = replace(open_service), webhooks.send
 
-    def standing_still(*args: Any, **kwargs: Any) -> outgoing.Outcome:
+    def standing_still(*args: Any, **kwargs: Any) -> webhooks.Outcome:
         open_service.now.pass_s(5)
         assert other.leading.term() is not None
         return send(*args, **kwargs)
 
-    monkeypatch.setattr(outgoing, "send", standing_still)
-    one_pass(Keeper(open_service))
-    monkeypatch.setattr(outgoing, "send", send)
+    monkeypatch.setattr(webhooks, "send", standing_still)
+    one_pass(Reconciler(open_service))
+    monkeypatch.setattr(webhooks, "send", send)
     assert get(client)["deliveries"][0]["state"] == "pending"
     open_service.now.pass_s(2)
-    one_pass(Keeper(open_service))
+    one_pass(Reconciler(open_service))
     assert get(client)["deliveries"][0]["tries"] == 1, "who does not lead sends nothing"
     open_service.now.pass_s(20)
-    one_pass(Keeper(other))
+    one_pass(Reconciler(other))
     assert get(client)["deliveries"][0]["state"] == "delivered"
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
 
@@ -143,10 +143,10 @@ def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService,
     alerts = [{"at": 0.5, "url": receiver.url}]
     put(client, usd=0.002, period="month", alerts=alerts)
     spend(open_service, client, 0.0012)
-    keeper = Keeper(open_service)
+    reconciler = Reconciler(open_service)
     for usd, messages in ((0.002, 1), (0.004, 1), (0.0021, 2), (0.0021, 2)):
         put(client, usd=usd, period="month", alerts=alerts)
-        one_pass(keeper)
+        one_pass(reconciler)
         assert len(receiver.heard) == messages, usd
 
 
@@ -157,7 +157,7 @@ def test_a_share_that_was_passed_while_nobody_looked_is_told_of_still(
     put(client, usd=0.002, period="day", alerts=[{"at": 0.5, "url": receiver.url}])
     spend(open_service, client, 0.0012)
     open_service.now.at += 2 * DAY_NS
-    one_pass(Keeper(open_service))
+    one_pass(Reconciler(open_service))
     assert len(receiver.heard) == 1
 
 
@@ -168,12 +168,12 @@ def test_what_nobody_takes_is_given_up_after_a_day_and_says_so(
     receiver.statuses = [503] * 100
     put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
     spend(open_service, client, 0.0012)
-    keeper, began = Keeper(open_service), open_service.now.at
+    reconciler, began = Reconciler(open_service), open_service.now.at
     while get(client)["deliveries"][:1] in (
         [],
         [one for one in get(client)["deliveries"] if one["state"] == "pending"],
     ):
-        one_pass(keeper)
+        one_pass(reconciler)
         open_service.now.pass_s(1800)
     shown = get(client)["deliveries"][0]
     assert (shown["state"], shown["next_try_at"], shown["answer"]) == ("given_up", None, "HTTP 503")
@@ -187,7 +187,7 @@ def test_two_keepers_do_not_send_the_same_message_at_once(
     client = fakes.client_of(open_service)
     put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
     spend(open_service, client, 0.0012)
-    one_pass(Keeper(open_service))
+    one_pass(Reconciler(open_service))
     with open_service.database.write() as db:
         one = deliveries.of_budget(db, open_service.project, "vision", limit=1)[0]
         assert not deliveries.claim(db, one, next_at=one.next_at)
@@ -196,24 +196,24 @@ def test_two_keepers_do_not_send_the_same_message_at_once(
 def test_a_url_that_hangs_delays_no_other_project(
     open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keeper does not wait for the hanging URL either."""
-    hanging, may_end, send = threading.Semaphore(0), threading.Event(), outgoing.send
+    """The reconciler does not wait for the hanging URL either."""
+    hanging, may_end, send = threading.Semaphore(0), threading.Event(), webhooks.send
 
-    def hang(url: str, *args: Any, **kwargs: Any) -> outgoing.Outcome:
+    def hang(url: str, *args: Any, **kwargs: Any) -> webhooks.Outcome:
         if "hangs" in url:
             hanging.release()
             may_end.wait(240)
-            return outgoing.Outcome(False, "hung")
+            return webhooks.Outcome(False, "hung")
         return send(url, *args, **kwargs)
 
-    monkeypatch.setattr(outgoing, "send", hang)
+    monkeypatch.setattr(webhooks, "send", hang)
     client = fakes.client_of(open_service)
     alerts = [{"at": share, "url": f"{receiver.url}&hangs={share}"} for share in (0.1, 0.2, 0.3, 0.5)]
     put(client, usd=0.002, alerts=alerts)
     spend(open_service, client, 0.0012)
-    keeper = Keeper(open_service)
+    reconciler = Reconciler(open_service)
     for _ in range(3):
-        keeper.one_pass()
+        reconciler.one_pass()
     for _ in range(AT_ONCE_PER_PROJECT):
         assert hanging.acquire(timeout=240)
     assert not hanging.acquire(blocking=False), "more requests of one project than are allowed at once"
@@ -223,11 +223,11 @@ def test_a_url_that_hangs_delays_no_other_project(
             waiting[0], id="dlv_other", project="other", url=receiver.url, tries=0, state="pending"
         )
         deliveries.add(db, replace(other, next_at=open_service.now()))
-    keeper.one_pass()
+    reconciler.one_pass()
     until(lambda: bool(receiver.heard))
     assert not may_end.is_set()
     may_end.set()
-    assert keeper.webhooks.settle(240)
+    assert reconciler.webhooks.settle(240)
 
 
 PRIVATE = [
@@ -256,7 +256,7 @@ PRIVATE = [
 @pytest.mark.parametrize("address", PRIVATE)
 def test_nothing_is_sent_to_a_name_of_a_private_address(address: str, receiver: Receiver) -> None:
     """This also holds if another address of the name is public."""
-    found = outgoing.send(
+    found = webhooks.send(
         f"https://hook.example:{receiver.server_port}/",
         b"{}",
         {},
@@ -270,7 +270,7 @@ def test_nothing_is_sent_to_a_name_of_a_private_address(address: str, receiver: 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_public_addresses_are_not_taken_for_private(address: str) -> None:
-    assert not outgoing.is_private(outgoing.ipaddress.ip_address(address))
+    assert not webhooks.is_private(webhooks.ipaddress.ip_address(address))
 
 
 def test_it_goes_to_the_address_that_was_checked_and_asks_for_the_name_once(receiver: Receiver) -> None:
@@ -281,14 +281,14 @@ def test_it_goes_to_the_address_that_was_checked_and_asks_for_the_name_once(rece
         return ["127.0.0.1"]
 
     url = f"http://rebinding.invalid:{receiver.server_port}/hook"
-    assert outgoing.send(url, b"{}", {}, private=True, resolve=resolve).taken
+    assert webhooks.send(url, b"{}", {}, private=True, resolve=resolve).taken
     assert asked == ["rebinding.invalid"]
     assert receiver.heard[0][0]["Host"] == f"rebinding.invalid:{receiver.server_port}"
 
 
 def test_redirects_are_not_followed(receiver: Receiver) -> None:
     receiver.statuses = [302]
-    assert outgoing.send(receiver.url, b"{}", {}, private=True) == outgoing.Outcome(False, "HTTP 302")
+    assert webhooks.send(receiver.url, b"{}", {}, private=True) == webhooks.Outcome(False, "HTTP 302")
     assert len(receiver.heard) == 1
 
 
@@ -303,8 +303,8 @@ def anonymous(side: int) -> ssl.SSLContext:
 
 def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read returns a byte, but the response never ends."""
-    monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.5)
-    monkeypatch.setattr(outgoing.ssl, "create_default_context", lambda: anonymous(ssl.PROTOCOL_TLS_CLIENT))
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(webhooks.ssl, "create_default_context", lambda: anonymous(ssl.PROTOCOL_TLS_CLIENT))
     heard, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
     def drip() -> None:
@@ -319,9 +319,9 @@ def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch
 
     dripping = threading.Thread(target=drip)
     dripping.start()
-    found: list[outgoing.Outcome] = []
+    found: list[webhooks.Outcome] = []
     url = f"https://127.0.0.1:{heard.getsockname()[1]}/"
-    sending = threading.Thread(target=lambda: found.append(outgoing.send(url, b"{}", {}, private=True)))
+    sending = threading.Thread(target=lambda: found.append(webhooks.send(url, b"{}", {}, private=True)))
     sending.start()
     sending.join(120)
     in_time = list(found)
@@ -334,7 +334,7 @@ def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch
 
 def test_who_does_not_listen_is_said(receiver: Receiver) -> None:
     closed = "http://127.0.0.1:9/"
-    found = outgoing.send(closed, b"{}", {}, private=True)
+    found = webhooks.send(closed, b"{}", {}, private=True)
     assert not found.taken
     assert "refused" in found.said.lower()
-    assert not outgoing.send("http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []).taken
+    assert not webhooks.send("http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []).taken

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from tests import fakes
 from tuner.api.app import create_app
-from tuner.cli import leaving
-from tuner.cli.leaving import LeavingServer
+from tuner.cli import graceful_shutdown
+from tuner.cli.graceful_shutdown import LeavingServer
 from tuner.service.controller import Controller
 from tuner.service.leading import Renewing
 
 
 def main(home: str, drain_s: str) -> None:
-    leaving.ANSWER_S = 240
+    graceful_shutdown.ANSWER_S = 240
     service = fakes.service_in(Path(home))
     app = create_app(service)
 

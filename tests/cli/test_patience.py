@@ -9,8 +9,8 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from tuner.cli import patience
-from tuner.cli.patience import PatientProtocol
+from tuner.cli import client_timeout
+from tuner.cli.client_timeout import PatientProtocol
 
 WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd"
 
@@ -22,7 +22,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         if message["type"] != "http.request":
             return
         body, more = body + message["body"], message["more_body"]
-    await asyncio.sleep(3 * patience.ARRIVE_S)  # a response may take any time
+    await asyncio.sleep(3 * client_timeout.ARRIVE_S)  # a response may take any time
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": body})
 
@@ -74,7 +74,7 @@ async def served(client: bytes, *, trickle: bytes = b"") -> bytes:
 def test_who_sends_no_whole_request_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, trickle: bytes
 ) -> None:
-    monkeypatch.setattr(patience, "ARRIVE_S", 0.2)
+    monkeypatch.setattr(client_timeout, "ARRIVE_S", 0.2)
     assert b"200 OK" not in asyncio.run(served(sent, trickle=trickle))
 
 
@@ -82,7 +82,7 @@ def test_whole_requests_are_answered_one_after_another_however_long_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server closes the connection when no further request comes."""
-    monkeypatch.setattr(patience, "ARRIVE_S", 0.2)
+    monkeypatch.setattr(client_timeout, "ARRIVE_S", 0.2)
     assert asyncio.run(served(WHOLE * 2)).count(b"abcd") == 2
 
 
@@ -117,4 +117,4 @@ def test_a_request_that_came_while_the_loop_was_busy_is_answered_though_the_time
 
 
 def test_the_limit_is_what_is_promised() -> None:
-    assert patience.ARRIVE_S <= 30
+    assert client_timeout.ARRIVE_S <= 30

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests import fakes
 from tests.cli.conftest import Tuner
 from tests.cli.test_commands import ASKING
-from tuner.cli import frame
+from tuner.cli import output
 from tuner.cli.main import app
 from tuner.client import Client
 
@@ -199,14 +199,14 @@ def test_a_service_that_does_not_answer_is_reported_while_the_command_waits(
         assert reported.wait(60)
         return httpx2.Response(200, json={"items": [], "next_cursor": None})
 
-    monkeypatch.setattr(frame, "SILENT_S", 0.01)
-    say = frame.Waiting._say
+    monkeypatch.setattr(output, "SILENT_S", 0.01)
+    say = output.Waiting._say
 
-    def tell(waiting: frame.Waiting) -> None:
+    def tell(waiting: output.Waiting) -> None:
         say(waiting)
         reported.set()
 
-    monkeypatch.setattr(frame.Waiting, "_say", tell)
+    monkeypatch.setattr(output.Waiting, "_say", tell)
     monkeypatch.setattr(
         "tuner.client.Client", lambda: Client("http://tuner", "key", transport=httpx2.MockTransport(slow))
     )

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests import fakes
-from tuner.cli import beside as beside_
-from tuner.cli.beside import Beside
+from tuner.cli import background as beside_
+from tuner.cli.background import Beside
 from tuner.cli.server import listen
-from tuner.service.figures import Reader
+from tuner.service.metrics_snapshot import Reader
 from tuner.service.mirroring import Mirrors
 from tuner.service.preloading import LATER
 from tuner.service.storage_watch import StorageWatch

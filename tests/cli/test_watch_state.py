@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tuner.cli.watch.pace import End, Pace, first_end
-from tuner.cli.watch.screen import Room, View, lines, summary
+from tuner.cli.watch.screen import LoadShedder, View, lines, summary
 from tuner.cli.watch.state import Facts, Happening, RungCount, Watched
 
 FACTS = Facts("job_0123456789abcdef", "digits", "val_accuracy", True, "epoch", 9, (1, 3, 9), 0.05)
@@ -180,12 +180,12 @@ def test_the_limit_that_is_met_first_is_named() -> None:
     st.integers(0, 30),
 )
 def test_a_screen_fits_whatever_it_shows(
-    events: list[Told], width: int, height: int, is_told: bool, happened: int
+    events: list[Told], width: int, height: int, is_told: bool, handle_event: int
 ) -> None:
     found = seen(*events, *([job(), spend(0.4)] if is_told else []))
-    happenings = [("12:00:00", Happening("best", "né " * 100))] * happened
+    happenings = [("12:00:00", Happening("best", "né " * 100))] * handle_event
     view = View(found, 60.0, 0.3, End("money", 90.0), "14:00", "x" * 300, happenings, "lost", "foot")
-    shown = lines(view, Room(width, height, ascii_only=True))
+    shown = lines(view, LoadShedder(width, height, ascii_only=True))
     assert len(shown) <= height
     assert all(cell_len(line.plain) <= width and "\n" not in line.plain for line in shown)
 
@@ -201,7 +201,7 @@ def test_a_screen_of_eighty_by_twenty_four_has_all_of_it() -> None:
         ("12:00:00", Happening("preempted", f"trial_0000{i} preempted at epoch {i}")) for i in range(9)
     ]
     view = View(found, 60.0, 7.5, End("money", 180.0), "14:00", "$0.10 for more", happenings, "", "Ctrl-C")
-    shown = "\n".join(line.plain for line in lines(view, Room(80, 24)))
+    shown = "\n".join(line.plain for line in lines(view, LoadShedder(80, 24)))
     for word in (
         "$0.125 of $0.50, $0.01 held",
         "█",

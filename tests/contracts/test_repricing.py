@@ -10,7 +10,7 @@ from tests.strategies import examples
 from tuner.domain.cost import Meter, total
 from tuner.domain.money import Price, Rate
 from tuner.domain.time import NS, Instant
-from tuner.engine.holds import Purse, Treasury, Wanted
+from tuner.engine.holds import AttemptLease, HoldService, Wanted
 from tuner.engine.journal import Journal
 from tuner.engine.placement import Place
 from tuner.store.database import Database
@@ -36,41 +36,41 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
 
     Asserts after each act that the hold covers the rest of the lease, and that posted and held amounts fit the budget.
     """
-    treasury, told = Treasury(JOB, 10 * NS), list[object]()
+    hold_service, told = HoldService(JOB, 10 * NS), list[object]()
     with journal.transaction() as tx:
-        opened = treasury.open(tx, FIRST, 1, [place(first)], Wanted(NS, 1, None, Instant(0)))
+        opened = hold_service.open(tx, FIRST, 1, [place(first)], Wanted(NS, 1, None, Instant(0)))
         if opened is None:
             return [None]
-        purse = Purse(FIRST, 1, opened[0], Instant(0), opened[1], 1, opened[2], 0, None, 0)
-        tx.put_attempt(purse.row)
+        lease = AttemptLease(FIRST, 1, opened[0], Instant(0), opened[1], 1, opened[2], 0, None, 0)
+        tx.put_attempt(lease.row)
     worked_ns = 0
     for act, value in series:
         with journal.transaction() as tx:
             at = Instant(worked_ns)
             if act == "work":
                 worked_ns += value  # type: ignore[operator]
-                purse.read(Meter({"train": worked_ns}), heard_ns=0)
+                lease.read(Meter({"train": worked_ns}), heard_ns=0)
             elif act == "found":
-                before, billed = purse.settled.total_ns, total(purse.posted)
-                kept = treasury.reprice(tx, purse, place(value), at)  # type: ignore[arg-type]
-                assert purse.rate.price == value
-                if kept and purse.settled.total_ns > before:
-                    cost = purse.rate.cost(purse.settled.total_ns) - purse.rate.cost(before)
-                    assert total(purse.posted) == billed + cost
+                before, billed = lease.settled.total_ns, total(lease.posted)
+                kept = hold_service.reprice(tx, lease, place(value), at)  # type: ignore[arg-type]
+                assert lease.rate.price == value
+                if kept and lease.settled.total_ns > before:
+                    cost = lease.rate.cost(lease.settled.total_ns) - lease.rate.cost(before)
+                    assert total(lease.posted) == billed + cost
                 told.append(kept)
             else:
-                told.append(treasury.extend(tx, purse, Wanted(NS, 1, None, at)))
-            left = purse.rate.cost(purse.lease_ns) - purse.rate.cost(purse.settled.total_ns)
-            assert left.fits(purse.held)
+                told.append(hold_service.extend(tx, lease, Wanted(NS, 1, None, at)))
+            left = lease.rate.cost(lease.lease_ns) - lease.rate.cost(lease.settled.total_ns)
+            assert left.fits(lease.held)
         account = journal.account()
         assert (account.posted + account.held).fits(account.limit)
-        assert account.held == purse.held
+        assert account.held == lease.held
         told.append(account)
     with journal.transaction() as tx:
-        treasury.close(tx, purse, lost_ns=0, at=Instant(worked_ns))
-        tx.put_attempt(purse.ended("paused", Instant(worked_ns), reason="", detail=""))
-        assert total(tx.posted(FIRST, 1)) == total(purse.posted)
-    assert total(purse.posted) == journal.account().posted
+        hold_service.close(tx, lease, lost_ns=0, at=Instant(worked_ns))
+        tx.put_attempt(lease.ended("paused", Instant(worked_ns), reason="", detail=""))
+        assert total(tx.posted(FIRST, 1)) == total(lease.posted)
+    assert total(lease.posted) == journal.account().posted
     assert not journal.open_holds()
     return [*told, journal.account(), journal.attempts()]
 

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.domain.line import Share, Waiting, line_up
+from tuner.domain.fair_share import Share, Waiting, line_up
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import Instant
 

@@ -49,7 +49,7 @@ class Job:
         self.journal = journal = MemoryJournal(its.job, job.budget)
         self.loop = Loop(job, its, sampler=sampler_for(job), journal=journal, world=self.world, clock=clock)
         recover(self.loop, died_at=None, now=clock.now())
-        self.loop.start(ev.Asked(clock.now(), "resume"))
+        self.loop.start(ev.ControlRequested(clock.now(), "resume"))
         self.trains(1, 1)
 
     def trains(self, attempt: int, *steps: int) -> None:

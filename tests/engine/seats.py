@@ -6,7 +6,7 @@ from typing import Any, Self
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.engine.worker.self_test import SeatLost, Verdict
+from tuner.engine.worker.self_test import SelfTestActorLost, Verdict
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Seats:
     """A cluster with machines for the offers in `there`. Each self-test ends with the next verdict."""
 
     there: list[Offer]
-    verdicts: list[Verdict | type[SeatLost] | None] = field(default_factory=list)
+    verdicts: list[Verdict | type[SelfTestActorLost] | None] = field(default_factory=list)
     asked: list[Offer] = field(default_factory=list)
     orders: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0
@@ -22,11 +22,11 @@ class Seats:
 
     def __call__(self, offer: Offer, size: Resources) -> Any:
         self.asked.append(offer)
-        return Seat(self, offer)
+        return SelfTestActor(self, offer)
 
 
 @dataclass
-class Seat:
+class SelfTestActor:
     seats: Seats
     offer: Offer
 
@@ -36,16 +36,16 @@ class Seat:
     def __exit__(self, *_: object) -> None:
         self.seats.left += 1
 
-    def landed(self, within_s: float) -> bool:
+    def node_assigned(self, within_s: float) -> bool:
         return self.offer in self.seats.there
 
     def begin(self, order: dict[str, Any]) -> None:
         self.seats.orders.append(order)
 
     def answered(self, within_s: float) -> bool:
-        if self.seats.verdicts[0] is SeatLost:
+        if self.seats.verdicts[0] is SelfTestActorLost:
             self.seats.verdicts.pop(0)
-            raise SeatLost("its machine is gone")
+            raise SelfTestActorLost("its machine is gone")
         return self.seats.verdicts[0] is not None
 
     def verdict(self) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.engine.object_storage import Bucket
 from tuner.engine.checkpoints import CheckpointArchive, CheckpointDamaged, CheckpointStore, Found
-from tuner.engine.pieces import PIECE_BYTES
+from tuner.engine.chunks import PIECE_BYTES
 
 FILES = {"state.pt": b"abc" * 1000, "empty": b"", "folder/größe.bin": bytes(range(256)) * 2}
 PLACE = Found(7, 2)

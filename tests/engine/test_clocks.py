@@ -11,7 +11,7 @@ from tuner.domain.cost import Meter
 from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
-from tuner.engine.hours import Hours
+from tuner.engine.deadlines import Deadlines
 from tuner.engine.loop import SILENT_NS
 from tuner.engine.messages import Progress
 from tuner.engine.simulated.clock import SimulatedClock
@@ -26,8 +26,10 @@ def after(clock: SimulatedClock, ns: int) -> None:
     clock.run_next()
 
 
-def hours(clock: SimulatedClock, *, wall_clock_ns: int | None = None, window: Window | None = None) -> Hours:
-    found = Hours(clock, 0, window)
+def hours(
+    clock: SimulatedClock, *, wall_clock_ns: int | None = None, window: Window | None = None
+) -> Deadlines:
+    found = Deadlines(clock, 0, window)
     found.limit(Budget(usd=Money(1), wall_clock_ns=wall_clock_ns))
     return found
 
@@ -51,13 +53,13 @@ def test_a_clock_that_is_set_bills_nothing(by_ns: int) -> None:
     job = Job()
     clock = job.loop._clock
     assert isinstance(clock, SimulatedClock)
-    job.loop.landed(job.trial, 2)
+    job.loop.node_assigned(job.trial, 2)
     job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": NS})))
     before = job.journal.account().posted
     clock.offset_ns += by_ns
     after(clock, 2 * NS)
     job.loop.lost(job.trial, 2, "gone")
-    rate, ended = job.loop.purses[job.trial].rate, job.journal.tables.attempts[job.trial, 2]
+    rate, ended = job.loop.leases[job.trial].rate, job.journal.tables.attempts[job.trial, 2]
     assert (
         job.journal.account().posted.usd.micro_usd - before.usd.micro_usd == rate.cost(3 * NS).usd.micro_usd
     )
@@ -119,16 +121,16 @@ def test_a_worker_is_overdue_some_seconds_after_its_lease_or_at_once_after_a_sto
     clock = job.loop._clock
     assert isinstance(clock, SimulatedClock)
     assert job.loop.overdue() == [], "it has no machine"
-    job.loop.landed(job.trial, 2)
+    job.loop.node_assigned(job.trial, 2)
     job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": NS})))
-    lease_ns = job.loop.purses[job.trial].lease_ns
+    lease_ns = job.loop.leases[job.trial].lease_ns
     after(clock, lease_ns - NS + SILENT_NS)
     assert job.loop.overdue() == []
     after(clock, 1)
     assert job.loop.overdue() == [(job.trial, 2)]
     job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": 2 * NS})))
     assert job.loop.overdue() == []
-    job.loop.happened(ev.Asked(clock.now(), "cancel"))
+    job.loop.handle_event(ev.ControlRequested(clock.now(), "cancel"))
     assert job.world.stopped == [job.trial]
     after(clock, SILENT_NS + 1)
     assert job.loop.overdue() == [(job.trial, 2)]

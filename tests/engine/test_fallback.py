@@ -13,7 +13,7 @@ from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.engine.fallback import FULL_NS, STORM, SpotWithFallback
-from tuner.engine.placement import Machine, Place, Places, Standing
+from tuner.engine.placement import Machine, Place, Places, TrialSnapshot
 
 MARKET = "ray.io/market-type"
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=((MARKET, "spot"),))
@@ -31,7 +31,9 @@ class Cluster:
 
     machines: list[Machine]
     offers: tuple[Offer, ...] = (DEMAND, SPOT)
-    trial: Standing = field(default_factory=lambda: Standing(trial="trial_00000", changeover_ns=5 * NS))
+    trial: TrialSnapshot = field(
+        default_factory=lambda: TrialSnapshot(trial="trial_00000", changeover_ns=5 * NS)
+    )
 
     def __post_init__(self) -> None:
         places = Places(self.offers, Resources(), lambda: self.machines)
@@ -100,7 +102,7 @@ def test_the_wait_for_spot_begins_when_the_machine_is_lost_not_at_the_checkpoint
     cluster.stands(unsaved_ns=200 * NS)
     assert cluster.elsewhere() is None
     cluster.machines = [DEMAND_MACHINE]
-    cluster.stands(unsaved_ns=0, in_vain=1)
+    cluster.stands(unsaved_ns=0, preemptions_without_progress=1)
     assert cluster.begins() == SPOT
     cluster.passes(59)
     assert cluster.elsewhere() is None
@@ -168,7 +170,7 @@ def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
     cluster.stands(left_ns=100 * NS, target=9, time_ns=105 * NS, taken={DEMAND: 1})
     assert cluster.begins() == SPOT
     assert cluster.elsewhere() is None
-    cluster.stands(in_vain=STORM)
+    cluster.stands(preemptions_without_progress=STORM)
     assert cluster.begins() == SPOT
 
 
@@ -211,15 +213,15 @@ def test_it_does_not_go_back_for_the_little_that_is_left() -> None:
 
 def test_a_storm_ends_on_demand_and_what_is_saved_there_ends_the_storm() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
-    cluster.stands(left_ns=1000 * NS, target=9, in_vain=STORM - 1)
+    cluster.stands(left_ns=1000 * NS, target=9, preemptions_without_progress=STORM - 1)
     assert cluster.begins() == SPOT
-    cluster.stands(in_vain=STORM)
+    cluster.stands(preemptions_without_progress=STORM)
     assert cluster.elsewhere() is None
     assert cluster.begins() == DEMAND
     cluster.passes(60)
     cluster.stands(unsaved_ns=60 * NS)
     assert cluster.elsewhere() is None
-    cluster.stands(in_vain=0, left_ns=940 * NS, unsaved_ns=0)
+    cluster.stands(preemptions_without_progress=0, left_ns=940 * NS, unsaved_ns=0)
     assert cluster.elsewhere() is None
     cluster.passes(11)
     cluster.stands(unsaved_ns=11 * NS)
@@ -248,10 +250,10 @@ def test_after_each_further_storm_it_stays_on_demand_for_twice_as_long() -> None
     left_ns, waited = 10**5 * NS, list[int]()
     cluster.stands(left_ns=left_ns, target=9)
     for _ in range(4):
-        cluster.stands(at=None, in_vain=STORM)
+        cluster.stands(at=None, preemptions_without_progress=STORM)
         assert cluster.begins() == DEMAND
         began = cluster.trial.now
-        cluster.stands(in_vain=0)
+        cluster.stands(preemptions_without_progress=0)
         while cluster.elsewhere() is None:
             cluster.passes(10)
             cluster.stands(unsaved_ns=cluster.trial.now - began)

@@ -31,7 +31,7 @@ def test_what_an_idle_worker_refuses_goes_on_at_once_and_counts_for_nothing() ->
     """Several attempts may be refused on a machine that goes away."""
     job = Job()
     trial = job.loop.state.trial(job.trial)
-    before = trial.preemptions, trial.in_vain
+    before = trial.preemptions, trial.preemptions_without_progress
     for attempt in range(2, 7):
         refused = Progress(
             job.trial,
@@ -44,4 +44,4 @@ def test_what_an_idle_worker_refuses_goes_on_at_once_and_counts_for_nothing() ->
         job.loop.progress(refused)
         begun = job.world.begun[job.trial]
         assert (begun.attempt, begun.restore_step, begun.not_before_ns) == (attempt + 1, 1, 0)
-    assert (trial.preemptions, trial.in_vain) == before
+    assert (trial.preemptions, trial.preemptions_without_progress) == before

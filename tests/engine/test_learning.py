@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tests.tuning.test_reserve import Trial, state_of
-from tests.tuning.test_schedulers import parked
+from tests.tuning.test_schedulers import paused
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
@@ -58,14 +58,14 @@ def test_a_report_beyond_its_rung_tells_the_rung_the_time_up_to_it() -> None:
     ]
 
 
-def answers(state: State, order: do.Suggest | do.Consult, foretells: Mapping[int, Forecast]) -> ev.Event:
+def answers(state: State, order: do.Suggest | do.Predict, foretells: Mapping[int, Forecast]) -> ev.Event:
     return Learner(state.spec, Listener(foretells)).answer(state, order, SimulatedClock())
 
 
 def test_a_trial_that_has_earned_more_comes_before_a_new_one() -> None:
-    state, order = parked(0.1, 0.4, 0.2, 0.3), do.Suggest("trial_00004")
+    state, order = paused(0.1, 0.4, 0.2, 0.3), do.Suggest("trial_00004")
     found = answers(state, order, {2: (0.9, 0.0)})
-    assert isinstance(found, ev.Advised)
+    assert isinstance(found, ev.Predicted)
     assert (found.trial, found.go) == ("trial_00002", True)
     nobody = answers(state, order, {})
     assert isinstance(nobody, ev.Suggested)
@@ -73,22 +73,22 @@ def test_a_trial_that_has_earned_more_comes_before_a_new_one() -> None:
 
 
 def test_at_a_rung_the_one_that_is_foretold_to_be_the_best_goes_on_and_another_waits() -> None:
-    state, foretells = parked(0.1, 0.4, 0.2, 0.3), {2: (0.9, 0.0), 3: (0.1, 0.0)}
+    state, foretells = paused(0.1, 0.4, 0.2, 0.3), {2: (0.9, 0.0), 3: (0.1, 0.0)}
     for number, goes in ((2, True), (3, False)):
         state.set(state.trials[number], "running")
-        found = answers(state, do.Consult(f"trial_0000{number}"), foretells)
-        assert isinstance(found, ev.Advised)
+        found = answers(state, do.Predict(f"trial_0000{number}"), foretells)
+        assert isinstance(found, ev.Predicted)
         assert (found.trial, found.go) == (f"trial_0000{number}", goes)
 
 
 def test_nothing_new_is_suggested_for_the_money_that_finishes_the_leader() -> None:
     found = answers(state_of(25, Trial("running", 20, 40)), do.Suggest("trial_00001"), {})
-    assert isinstance(found, ev.Advised)
+    assert isinstance(found, ev.Predicted)
     assert (found.trial, found.go) == (None, False)
 
 
 def test_a_trial_that_ended_before_its_first_rung_is_told_of_once_with_how_far_it_came() -> None:
-    state = parked(0.1)
+    state = paused(0.1)
     record, listener = state.trials[0], Listener()
     learner, rung = Learner(state.spec, listener), state.rungs[0].step
     record.steps, record.trained_ns = rung - 1, 3 * NS

@@ -15,10 +15,10 @@ import pytest
 from tests.engine.driving import NODE, SECOND, Driver
 from tuner.domain.time import Instant
 from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.ends import end_of
 from tuner.engine.messages import Progress
 from tuner.engine.notices import Notice
 from tuner.engine.notices.node_board import NodeBoard
+from tuner.engine.outcomes import end_of
 from tuner.engine.worker.supervisor import Supervisor
 
 EVERY_STEP = {"checkpoint_interval_ns": 0}

@@ -20,7 +20,7 @@ from tuner.domain.cost import Meter
 from tuner.domain.time import NS
 from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
 from tuner.engine.messages import Progress
-from tuner.engine.worker import family, sampling
+from tuner.engine.worker import process_tree, sampling
 from tuner.engine.worker.nvml import Gpus
 from tuner.engine.worker.using import Processes, Use
 
@@ -91,10 +91,10 @@ def test_a_process_that_is_gone_is_unknown() -> None:
 def test_children_are_found_whether_or_not_the_kernel_tells_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
         try:
-            mine = family.descendants(os.getpid())
+            mine = process_tree.descendants(os.getpid())
             assert child.pid in mine
-            monkeypatch.setattr(family.Path, "read_bytes", _missing)
-            assert child.pid in family.descendants(os.getpid())
+            monkeypatch.setattr(process_tree.Path, "read_bytes", _missing)
+            assert child.pid in process_tree.descendants(os.getpid())
         finally:
             child.kill()
 

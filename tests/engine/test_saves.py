@@ -5,7 +5,7 @@ interval.
 import pytest
 
 from tuner.domain.time import NS
-from tuner.engine.exposure import NOTICE_NS, exposure
+from tuner.engine.interruption_risk import NOTICE_NS, exposure
 from tuner.engine.worker.saves import LEAST_NS, Saves
 from tuner.store.losses import Losses
 from tuner.tuning.checkpointing import (

@@ -17,7 +17,13 @@ from tuner.domain.time import NS
 from tuner.engine.ray_driver import deaths, tune_hooks
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.attached import Attached
-from tuner.engine.ray_driver.tune_hooks import ASKED_AT_ONCE, FORGET_AT, STARTS_WITHIN_S, Assigner, Messenger
+from tuner.engine.ray_driver.tune_hooks import (
+    ASKED_AT_ONCE,
+    FORGET_AT,
+    STARTS_WITHIN_S,
+    AttemptSearcher,
+    EventScheduler,
+)
 from tuner.engine.world import Assignment
 
 
@@ -114,9 +120,9 @@ class Driver:
         self.actuator = Actuator(lambda one: {"order": "begin", "trial": one.trial}, clock=lambda: 0)
         self.loop, self.tune = Loop(self.actuator), Tune()
         hooks: Any = (self.loop, self.actuator)
-        self.assigner = Assigner(*hooks, {}, lambda: None)
+        self.assigner = AttemptSearcher(*hooks, {}, lambda: None)
         self.now = 0.0
-        self.messenger = Messenger(*hooks, Attached(), lambda: None, lambda: self.now)
+        self.messenger = EventScheduler(*hooks, Attached(), lambda: None, lambda: self.now)
 
     def tune_asks(self) -> Any:
         """Ask for the next assignment and look for a worker for it, as Tune does."""

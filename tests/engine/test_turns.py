@@ -11,17 +11,17 @@ from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.money import FREE, Price, Rate
 from tuner.domain.offer import Offer
-from tuner.domain.records import CheckpointRow, Heritage, ReportRow
+from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
-from tuner.engine.heirs import BEFORE, Heirs
 from tuner.engine.loop import Loop
 from tuner.engine.messages import Progress, StepReport
-from tuner.engine.placement import Place, Standing
+from tuner.engine.placement import Place, TrialSnapshot
 from tuner.engine.recovery import lost_of, recover
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.journal import MemoryJournal
 from tuner.engine.simulated.world import SimulatedRun
+from tuner.engine.warm_starts import BEFORE, WarmStarts
 from tuner.engine.world import Terms
 from tuner.tuning.samplers import sampler_for
 
@@ -36,15 +36,15 @@ def ended(job: Job, attempt: int) -> tuple[str | None, str | None]:
 def test_what_is_told_of_another_attempt_or_of_before_changes_nothing() -> None:
     job = Job()
     job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": 3 * NS})))
-    before = job.journal.account(), len(job.journal.events()), job.loop.purses[job.trial].meter
+    before = job.journal.account(), len(job.journal.events()), job.loop.leases[job.trial].meter
     job.loop.progress(Progress(job.trial, 1, "failed", Meter({"restore": 4 * NS})))
     job.loop.progress(Progress(job.trial, 2, "failed", Meter({"restore": 2 * NS})))
     job.loop.lost(job.trial, 1, "gone")
-    assert job.loop.landed(job.trial, 1) == 0
+    assert job.loop.node_assigned(job.trial, 1) == 0
     assert not job.loop.relocate(job.trial, 2)
     assert not job.loop.runs(job.trial, 1)
     assert job.loop.runs(job.trial, 2)
-    assert before == (job.journal.account(), len(job.journal.events()), job.loop.purses[job.trial].meter)
+    assert before == (job.journal.account(), len(job.journal.events()), job.loop.leases[job.trial].meter)
 
 
 def test_a_report_that_comes_twice_is_one_step() -> None:
@@ -95,7 +95,7 @@ def test_a_job_that_is_over_is_ended_once() -> None:
     job = Job()
     job.loop.tick()
     assert job.loop.end is None
-    job.loop.happened(ev.WallClockEnded(Instant(9)))
+    job.loop.handle_event(ev.WallClockEnded(Instant(9)))
     job.loop.tick()
     job.loop.progress(Progress(job.trial, 2, "paused", Meter()))
     assert job.loop.end is not None
@@ -105,17 +105,17 @@ def test_a_job_that_is_over_is_ended_once() -> None:
 class Elsewhere(OnlySpot):
     """A placement policy that wants to move every attempt to an offer that the budget cannot pay for."""
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         return Place(DEAR, Rate(DEAR.price))
 
 
 class Cheaper(OnlySpot):
     """A placement policy that chooses the cheap offer, and wants to move to the expensive one at a low price."""
 
-    def choose(self, trial: Standing) -> Sequence[Place]:
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return [Place(SPOT, Rate(SPOT.price))]
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         return Place(DEAR, Rate(Price(1000)))
 
 
@@ -125,16 +125,16 @@ def waiting(placement: OnlySpot, *, wall_clock_ns: int | None = None) -> Simulat
     run = SimulatedRun(job, its, QuickCurves(), seed=1, placement=placement)
     for worker in run.fleet.workers:
         worker.up = False
-    run._launch(ev.Asked(run.clock.now(), "resume"))
+    run._launch(ev.ControlRequested(run.clock.now(), "resume"))
     return run
 
 
 def test_an_attempt_that_waits_goes_elsewhere_only_where_that_can_be_paid_for() -> None:
     for placement, goes in ((OnlySpot(), False), (Elsewhere(), False), (Cheaper(), True)):
         run = waiting(placement)
-        (purse,) = run.loop.purses.values()
-        assert run.loop.relocate(purse.trial, purse.attempt) is goes
-        assert run.loop.runs(purse.trial, purse.attempt + int(goes))
+        (lease,) = run.loop.leases.values()
+        assert run.loop.relocate(lease.trial, lease.attempt) is goes
+        assert run.loop.runs(lease.trial, lease.attempt + int(goes))
         assert run.journal.tables.account.posted == FREE
 
 
@@ -143,7 +143,7 @@ class GoesOnce(OnlySpot):
 
     gone = False
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         if self.gone or trial.waited_ns is not None:
             return None
         self.gone = True
@@ -176,9 +176,9 @@ def test_an_attempt_whose_time_runs_out_on_its_way_elsewhere_is_refused_and_noth
     run = waiting(placement, wall_clock_ns=5 * NS)
     placement.clock = run.clock
     passes(run, 4 * NS)
-    (purse,) = run.loop.purses.values()
-    assert run.loop.relocate(purse.trial, purse.attempt)
-    assert not run.loop.purses
+    (lease,) = run.loop.leases.values()
+    assert run.loop.relocate(lease.trial, lease.attempt)
+    assert not run.loop.leases
     assert run.loop.end is not None
     assert run.loop.end.reason == "wall_clock"
     assert run.journal.tables.account.posted == run.journal.tables.account.held == FREE
@@ -199,12 +199,12 @@ def test_a_trial_of_an_earlier_job_goes_on_from_its_checkpoint_and_is_billed_fro
         journal=journal,
         world=world,
         clock=clock,
-        heirs=Heirs({0: Heritage("job_9", "trial_00007", config, rows, kept)}),
+        warm_starts=WarmStarts({0: WarmStart("job_9", "trial_00007", config, rows, kept)}),
     )
     recover(loop, died_at=None, now=clock.now())
-    loop.start(ev.Asked(clock.now(), "resume"))
+    loop.start(ev.ControlRequested(clock.now(), "resume"))
     assert (world.begun[name].config, world.begun[name].restore_step) == (config, 2)
-    assert loop.purses[name].base == (FREE, 2 * NS)
+    assert loop.leases[name].base == (FREE, 2 * NS)
     assert loop.state.trial(name).steps == 2
     assert loop.state.trained_ns == 0
 

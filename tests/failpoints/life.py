@@ -1,4 +1,4 @@
-"""Run everything in one process for a client: service, controller, keeper and driver, over a simulated cluster.
+"""Run everything in one process for a client: service, controller, reconciler and driver, over a simulated cluster.
 
 The process may end at any commit. The next process receives what was acknowledged, repeats the rest, and
 continues.
@@ -18,19 +18,19 @@ from sqlalchemy import event
 from tests import fakes
 from tests.engine.seats import Seats
 from tests.fakes import FakeCluster, FakeService
-from tuner.domain.events import Asked
+from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_cluster import Node
-from tuner.engine.ray_driver.main import Heart, Post, _heirs
-from tuner.engine.ray_driver.spot_gate import SpotGate
+from tuner.engine.ray_driver.main import Heartbeat, Post, _warm_starts
+from tuner.engine.ray_driver.spot_eligibility import SpotEligibility
 from tuner.engine.simulated.world import SimulatedRun
 from tuner.engine.worker.self_test import Verdict
-from tuner.service import mirroring, outgoing
+from tuner.service import mirroring, webhooks
 from tuner.service.controller import Controller
-from tuner.service.keeper import Keeper
+from tuner.service.reconciler import Reconciler
 from tuner.settings import Settings
-from tuner.store import above, above_changes, jobs, launches, leadership, ledger
+from tuner.store import jobs, launches, leadership, ledger, shared_budget_changes, shared_budgets
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 from tuner.tuning.samplers import sampler_for
@@ -84,7 +84,7 @@ class Journal(fakes.SimulatedSqlJournal):
         post = life.post(job)
         with database.read() as db:
             row = jobs.get(db, job)
-        _heirs(post, life.service.settings, row, sampler_for(row.spec), Heart(post))
+        _warm_starts(post, life.service.settings, row, sampler_for(row.spec), Heartbeat(post))
         SqlJournal.__init__(self, database, job, project, post.epoch, at)
         self.ran_ns, self.watchers, self._life, self._of = SqlJournal.running_ns(self), [], life, job
 
@@ -132,7 +132,7 @@ class Life:
             event.listen(database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
         self.service = FakeService(settings, database, cluster=self._cluster, now=self._clock)
         self.client = fakes.client_of(self.service)
-        self.controller, self.keeper = Controller(self.service), Keeper(self.service)
+        self.controller, self.reconciler = Controller(self.service), Reconciler(self.service)
 
     # The client
 
@@ -165,7 +165,7 @@ class Life:
     def pass_s(self, seconds: float) -> None:
         self._clock.pass_s(seconds)
         self.controller.one_pass()
-        self.keeper.one_pass()
+        self.reconciler.one_pass()
 
     def finish(self) -> None:
         """Let time pass until every job has ended."""
@@ -216,7 +216,7 @@ class Life:
         row = post.begin()
         if any(offer.market == "spot" for offer in row.offers):
             seats = Seats(list(row.offers), [self.verdicts[job]])
-            gate = SpotGate(post.database, row, post.epoch, lambda: True, -1.0, seat=seats)
+            gate = SpotEligibility(post.database, row, post.epoch, lambda: True, -1.0, seat=seats)
             if (why := gate.refusal(died_at=None)) is not None:
                 gate.refuse(why, died_at=None)
                 return None
@@ -232,7 +232,7 @@ class Life:
         """Continue the run. The driver first checks for a control request."""
         wish = self.row(run.terms.job).wish
         if run.loop.end is None and wish in ("pause", "cancel"):
-            run.loop.happened(Asked(run.clock.now(), wish))
+            run.loop.handle_event(ControlRequested(run.clock.now(), wish))
         done = 0
         while run.loop.end is None and done < messages:
             assert run.clock.run_next(), "it came to a halt"
@@ -244,8 +244,8 @@ class Life:
     def tell_all(self) -> None:
         with self.service.database.write() as db:
             found = ledger.violations(db)
-            above.shut_out(db)
-            found += above_changes.violations(db, self.service.project, self._clock())
+            shared_budgets.lock_exclusive(db)
+            found += shared_budget_changes.violations(db, self.service.project, self._clock())
             ids = [row[0] for row in db.exec_driver_sql("SELECT id FROM jobs")]
         self.tell("violations", found)
         for job in ids:
@@ -257,15 +257,15 @@ class Life:
 def surroundings(tell: Tell) -> Iterator[None]:
     """Give all database clocks the same time, and accept all webhooks."""
 
-    def taken(url: str, body: bytes, headers: dict[str, str], **_: Any) -> outgoing.Outcome:
+    def taken(url: str, body: bytes, headers: dict[str, str], **_: Any) -> webhooks.Outcome:
         tell("webhook", headers["Tuner-Delivery"])
-        return outgoing.Outcome(True, "HTTP 204")
+        return webhooks.Outcome(True, "HTTP 204")
 
     def own(db: Any, at: Instant) -> Instant:
         return at
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(outgoing, "send", taken))
+        stack.enter_context(patch.object(webhooks, "send", taken))
         stack.enter_context(patch.object(leadership, "clock", own))
         stack.enter_context(patch.object(mirroring, "clock", own))
         yield

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
-from tuner.domain.events import Asked
+from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
 from tuner.engine.simulated.world import Faults
 from tuner.mirrors import optuna as mirrored
@@ -184,7 +184,7 @@ def test_a_finished_job_that_goes_on_is_shown_as_one(
     now = service.now()
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     with fakes.SimulatedSqlJournal(service.database, job, service.project, now).transaction() as tx:
-        tx.append(Asked(now, "resume"))
+        tx.append(ControlRequested(now, "resume"))
     one.one_pass()
     assert not one.is_failing
     one._let_go()

@@ -12,7 +12,7 @@ from tests import fakes
 from tests.fakes import FakeService
 from tuner.service.backup import BackedUp, backup
 from tuner.service.restore import Restored, restore
-from tuner.store import above, above_changes, ledger
+from tuner.store import ledger, shared_budget_changes, shared_budgets
 from tuner.store.database import Database
 
 ANSWERS = ("", "/bill", "/best", "/pareto", "/report", "/ledger", "/trials?limit=500", "/curves")
@@ -57,5 +57,5 @@ def answers(client: TestClient, job: str) -> dict[str, bytes]:
 def check_books(service: FakeService) -> None:
     with service.database.write() as db:
         assert ledger.violations(db) == []
-        above.shut_out(db)
-        assert above_changes.violations(db, service.project, service.now()) == []
+        shared_budgets.lock_exclusive(db)
+        assert shared_budget_changes.violations(db, service.project, service.now()) == []

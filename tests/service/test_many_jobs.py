@@ -13,7 +13,7 @@ from tests.service.passes import give_room, submit
 from tuner.engine.ray_cluster import JobStatus
 from tuner.service import controller as passes
 from tuner.service.controller import ASK_AT_ONCE, Controller
-from tuner.store import launches, line
+from tuner.store import launches, queue
 
 RUNNING = 50
 
@@ -88,7 +88,7 @@ def test_jobs_that_wait_are_read_together_by_the_first_pass(service: FakeService
     with service.database.write() as db:
         due = [launch.job for launch in launches.live(db)]
         launches.put_off(db, next(one for one in launches.live(db) if one.job == with_window), EPOCH)
-        assert list(line.windows(db, due)) == [with_window]
+        assert list(queue.windows(db, due)) == [with_window]
     event.listen(service.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     controller.one_pass()
     assert len(service.cluster.submitted) == 1

@@ -10,7 +10,7 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.service.passes import give_room, launched, one_pass, submit
 from tuner.domain.calendar import DAY_NS
-from tuner.service.keeper import Keeper
+from tuner.service.reconciler import Reconciler
 from tuner.store import ledger
 
 
@@ -121,7 +121,7 @@ def test_its_dollars_bind_all_jobs_together_and_begin_anew_with_the_period(
         assert ledger.violations(db) == []
     check_problem(client.put("/v1/quota", json={"usd": 0.001, "period": "day"}), 409)
     service.now.at += DAY_NS
-    Keeper(service).one_pass()
+    Reconciler(service).one_pass()
     assert client.get(f"/v1/jobs/{jobs[1]}").json()["state"] == "running"
 
 

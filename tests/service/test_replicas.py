@@ -18,10 +18,10 @@ from tuner.cli.main import app
 from tuner.client import Job
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
+from tuner.service.bootstrap import system_now
 from tuner.service.controller import HUNG_NS, Controller
-from tuner.service.keeper import Keeper
 from tuner.service.leading import LEASE_NS
-from tuner.service.wiring import system_now
+from tuner.service.reconciler import Reconciler
 from tuner.settings import release
 from tuner.store import launches
 from tuner.store.database import Database
@@ -157,11 +157,11 @@ def test_two_controllers_and_their_keepers_at_once_launch_each_job_once(
     together = Barrier(2)
 
     def serve(one: FakeService) -> None:
-        controller, keeper = Controller(one), Keeper(one)
+        controller, reconciler = Controller(one), Reconciler(one)
         for _ in range(5):
             together.wait(120)
             controller.one_pass()
-            keeper.one_pass()
+            reconciler.one_pass()
 
     threads = [Thread(target=serve, args=[one]) for one in (service, other)]
     for thread in threads:

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
-from tuner.service import outgoing
+from tuner.service import webhooks
 
 service, client = fakes.fixtures("module")
 
@@ -148,7 +148,7 @@ class Machine:
                 raise ConnectionRefusedError("there is no network here")
             return connect(address, timeout)
 
-        patch.setattr(outgoing.socket, "create_connection", counted)
+        patch.setattr(webhooks.socket, "create_connection", counted)
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
@@ -178,11 +178,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 def resolve(host: str, port: int) -> list[str]:
     known = NAMES.get(host.rstrip(".").lower())
-    return outgoing._resolve(host, port) if known is None else known
+    return webhooks._resolve(host, port) if known is None else known
 
 
 def is_private(address: str) -> bool:
-    return outgoing.is_private(ipaddress.ip_address(address))
+    return webhooks.is_private(ipaddress.ip_address(address))
 
 
 def keep(client: TestClient, url: str) -> Any:
@@ -202,8 +202,8 @@ def test_nothing_private_is_connected_to(service: FakeService, client: TestClien
         answer = keep(client, url)
         assert answer.status_code in (200, 201, 422), (url, answer.text)
         early += answer.status_code == 422
-        private = outgoing.may_be_private(service.settings, url)
-        outgoing.send(url, b"{}", {}, private=private, resolve=resolve)
+        private = webhooks.may_be_private(service.settings, url)
+        webhooks.send(url, b"{}", {}, private=private, resolve=resolve)
         if any(answer.is_success or is_private(address) for address, _ in machine.tried):
             through.append(url)
         machine.tried.clear()
@@ -228,8 +228,8 @@ def test_what_is_public_is_connected_to(
     service: FakeService, client: TestClient, machine: Machine, url: str, address: tuple[str, int]
 ) -> None:
     assert keep(client, url).is_success
-    private = outgoing.may_be_private(service.settings, url)
-    outgoing.send(url, b"{}", {}, private=private, resolve=resolve)
+    private = webhooks.may_be_private(service.settings, url)
+    webhooks.send(url, b"{}", {}, private=private, resolve=resolve)
     assert machine.tried == [address]
 
 
@@ -240,8 +240,8 @@ def test_private_hosts_that_the_operator_names_are_sent_to_and_no_others(
     client = fakes.client_of(named)
     url = f"http://HOOKS.internal:{machine.port}/x"
     assert keep(client, url).is_success
-    private = outgoing.may_be_private(named.settings, url)
-    assert outgoing.send(url, b"{}", {}, private=private, resolve=resolve).taken
+    private = webhooks.may_be_private(named.settings, url)
+    assert webhooks.send(url, b"{}", {}, private=private, resolve=resolve).taken
     for other in (
         f"http://127.0.0.1:{machine.port}/x",
         f"http://hooks.internal.example:{machine.port}/x",
@@ -250,4 +250,4 @@ def test_private_hosts_that_the_operator_names_are_sent_to_and_no_others(
         f"http://hooks.internal@127.0.0.1:{machine.port}/",
     ):
         assert keep(client, other).status_code == 422, other
-        assert not outgoing.may_be_private(named.settings, other), other
+        assert not webhooks.may_be_private(named.settings, other), other

@@ -17,7 +17,7 @@ from tuner.domain.errors import Fenced
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
-from tuner.service.keeper import Keeper
+from tuner.service.reconciler import Reconciler
 from tuner.store import jobs, launches, ledger, restored
 from tuner.store.journal import SqlJournal
 
@@ -93,7 +93,7 @@ def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_thei
             assert "tuner resume" in row.detail
         epochs = {one: launches.get(db, one) for one in paused}
     assert all(one is not None and one.state == "ended" and one.epoch > 10**8 for one in epochs.values())
-    Keeper(service).one_pass()
+    Reconciler(service).one_pass()
     for job in paused:
         assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
         assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": LIMIT_USD}}).status_code == 200
@@ -176,9 +176,7 @@ def test_a_budget_that_was_lowered_stays_so_and_one_that_was_restored_twice_is_n
     check_books(service)
 
 
-@pytest.mark.parametrize(
-    ("spent", "of_job", "of_team"), [(300, 300, 300), (500, 500, 400), (9000, 600, 400)]
-)
+@pytest.mark.parametrize(("spent", "of_job", "of_team"), [(300, 300, 300), (500, 500, 400), (9000, 600, 400)])
 def test_what_is_noted_as_spent_fills_no_budget_beyond_its_bound(
     service: FakeService, client: TestClient, spent: int, of_job: int, of_team: int
 ) -> None:

@@ -21,8 +21,8 @@ from tuner.domain.errors import TunerError
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import examine
-from tuner.service.keeper import Keeper
 from tuner.service.mirroring import _configured
+from tuner.service.reconciler import Reconciler
 from tuner.store.database import Database
 
 (service, _) = fakes.fixtures("function")
@@ -135,7 +135,7 @@ def test_no_secret_is_shown_logged_or_given_away(
     users = key_of_a_user(client)
     written = [client.put("/v1/budgets/vision", json={"usd": 0.002, "alerts": alerts}).text]
     spend(planted, client, 0.0012)
-    Keeper(planted).one_pass()
+    Reconciler(planted).one_pass()
     job = fakes.submit(client)
     for refuses in (0, 500, 401):
         head.refuses = refuses

@@ -6,9 +6,9 @@ import pytest
 
 from tuner.domain.errors import Conflict, Invalid
 from tuner.engine.worker.limits import Limits
+from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
 from tuner.service.upkeep import Migrated, downgrade, migrate
-from tuner.service.wiring import build, keep_url
 from tuner.settings import Settings
 from tuner.store.database import newest_revision, older_revisions
 

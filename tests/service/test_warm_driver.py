@@ -39,7 +39,7 @@ def start_driver(main: ModuleType, service: FakeService, job: str) -> None:
         jobs.begin_running(db, job, at=service.now())
         row = jobs.get(db, job)
     post = main.Post(service.database, job, launch.epoch)
-    main.rebuild(post, service.settings, row, main.Heart(post), died_at=None)
+    main.rebuild(post, service.settings, row, main.Heartbeat(post), died_at=None)
 
 
 def test_every_driver_of_a_job_hands_on_the_same_history(

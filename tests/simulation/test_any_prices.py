@@ -16,7 +16,7 @@ from tuner.domain.cost import total
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import Place, Standing
+from tuner.engine.placement import Place, TrialSnapshot
 from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.engine.world import Terms
@@ -81,10 +81,10 @@ class Whims:
     def __init__(self, market: Market) -> None:
         self._places, self._rng = market.places, Random(f"whims/{market.seed}")
 
-    def choose(self, trial: Standing) -> Sequence[Place]:
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return self._rng.sample(self._places, len(self._places))
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         assert trial.at is not None
         others = [place for place in self._places if place != trial.at]
         return self._rng.choice(others) if others and self._rng.random() < 0.05 else None
@@ -97,11 +97,11 @@ def check_purses(run: SimulatedRun) -> None:
     """Check each running attempt: posted up to the nanosecond at its own rate, and held for the rest of its
     lease.
     """
-    for purse in run.loop.purses.values():
-        posted, rate = total(purse.posted), purse.place.rate
-        assert posted == rate.cost(purse.settled.total_ns)
-        assert purse.held == rate.cost(purse.lease_ns) - posted
-        assert purse.meter.total_ns <= purse.lease_ns
+    for lease in run.loop.leases.values():
+        posted, rate = total(lease.posted), lease.place.rate
+        assert posted == rate.cost(lease.settled.total_ns)
+        assert lease.held == rate.cost(lease.lease_ns) - posted
+        assert lease.meter.total_ns <= lease.lease_ns
 
 
 @examples(60)

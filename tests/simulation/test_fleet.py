@@ -50,14 +50,14 @@ def test_what_waits_for_a_worker_costs_nothing_and_is_called_off_at_the_end() ->
     waited = [trial for trial in run.loop.state.trials if trial.steps == 0]
     assert waited
     for trial in waited:
-        assert trial.status == "parked"
+        assert trial.status == "paused"
         assert bill_of(run, trial.id).nothing
     assert run.journal.account().held == Cost()
 
 
 def test_what_waits_is_cancelled_with_the_job() -> None:
     run = run_with(up((0, None)), up(), up())
-    run.clock.after(5 * NS, lambda: run.loop.happened(ev.Asked(run.clock.now(), "cancel")))
+    run.clock.after(5 * NS, lambda: run.loop.handle_event(ev.ControlRequested(run.clock.now(), "cancel")))
     run.run()
     assert [trial.status for trial in run.loop.state.trials] == ["stopped"] * 3
     assert run.journal.account().held == Cost()

@@ -130,7 +130,7 @@ def part_way(turns: int = 60) -> tuple[SimulatedRun, Invariants]:
     for _ in range(turns):
         run.clock.run_next()
     invariants.after_turn(run)
-    assert run.loop.purses
+    assert run.loop.leases
     return run, invariants
 
 
@@ -144,7 +144,7 @@ def ended() -> tuple[SimulatedRun, Invariants]:
 
 def test_work_that_nobody_holds_money_for_is_caught() -> None:
     run, invariants = part_way()
-    run.loop.purses.popitem()
+    run.loop.leases.popitem()
     with pytest.raises(InvariantBroken, match="I6"):
         invariants.after_turn(run)
 

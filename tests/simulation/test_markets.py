@@ -13,7 +13,7 @@ from tests.simulation.watched import watched
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
-from tuner.engine.placement import Place, Standing
+from tuner.engine.placement import Place, TrialSnapshot
 from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.engine.world import Terms
 
@@ -29,13 +29,13 @@ class Fickle:
         self._rng, self._only = Random(f"markets/{seed}"), only
         self.chosen: list[Offer] = []
 
-    def choose(self, trial: Standing) -> Sequence[Place]:
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         first = self._only or self._rng.choice([SPOT, DEMAND])
         self.chosen.append(first)
         second = DEMAND if first == SPOT else SPOT
         return [PLACES[first]] if self._only else [PLACES[first], PLACES[second]]
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         assert trial.at is not None
         other = DEMAND if trial.at.offer == SPOT else SPOT
         return PLACES[other] if self._rng.random() < (0.02 if trial.waited_ns is None else 0.3) else None
@@ -146,7 +146,7 @@ def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:
     """The money is enough for some seconds on spot, but not for a step on demand."""
 
     class DearestFirst(Fickle):
-        def choose(self, trial: Standing) -> Sequence[Place]:
+        def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
             return [Place(DEMAND, Rate(Price(100_000_000))), PLACES[SPOT]]
 
     terms = Terms("job_0", Rate(SPOT.price), 1, 10 * 10**9)
@@ -163,7 +163,7 @@ def test_what_waits_for_a_machine_costs_nothing_when_it_is_lost() -> None:
     run.clock.after(50 * 10**9, lambda: None)
     while run.clock.elapsed_ns() < 50 * 10**9:
         run.clock.run_next()
-    waiting = next(purse for purse in run.loop.purses.values() if purse.slice == 1)
+    waiting = next(lease for lease in run.loop.leases.values() if lease.slice == 1)
     waiting.landed_at = None
     run.loop.lost(waiting.trial, waiting.attempt, "Tune gave up")
     (ended,) = (

@@ -11,7 +11,7 @@ from tests.simulation.watched import watched
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
-from tuner.engine.landing import Landing, forbidden
+from tuner.engine.machine_check import MachineCheck, forbidden
 from tuner.engine.placement import Anywhere, Machine
 from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.engine.world import Assignment, Terms
@@ -46,7 +46,7 @@ def run_of(
         seed=seed,
         faults=faults or Faults(),
         placement=Anywhere(Rate(PRICE)),
-        landing=Landing(wanted, lambda it: found[it.labels["name"]]),
+        machine_check=MachineCheck(wanted, lambda it: found[it.labels["name"]]),
         machine=machine,
     )
 

@@ -10,7 +10,7 @@ from tuner.domain.cost import total
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import Place, Standing
+from tuner.engine.placement import Place, TrialSnapshot
 from tuner.engine.simulated.world import SimulatedRun
 from tuner.engine.world import Terms
 
@@ -19,10 +19,10 @@ HOUR_NS = 3600 * NS
 
 
 class OnlySpot:
-    def choose(self, trial: Standing) -> Sequence[Place]:
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return [Place(SPOT, Rate(SPOT.price))]
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         return None
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
@@ -34,7 +34,7 @@ def without_machines() -> SimulatedRun:
     run = SimulatedRun(spec("1", seed=1), terms, QuickCurves(), seed=1, placement=OnlySpot())
     for worker in run.fleet.workers:
         worker.up = False
-    run._launch(ev.Asked(run.clock.now(), "resume"))
+    run._launch(ev.ControlRequested(run.clock.now(), "resume"))
     return run
 
 
@@ -50,8 +50,8 @@ def test_what_waits_for_a_machine_costs_nothing_however_often_its_driver_dies() 
     before = run.journal.tables.account.posted
     for _ in range(5):
         passes(run, HOUR_NS)
-        assert all(purse.waits for purse in run.loop.purses.values())
-        run._launch(ev.Asked(run.clock.now(), "resume"))
+        assert all(lease.waits for lease in run.loop.leases.values())
+        run._launch(ev.ControlRequested(run.clock.now(), "resume"))
     assert run.journal.tables.account.posted == before
     check_books(run)
 
@@ -63,13 +63,13 @@ def test_a_worker_that_came_late_is_billed_from_when_it_came() -> None:
     run = without_machines()
     before = run.journal.tables.account.posted.usd
     passes(run, HOUR_NS)
-    purse = next(iter(run.loop.purses.values()))
-    run.loop.landed(purse.trial, purse.attempt)
-    assert run.journal.tables.attempts[purse.trial, purse.attempt].landed_at == run.clock.now()
+    lease = next(iter(run.loop.leases.values()))
+    run.loop.node_assigned(lease.trial, lease.attempt)
+    assert run.journal.tables.attempts[lease.trial, lease.attempt].landed_at == run.clock.now()
     passes(run, 2 * NS)
-    run._launch(ev.Asked(run.clock.now(), "resume"))
+    run._launch(ev.ControlRequested(run.clock.now(), "resume"))
     spent = run.journal.tables.account.posted.usd
     rate = Rate(SPOT.price)
     assert spent.micro_usd - before.micro_usd == rate.cost(2 * NS).usd.micro_usd
-    assert total(run.journal.tables.attempts[purse.trial, purse.attempt].costs) == rate.cost(2 * NS)
+    assert total(run.journal.tables.attempts[lease.trial, lease.attempt].costs) == rate.cost(2 * NS)
     check_books(run)

@@ -38,7 +38,7 @@ class Nights:
         assert self.run.journal.tables.job[0] == "paused"
         assert not self.run.journal.open_holds()
         self.run.clock.offset_ns += self.window.opening(self.window.closing(now)) - now
-        self.run._launch(ev.Asked(self.run.clock.now(), "resume"))
+        self.run._launch(ev.ControlRequested(self.run.clock.now(), "resume"))
 
     @property
     def holds(self) -> list[OpenHold]:
@@ -99,9 +99,9 @@ def test_a_step_that_no_window_is_long_enough_for_costs_its_first_night_only() -
 @pytest.mark.parametrize("asked", ["pause", "cancel"])
 def test_what_a_person_asks_for_while_it_closes_counts(asked: str) -> None:
     run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), terms(), Curves())
-    while run.loop.state.broke != "window":
+    while run.loop.state.exhausted != "window":
         assert run.clock.run_next()
-    run.loop.happened(ev.Asked(run.clock.now(), asked))  # type: ignore[arg-type]
+    run.loop.handle_event(ev.ControlRequested(run.clock.now(), asked))  # type: ignore[arg-type]
     run.run()
     assert run.loop.end is not None
     assert run.loop.end.state == {"pause": "paused", "cancel": "cancelled"}[asked]

@@ -18,7 +18,7 @@ from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.money import FREE
 from tuner.domain.time import NS, Instant
 from tuner.service.leading import Leading, Term
-from tuner.store import above, ledger
+from tuner.store import ledger, shared_budgets
 from tuner.store.database import Database
 
 HELD, USED = cost(7, 3), cost(3, 1)
@@ -62,7 +62,9 @@ def renew_for(url: str, job: str, count: str) -> None:
             freed = FREE if held is None else held.cost - USED
             own = ledger.account(db, name).left + freed
             freeing = "" if held is None else held.id
-            allowed = above.allowance(db, PROJECT, name, Instant(0), own, freeing=freeing, freed=freed)
+            allowed = shared_budgets.allowance(
+                db, PROJECT, name, Instant(0), own, freeing=freeing, freed=freed
+            )
             if held is not None:
                 ledger.settle(db, PROJECT, name, held.id, {"train": USED}, Instant(number))
             fits = HELD.fits(allowed.left)

@@ -5,17 +5,26 @@ from dataclasses import replace
 import pytest
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
-from tests.store.test_above import JOBS, check, make, place, put, settle
-from tuner.domain.above import AboveBudget
+from tests.store.test_shared_budgets import JOBS, check, make, place, put, settle
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.errors import NotFound
+from tuner.domain.fair_share import Share, Waiting
 from tuner.domain.ledger import Account
-from tuner.domain.line import Share, Waiting
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
+from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.domain.window import Window
-from tuner.store import above, above_changes, budget_waits, job_standings, jobs, launches, ledger, line
+from tuner.store import (
+    budget_waits,
+    job_summaries,
+    jobs,
+    launches,
+    ledger,
+    queue,
+    shared_budget_changes,
+    shared_budgets,
+)
 from tuner.store.database import Database
 
 OTHER = "job_0000000000000002"
@@ -43,12 +52,12 @@ def test_an_account_beyond_its_budget_is_named(database: Database) -> None:
 
 def test_a_budget_above_jobs_that_was_changed_is_named(database: Database) -> None:
     make(database)
-    put(database, AboveBudget("all", usd=Money(100)))
+    put(database, SharedBudget("all", usd=Money(100)))
     assert place(database, JOBS[0], 1, 60)
     check(database)
     tamper(database, "UPDATE budget_accounts SET posted_usd = 70")
     with database.write() as db:
-        beyond, differs = above_changes.violations(db, PROJECT, NOW)
+        beyond, differs = shared_budget_changes.violations(db, PROJECT, NOW)
     assert beyond == "all: more than it allows"
     assert differs.startswith("all: Account(")
 
@@ -60,7 +69,7 @@ def test_accounts_are_told_one_by_one_in_order_and_together(database: Database) 
         assert ledger.accounts_after(db, "", 1) == [JOB]
         assert ledger.accounts_after(db, JOB, 5) == [OTHER]
         wanted = {JOB: Account(cost(10, 5)), OTHER: Account(cost(20, 5))}
-        found = job_standings.of_jobs(db, [JOB, OTHER, "job_of_nobody"])
+        found = job_summaries.of_jobs(db, [JOB, OTHER, "job_of_nobody"])
     assert {name: one.account for name, one in found.items()} == wanted
 
 
@@ -82,62 +91,68 @@ def test_what_was_spent_outside_of_the_books_fills_each_budget_up_and_none_beyon
     database: Database, spent: int, shared: int, own: int
 ) -> None:
     create(database, new_job(limits=budget(100, 10)))
-    put(database, AboveBudget("all", usd=Money(50)))
+    put(database, SharedBudget("all", usd=Money(50)))
     where = OpenHold(f"{JOB}/restored/a1/s1", "restored", 1, 1, cost(spent), NOW, NOW)
     with database.write() as db:
         ledger.note_spent(db, PROJECT, JOB, where)
     with database.read() as db:
         assert ledger.account(db, JOB) == Account(cost(100, 10), posted=cost(own))
-        one = above.get(db, PROJECT, "all").budget
-        assert above.standing(db, PROJECT, one, NOW).account.posted == cost(shared)
+        one = shared_budgets.get(db, PROJECT, "all").budget
+        assert shared_budgets.standing(db, PROJECT, one, NOW).account.posted == cost(shared)
         assert ledger.violations(db) == []
 
 
 def test_periods_are_told_from_the_oldest_that_had_not_ended(database: Database) -> None:
     make(database)
-    put(database, AboveBudget("all", usd=Money(50), period="day"))
+    put(database, SharedBudget("all", usd=Money(50), period="day"))
     for number, day in enumerate((10, 11, 12), start=1):
         assert place(database, JOBS[0], number, day, at=day * DAY_NS)
     with database.read() as db:
-        found = above.periods(db, PROJECT, "all", since=Instant(11 * DAY_NS))
+        found = shared_budgets.periods(db, PROJECT, "all", since=Instant(11 * DAY_NS))
     assert [(one.began_at // DAY_NS, one.account.held) for one in found] == [(11, cost(11)), (12, cost(12))]
 
 
 def test_a_budget_that_is_not_there_is_not_found_nor_removed(database: Database) -> None:
     with database.write() as db:
         with pytest.raises(NotFound, match="no budget 'all'"):
-            above.get(db, PROJECT, "all")
+            shared_budgets.get(db, PROJECT, "all")
         with pytest.raises(NotFound):
-            above_changes.remove(db, PROJECT, "all", at=NOW)
-        assert above_changes.covered(db, PROJECT) == {}
+            shared_budget_changes.remove(db, PROJECT, "all", at=NOW)
+        assert shared_budget_changes.covered(db, PROJECT) == {}
 
 
 def test_the_least_of_each_limit_binds_wherever_it_comes_from(database: Database) -> None:
     make(database)
-    put(database, AboveBudget("gpus", gpu_ms=5), AboveBudget("usd", usd=Money(7)))
+    put(database, SharedBudget("gpus", gpu_ms=5), SharedBudget("usd", usd=Money(7)))
     assert place(database, JOBS[0], 1, 2, 1)
     with database.read() as db:
-        found = above.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100))
+        found = shared_budgets.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100))
         assert (found.left, found.above_usd, found.above_gpus) == (cost(5, 4), "usd", "gpus")
-        own = above.allowance(db, PROJECT, JOBS[0], NOW, cost(3, 3))
+        own = shared_budgets.allowance(db, PROJECT, JOBS[0], NOW, cost(3, 3))
         assert (own.left, own.above_usd, own.above_gpus) == (cost(3, 3), "", "")
         name = hold(1, FREE, job=JOBS[0]).id
-        freed = above.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100), freeing=name, freed=cost(2, 1))
+        freed = shared_budgets.allowance(
+            db, PROJECT, JOBS[0], NOW, cost(100, 100), freeing=name, freed=cost(2, 1)
+        )
         assert freed.left == cost(7, 5)
-        elsewhere = above.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100), freeing="x", freed=cost(2, 1))
+        elsewhere = shared_budgets.allowance(
+            db, PROJECT, JOBS[0], NOW, cost(100, 100), freeing="x", freed=cost(2, 1)
+        )
         assert elsewhere.left == cost(5, 4)
 
 
 def test_another_period_begins_to_count_anew(database: Database) -> None:
     make(database)
-    put(database, AboveBudget("all", usd=Money(50)))
+    put(database, SharedBudget("all", usd=Money(50)))
     assert place(database, JOBS[0], 1, 30)
     settle(database, JOBS[0], 1, 20)
-    put(database, AboveBudget("all", usd=Money(50), period="day"), at=LATER)
+    put(database, SharedBudget("all", usd=Money(50), period="day"), at=LATER)
     with database.read() as db:
-        one = above.get(db, PROJECT, "all").budget
-        assert above.standing(db, PROJECT, one, LATER).account.posted == FREE
-        assert above.standing(db, PROJECT, one, NOW).account.posted == FREE, "counted from the change on"
+        one = shared_budgets.get(db, PROJECT, "all").budget
+        assert shared_budgets.standing(db, PROJECT, one, LATER).account.posted == FREE
+        assert shared_budgets.standing(db, PROJECT, one, NOW).account.posted == FREE, (
+            "counted from the change on"
+        )
     check(database, LATER)
 
 
@@ -156,12 +171,12 @@ def test_who_waits_for_a_driver_and_what_owners_have(database: Database) -> None
             ledger.settle(db, PROJECT, name, one.id, {"train": cost(usd)}, NOW)
         jobs.move(db, names[3], "cancelled", "cancelled", at=NOW)
         launches.end(db, names[3], 1)
-        assert line.waiting(db, NOW) == [Waiting(names[0], f"{PROJECT}/", 0, Instant(0), PROJECT)]
-        assert line.begun(db) == {names[1], names[2]}
+        assert queue.waiting(db, NOW) == [Waiting(names[0], f"{PROJECT}/", 0, Instant(0), PROJECT)]
+        assert queue.begun(db) == {names[1], names[2]}
         ann, nobody = f"{PROJECT}/ann", f"{PROJECT}/"
-        assert line.shares(db, NOW) == {ann: Share(1, Money(8)), nobody: Share(1, Money(4))}
-        later = Instant(NOW + line.OF_LATE_NS)
-        assert line.shares(db, later) == {ann: Share(1, Money(3)), nobody: Share(1, Money(4))}
+        assert queue.shares(db, NOW) == {ann: Share(1, Money(8)), nobody: Share(1, Money(4))}
+        later = Instant(NOW + queue.OF_LATE_NS)
+        assert queue.shares(db, later) == {ann: Share(1, Money(3)), nobody: Share(1, Money(4))}
 
 
 def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(database: Database) -> None:
@@ -172,7 +187,7 @@ def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(databas
         assert wanted is not None
         launches.put_off(db, wanted, Instant(7))
         launches.say_versions(db, JOB, 1, tuner="1.0", ray="2.60", python="3.11")
-        found = job_standings.of_jobs(db, [JOB, "job_of_nobody"])
+        found = job_summaries.of_jobs(db, [JOB, "job_of_nobody"])
         assert list(found) == [JOB]
         launch = found[JOB].launch
         assert launch == launches.get(db, JOB)
@@ -195,10 +210,10 @@ def test_costs_are_told_apart_from_nothing() -> None:
 def test_projects_with_budgets_and_with_jobs_that_wait_for_one_are_told(database: Database) -> None:
     create(database, new_job())
     with database.write() as db:
-        assert above.projects(db) == budget_waits.projects(db) == []
+        assert shared_budgets.projects(db) == budget_waits.projects(db) == []
         for project in (PROJECT, "another"):
-            above_changes.put(db, project, AboveBudget("all", usd=Money(100)), secret="", at=NOW)
-        assert above.projects(db) == ["another", PROJECT]
+            shared_budget_changes.put(db, project, SharedBudget("all", usd=Money(100)), secret="", at=NOW)
+        assert shared_budgets.projects(db) == ["another", PROJECT]
         budget_waits.note(db, PROJECT, JOB, "all", NOW)
         assert budget_waits.projects(db) == [PROJECT]
 
@@ -207,7 +222,7 @@ def test_windows_are_told_of_the_jobs_that_have_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job whose name looks like a window does not count."""
-    monkeypatch.setattr(line, "AT_ONCE", 2)
+    monkeypatch.setattr(queue, "AT_ONCE", 2)
     night = Window("22:00", "06:00")
     names = [f"job_000000000000000{number}" for number in range(4)]
     for number, name in enumerate(names):
@@ -215,6 +230,6 @@ def test_windows_are_told_of_the_jobs_that_have_one(
         changed = replace(made.spec, name='"$":"Window"') if number == 1 else made.spec
         create(database, replace(made, spec=replace(changed, window=night) if number >= 2 else changed))
     with database.read() as db:
-        assert line.windows(db, names[:3]) == {names[2]: night}
-        assert line.windows(db, names) == {names[2]: night, names[3]: night}
-        assert line.windows(db, []) == {}
+        assert queue.windows(db, names[:3]) == {names[2]: night}
+        assert queue.windows(db, names) == {names[2]: night, names[3]: night}
+        assert queue.windows(db, []) == {}

@@ -18,13 +18,23 @@ from tests.store import test_front as fronts
 from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
-from tuner.domain.above import AboveBudget
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
+from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
-from tuner.store import above, above_changes, best, jobs, launches, leadership, leases, ledger, spend
+from tuner.store import (
+    best,
+    jobs,
+    launches,
+    leadership,
+    leases,
+    ledger,
+    shared_budget_changes,
+    shared_budgets,
+    spend,
+)
 from tuner.store.access_tables import projects
 from tuner.store.best import Limits
 from tuner.store.database import Database, newest_revision
@@ -161,12 +171,12 @@ def test_jobs_that_race_for_a_budget_that_begins_to_be_meanwhile_never_pass_it(d
     with crowd(hammer.renew_for, database, [(number, 60) for number in JOBS]) as processes:
         for usd in limits:
             time.sleep(0.02)
-            change_budget(database, AboveBudget("all", usd=Money(usd)))
+            change_budget(database, SharedBudget("all", usd=Money(usd)))
             check_books(database)
         [one.wait() for one in processes]
     check_books(database)
     with database.read() as db:
-        held = above.standing(db, PROJECT, AboveBudget("all", usd=Money(400)), Instant(0)).account
+        held = shared_budgets.standing(db, PROJECT, SharedBudget("all", usd=Money(400)), Instant(0)).account
         own = [ledger.account(db, name) for name in names]
     assert held.limit.usd == Money(400)
     assert held.posted == sum((one.posted for one in own), Cost())
@@ -179,16 +189,16 @@ def test_jobs_that_race_for_a_budget_that_begins_to_be_meanwhile_never_pass_it(d
         assert spend.slots(db, PROJECT, Instant(0), 10**9).keys() == set(names)
 
 
-def change_budget(database: Database, new: AboveBudget) -> None:
+def change_budget(database: Database, new: SharedBudget) -> None:
     with suppress(Conflict), database.write() as db:
-        above.shut_out(db)
-        above_changes.put(db, PROJECT, new, secret="", at=Instant(0))
+        shared_budgets.lock_exclusive(db)
+        shared_budget_changes.put(db, PROJECT, new, secret="", at=Instant(0))
 
 
 def check_books(database: Database) -> None:
     with database.write() as db:
-        above.shut_out(db)
-        assert above_changes.violations(db, PROJECT, Instant(0)) == []
+        shared_budgets.lock_exclusive(db)
+        assert shared_budget_changes.violations(db, PROJECT, Instant(0)) == []
 
 
 @pytest.mark.parametrize("budget_before", [False, True])
@@ -199,16 +209,16 @@ def test_a_budget_waits_for_what_is_being_settled(database: Database, budget_bef
     name, project = "job_0000000000000090", f"settled-{budget_before}"
     create(database, new_job(name + str(int(budget_before)), project=project, limits=budget(100)))
     job = name + str(int(budget_before))
-    one = AboveBudget("all", usd=Money(1000))
+    one = SharedBudget("all", usd=Money(1000))
     with database.write() as db:
         if budget_before:
-            above_changes.put(db, project, one, secret="", at=Instant(0))
+            shared_budget_changes.put(db, project, one, secret="", at=Instant(0))
         assert ledger.place(db, project, job, hold(1, Cost(Money(7)), job=job))
 
     def change() -> None:
         with database.write() as db:
-            above.shut_out(db)
-            above_changes.put(db, project, one, secret="", at=Instant(0))
+            shared_budgets.lock_exclusive(db)
+            shared_budget_changes.put(db, project, one, secret="", at=Instant(0))
             jobs.set_budget(db, job, budget(200))
 
     changing = threading.Thread(target=change)
@@ -218,8 +228,8 @@ def test_a_budget_waits_for_what_is_being_settled(database: Database, budget_bef
         changing.join(0.3)
     changing.join(120)
     with database.write() as db:
-        assert above_changes.violations(db, project, Instant(0)) == []
-        assert above.standing(db, project, one, Instant(0)).account.posted == Cost(Money(3))
+        assert shared_budget_changes.violations(db, project, Instant(0)) == []
+        assert shared_budgets.standing(db, project, one, Instant(0)).account.posted == Cost(Money(3))
         assert jobs.get(db, job).budget == budget(200)
 
 

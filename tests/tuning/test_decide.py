@@ -41,7 +41,7 @@ class Story:
         )
         self.state = State.fresh(self.spec, concurrency=concurrency, rate=Rate(Price(3_600_000)))
         self.orders: list[do.Command] = []
-        self.tell(ev.Launched(AT), ev.Asked(AT, "resume"))
+        self.tell(ev.Launched(AT), ev.ControlRequested(AT, "resume"))
 
     def tell(self, *events: ev.Event) -> list[do.Command]:
         """Return the commands that follow, without requests for suggestions."""
@@ -62,8 +62,8 @@ class Story:
     ) -> list[do.Command]:
         return self.tell(ev.Reported(AT, f"trial_{trial:05d}", step, value, Money(spent), resumable))
 
-    def parked(self, trial: int, step: int) -> list[do.Command]:
-        return self.tell(ev.Parked(AT, f"trial_{trial:05d}", step))
+    def paused(self, trial: int, step: int) -> list[do.Command]:
+        return self.tell(ev.Paused(AT, f"trial_{trial:05d}", step))
 
 
 def begins(orders: list[do.Command]) -> list[tuple[str, int | None]]:
@@ -76,25 +76,25 @@ def test_a_job_starts_as_many_trials_as_it_may_run_at_once() -> None:
 
 def test_a_trial_below_the_cut_pauses_and_a_new_one_begins() -> None:
     story = Story()
-    assert story.report(0, 1, 0.5) == [do.Park("trial_00000")]
-    assert begins(story.parked(0, 1)) == [("trial_00001", 1)]
+    assert story.report(0, 1, 0.5) == [do.Pause("trial_00000")]
+    assert begins(story.paused(0, 1)) == [("trial_00001", 1)]
 
 
 def test_the_best_third_of_a_rung_is_promoted() -> None:
     story = Story()
     for number, value in enumerate([0.5, 0.9]):
         story.report(number, 1, value)
-        story.parked(number, 1)
+        story.paused(number, 1)
     story.report(2, 1, 0.1)
-    assert begins(story.parked(2, 1)) == [("trial_00001", 3)]
+    assert begins(story.paused(2, 1)) == [("trial_00001", 3)]
 
 
 def test_a_trial_that_is_promoted_as_it_reports_goes_on_without_a_pause() -> None:
     story = Story()
     for number, value in enumerate([0.1, 0.2]):
         story.report(number, 1, value)
-        story.parked(number, 1)
-    assert story.report(2, 1, 0.9) == [do.Proceed("trial_00002", 3)]
+        story.paused(number, 1)
+    assert story.report(2, 1, 0.9) == [do.Continue("trial_00002", 3)]
 
 
 def test_a_report_that_crosses_two_rungs_counts_on_both() -> None:
@@ -130,7 +130,7 @@ def test_a_metric_that_is_missing_at_a_rung_fails_the_trial_and_is_named() -> No
 def test_a_metric_reported_now_and_then_is_taken_from_its_last_report() -> None:
     story = Story(fidelity=Fidelity(min=2, max=8, reduction_factor=2))
     story.report(0, 1, 0.5)
-    assert story.report(0, 2, None) == [do.Park("trial_00000")]
+    assert story.report(0, 2, None) == [do.Pause("trial_00000")]
     assert story.state.rungs[0].recorded == {0: 0.5}
 
 
@@ -147,7 +147,7 @@ def test_three_alike_failures_at_the_start_end_the_job() -> None:
 def test_a_late_failure_is_the_trials_own() -> None:
     story = Story()
     story.report(0, 1, 0.5)
-    story.parked(0, 1)
+    story.paused(0, 1)
     for number in range(1, 9):
         story.tell(ev.Failed(AT, f"trial_{number:05d}", "ValueError: no data"))
     assert story.state.ending is None
@@ -156,9 +156,9 @@ def test_a_late_failure_is_the_trials_own() -> None:
 def test_a_target_ends_the_job_with_every_trial_saved() -> None:
     story = Story(concurrency=2, objective=Objective("acc", target=0.9))
     orders = story.report(0, 1, 0.95)
-    assert orders == [do.Park("trial_00000"), do.Park("trial_00001")]
-    story.parked(0, 1)
-    assert story.parked(1, 0)[-1] == do.EndJob(
+    assert orders == [do.Pause("trial_00000"), do.Pause("trial_00001")]
+    story.paused(0, 1)
+    assert story.paused(1, 0)[-1] == do.EndJob(
         "succeeded", "target", "trial_00000 reached acc 0.95 at step 1"
     )
 
@@ -166,9 +166,9 @@ def test_a_target_ends_the_job_with_every_trial_saved() -> None:
 def test_a_plateau_ends_the_job_once_the_patience_is_spent() -> None:
     story = Story(plateau=Plateau(100, 0.01))
     story.report(0, 1, 0.5, spent=50)
-    story.parked(0, 1)
+    story.paused(0, 1)
     story.report(1, 1, 0.505, spent=149)
-    story.parked(1, 1)
+    story.paused(1, 1)
     assert story.state.ending is None
     story.report(2, 1, 0.4, spent=150)
     assert story.state.ending is not None
@@ -178,8 +178,8 @@ def test_a_plateau_ends_the_job_once_the_patience_is_spent() -> None:
 def test_refused_money_ends_the_job_only_when_nothing_runs_that_could_free_some() -> None:
     story = Story(concurrency=2)
     assert story.tell(ev.Refused(AT, "trial_00001", "budget_usd")) == []
-    assert story.report(0, 1, 0.5) == [do.Park("trial_00000")]
-    assert begins(story.parked(0, 1))[0] == ("trial_00001", 1)
+    assert story.report(0, 1, 0.5) == [do.Pause("trial_00000")]
+    assert begins(story.paused(0, 1))[0] == ("trial_00001", 1)
     story.tell(ev.Refused(AT, "trial_00002", "budget_usd"))
     orders = story.tell(ev.Refused(AT, "trial_00001", "budget_usd"))
     assert orders == [do.EndJob("succeeded", "budget_usd")]
@@ -188,20 +188,20 @@ def test_refused_money_ends_the_job_only_when_nothing_runs_that_could_free_some(
 def test_a_dear_trial_is_passed_over_for_a_cheap_one_at_the_end_of_the_money() -> None:
     story = Story(trials=2)
     story.report(0, 1, 0.5)
-    assert begins(story.parked(0, 1)) == [("trial_00001", 1)]
+    assert begins(story.paused(0, 1)) == [("trial_00001", 1)]
     story.report(1, 1, 0.4)
-    assert begins(story.parked(1, 1)) == [("trial_00000", 3)], "the leader goes on"
+    assert begins(story.paused(1, 1)) == [("trial_00000", 3)], "the leader goes on"
     story.state.budget = Budget(usd=Money(10**6), trials=3)
     assert begins(story.tell(ev.Refused(AT, "trial_00000", "budget_usd"))) == [("trial_00002", 1)]
     story.report(2, 1, 0.1)
-    assert begins(story.parked(2, 1)) == [("trial_00000", 3)], "the money that came back may be enough"
+    assert begins(story.paused(2, 1)) == [("trial_00000", 3)], "the money that came back may be enough"
     assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("succeeded", "budget_usd")]
 
 
 def test_a_job_that_is_to_go_on_as_if_it_had_never_stopped_passes_nothing_over() -> None:
     story = Story(trials=1, on_exhausted="pause")
     story.report(0, 1, 0.5)
-    assert begins(story.parked(0, 1)) == [("trial_00000", 3)]
+    assert begins(story.paused(0, 1)) == [("trial_00000", 3)]
     story.state.budget = Budget(usd=Money(10**6), trials=2, on_exhausted="pause")
     assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("paused", "budget_usd")]
 
@@ -216,7 +216,7 @@ def test_a_target_that_was_reached_stays_reached_whatever_dies_and_whoever_asks(
     story = Story(concurrency=2, objective=Objective("acc", target=0.9))
     story.report(0, 1, 0.95)
     story.tell(ev.Launched(AT, {"trial_00000": 1}))
-    ended = story.tell(ev.Asked(AT, "pause"))
+    ended = story.tell(ev.ControlRequested(AT, "pause"))
     assert [(order.state, order.reason) for order in ended if isinstance(order, do.EndJob)] == [
         ("succeeded", "target")
     ]
@@ -224,16 +224,16 @@ def test_a_target_that_was_reached_stays_reached_whatever_dies_and_whoever_asks(
 
 def test_a_target_that_is_reached_on_the_way_to_a_pause_ends_the_job() -> None:
     story = Story(objective=Objective("acc", target=0.9))
-    story.tell(ev.Asked(AT, "pause"))
+    story.tell(ev.ControlRequested(AT, "pause"))
     story.report(0, 1, 0.95)
-    assert [order.reason for order in story.parked(0, 1) if isinstance(order, do.EndJob)] == ["target"]
+    assert [order.reason for order in story.paused(0, 1) if isinstance(order, do.EndJob)] == ["target"]
 
 
 def test_a_failure_counts_though_the_driver_died_before_it_was_over() -> None:
     story = Story(trials=1)
     story.report(0, 1, math.nan)
     story.tell(ev.Launched(AT))
-    ended = story.tell(ev.Asked(AT, "resume"))
+    ended = story.tell(ev.ControlRequested(AT, "resume"))
     assert [order.state for order in ended if isinstance(order, do.EndJob)] == ["failed"]
 
 
@@ -241,34 +241,34 @@ def test_a_job_paused_by_its_budget_goes_on_with_what_was_refused() -> None:
     story = Story(on_exhausted="pause")
     assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("paused", "budget_usd")]
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**7))), ev.Launched(AT))
-    assert begins(story.tell(ev.Asked(AT, "resume"))) == [("trial_00000", 1)]
+    assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [("trial_00000", 1)]
 
 
 def test_time_does_not_come_back_so_its_end_is_the_jobs() -> None:
     story = Story(concurrency=2)
     story.state.trials[0].value = 0.5
-    assert story.tell(ev.WallClockEnded(AT)) == [do.Park("trial_00000"), do.Park("trial_00001")]
-    story.parked(0, 0)
-    assert story.parked(1, 0) == [do.EndJob("succeeded", "wall_clock")]
+    assert story.tell(ev.WallClockEnded(AT)) == [do.Pause("trial_00000"), do.Pause("trial_00001")]
+    story.paused(0, 0)
+    assert story.paused(1, 0) == [do.EndJob("succeeded", "wall_clock")]
 
 
 def test_a_job_that_ends_without_any_metric_has_failed() -> None:
     story = Story(concurrency=1)
     story.tell(ev.WallClockEnded(AT))
     why = "no trial reported the metric 'acc' before the job ended"
-    assert story.parked(0, 0) == [do.EndJob("failed", "wall_clock", why)]
+    assert story.paused(0, 0) == [do.EndJob("failed", "wall_clock", why)]
 
 
 def test_more_time_that_comes_while_a_job_winds_down_calls_its_end_off() -> None:
     story = Story()
-    assert story.tell(ev.WallClockEnded(AT)) == [do.Park("trial_00000")]
+    assert story.tell(ev.WallClockEnded(AT)) == [do.Pause("trial_00000")]
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**7))))
-    assert begins(story.parked(0, 0)) == [("trial_00000", 1)]
+    assert begins(story.paused(0, 0)) == [("trial_00000", 1)]
 
 
 def test_cancel_stops_what_runs_at_once() -> None:
     story = Story(concurrency=2)
-    orders = story.tell(ev.Asked(AT, "cancel"))
+    orders = story.tell(ev.ControlRequested(AT, "cancel"))
     assert [type(order) for order in orders] == [do.Stop, do.Stop]
     story.tell(ev.Stopped(AT, "trial_00000"))
     assert story.tell(ev.Stopped(AT, "trial_00001")) == [do.EndJob("cancelled", "cancelled")]
@@ -277,9 +277,9 @@ def test_cancel_stops_what_runs_at_once() -> None:
 def test_when_no_trial_may_begin_the_leader_goes_on_to_the_end() -> None:
     story = Story(trials=2)
     story.report(0, 1, 0.5)
-    story.parked(0, 1)
-    assert story.report(1, 1, 0.9) == [do.Proceed("trial_00001", 3)]
-    assert story.report(1, 3, 0.9) == [do.Proceed("trial_00001", 9)]
+    story.paused(0, 1)
+    assert story.report(1, 1, 0.9) == [do.Continue("trial_00001", 3)]
+    assert story.report(1, 3, 0.9) == [do.Continue("trial_00001", 9)]
     assert story.report(1, 9, 0.9) == [do.Finish("trial_00001")]
     assert story.tell(ev.Completed(AT, "trial_00001")) == [do.EndJob("succeeded", "trials")]
 
@@ -290,7 +290,7 @@ def test_a_job_that_has_begun_all_its_trials_pauses_where_that_was_asked_for_and
     assert story.tell(ev.Completed(AT, "trial_00000")) == [do.EndJob("paused", "trials")]
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**6), trials=2, on_exhausted="pause")))
     story.tell(ev.Launched(AT))
-    assert begins(story.tell(ev.Asked(AT, "resume"))) == [("trial_00001", 9)]
+    assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [("trial_00001", 9)]
 
 
 def test_a_lost_worker_costs_its_trial_nothing_but_the_way_back() -> None:
@@ -299,7 +299,7 @@ def test_a_lost_worker_costs_its_trial_nothing_but_the_way_back() -> None:
     story.report(0, 2, 0.6)
     assert begins(story.tell(ev.Lost(AT, "trial_00000", 1, "node gone"))) == [("trial_00000", 3)]
     assert story.report(0, 2, 0.6) == []
-    assert story.report(0, 3, 0.7) == [do.Park("trial_00000")]
+    assert story.report(0, 3, 0.7) == [do.Pause("trial_00000")]
 
 
 def test_a_trial_that_kills_every_worker_fails() -> None:
@@ -330,7 +330,7 @@ def test_a_trial_whose_workers_are_lost_here_and_there_goes_on() -> None:
 
 def test_a_trial_that_cannot_be_saved_is_judged_at_its_rung() -> None:
     story = Story()
-    assert story.report(0, 1, 0.9, resumable=False) == [do.Proceed("trial_00000", 3)]
+    assert story.report(0, 1, 0.9, resumable=False) == [do.Continue("trial_00000", 3)]
     story.report(0, 3, 0.9, resumable=False)
     story.tell(ev.Failed(AT, "trial_00000", "x"))
     (stop,) = story.report(1, 1, 0.1, resumable=False)
@@ -339,7 +339,7 @@ def test_a_trial_that_cannot_be_saved_is_judged_at_its_rung() -> None:
 
 def test_stopping_asha_keeps_the_first_and_stops_what_is_below_the_cut() -> None:
     story = Story(scheduler="asha_stopping")
-    assert story.report(0, 1, 0.5) == [do.Proceed("trial_00000", 3)]
+    assert story.report(0, 1, 0.5) == [do.Continue("trial_00000", 3)]
     story.report(0, 3, 0.5), story.report(0, 9, 0.5)
     story.tell(ev.Completed(AT, "trial_00000"))
     assert isinstance(story.report(1, 1, 0.4)[0], do.Stop)
@@ -350,7 +350,7 @@ def test_a_driver_that_starts_again_resumes_what_ran_and_forgets_what_it_had_sto
     story.report(0, 1, 0.5)
     story.report(1, 1, math.nan)
     story.tell(ev.Launched(AT))
-    assert begins(story.tell(ev.Asked(AT, "resume"))) == [("trial_00000", 3), ("trial_00002", 3)]
+    assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [("trial_00000", 3), ("trial_00002", 3)]
     assert story.state.trial("trial_00001").status == "failed"
 
 
@@ -366,9 +366,9 @@ def test_minimising_ranks_the_other_way() -> None:
     story = Story(objective=Objective("loss", mode="min"))
     for number, value in enumerate([0.5, 0.1]):
         story.report(number, 1, value)
-        story.parked(number, 1)
+        story.paused(number, 1)
     story.report(2, 1, 0.9)
-    assert begins(story.parked(2, 1)) == [("trial_00001", 3)]
+    assert begins(story.paused(2, 1)) == [("trial_00001", 3)]
 
 
 def test_a_trial_s_pace_is_that_of_its_latest_steps() -> None:

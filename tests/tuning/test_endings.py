@@ -47,9 +47,9 @@ def test_one_suggestion_is_waited_for_at_a_time() -> None:
     story = Story(concurrency=2)
     story.state.suggesting = True
     story.state.concurrency = 3
-    assert told(story.state, ev.Asked(AT, "resume")) == []
+    assert told(story.state, ev.ControlRequested(AT, "resume")) == []
     story.state.suggesting = False
-    assert told(story.state, ev.Asked(AT, "resume")) == [do.Suggest("trial_00002")]
+    assert told(story.state, ev.ControlRequested(AT, "resume")) == [do.Suggest("trial_00002")]
 
 
 def test_a_trial_that_ends_without_its_metric_fails() -> None:
@@ -104,11 +104,11 @@ def test_a_trial_that_was_stopped_by_itself_is_stopped_and_the_next_begins() -> 
 def test_what_is_told_of_a_trial_that_does_not_run_is_old_news() -> None:
     story = Story()
     story.report(0, 1, 0.5)
-    story.parked(0, 1)
+    story.paused(0, 1)
     assert story.report(0, 2, 0.9) == []
     assert story.state.trial(FIRST).value == 0.5
     assert story.tell(ev.Failed(AT, FIRST, "late")) == []
-    assert story.state.trial(FIRST).status == "parked"
+    assert story.state.trial(FIRST).status == "paused"
 
 
 def test_a_gain_begins_the_patience_of_a_plateau_anew() -> None:
@@ -139,17 +139,17 @@ def test_a_budget_above_that_refuses_pauses_the_job_until_it_allows_more() -> No
     assert "the budget 'org' above this job is used up" in end.detail
 
 
-def test_a_running_trial_whose_money_is_refused_is_parked() -> None:
+def test_a_running_trial_whose_money_is_refused_is_paused() -> None:
     story = Story(concurrency=2)
-    assert story.tell(ev.Refused(AT, FIRST, "budget_usd", running=True)) == [do.Park(FIRST)]
+    assert story.tell(ev.Refused(AT, FIRST, "budget_usd", running=True)) == [do.Pause(FIRST)]
     assert story.tell(ev.Refused(AT, FIRST, "budget_usd")) == [], "it is on its way"
 
 
 def test_a_window_that_closes_pauses_the_job_until_it_opens() -> None:
     story = Story()
-    assert story.tell(ev.WindowClosed(AT)) == [do.Park(FIRST)]
+    assert story.tell(ev.WindowClosed(AT)) == [do.Pause(FIRST)]
     assert story.tell(ev.WallClockEnded(AT)) == [], "it ends already"
-    (end,) = story.parked(0, 0)
+    (end,) = story.paused(0, 0)
     assert isinstance(end, do.EndJob)
     assert (end.state, end.reason, end.reopens) == ("paused", None, True)
 
@@ -158,28 +158,28 @@ def test_a_target_that_is_reached_after_the_time_was_over_ends_the_job_for_want_
     story = Story(objective=Objective("acc", target=0.9))
     story.tell(ev.WallClockEnded(AT))
     assert story.report(0, 1, 0.95) == []
-    assert endings(story.parked(0, 1)) == [("succeeded", "wall_clock")]
+    assert endings(story.paused(0, 1)) == [("succeeded", "wall_clock")]
 
 
 def test_cancel_stops_nothing_twice() -> None:
     story = Story()
     (stop,) = story.report(0, 1, math.nan)
     assert isinstance(stop, do.Stop)
-    assert story.tell(ev.Asked(AT, "cancel")) == []
+    assert story.tell(ev.ControlRequested(AT, "cancel")) == []
     assert endings(story.tell(ev.Stopped(AT, FIRST))) == [("cancelled", "cancelled")]
 
 
 def test_a_finishing_trial_is_left_to_finish_when_the_job_is_paused() -> None:
     story = Story(scheduler="none")
     story.report(0, 9, 0.5)
-    assert story.tell(ev.Asked(AT, "pause")) == []
+    assert story.tell(ev.ControlRequested(AT, "pause")) == []
     assert endings(story.tell(ev.Completed(AT, FIRST))) == [("paused", None)]
 
 
 def test_without_a_word_the_job_waits_after_its_driver_was_launched() -> None:
     story = Story()
     assert story.tell(ev.Launched(AT)) == []
-    assert begins(story.tell(ev.Asked(AT, "resume"))) == [(FIRST, 1)]
+    assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [(FIRST, 1)]
 
 
 def test_a_job_that_ended_for_want_of_money_and_is_launched_again_goes_on() -> None:
@@ -189,7 +189,7 @@ def test_a_job_that_ended_for_want_of_money_and_is_launched_again_goes_on() -> N
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**6), trials=2)))
     assert story.state.ending is not None, "it has ended, until it is launched again"
     story.tell(ev.Launched(AT))
-    assert begins(story.tell(ev.Asked(AT, "resume"))) == [(SECOND, 9)]
+    assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [(SECOND, 9)]
 
 
 # Advice
@@ -200,22 +200,22 @@ def advised(**more: object) -> Story:
 
 
 def test_at_a_rung_advice_is_asked_for_and_heeded() -> None:
-    for go, order in ((True, do.Proceed(FIRST, 16)), (False, do.Park(FIRST))):
+    for go, order in ((True, do.Continue(FIRST, 16)), (False, do.Pause(FIRST))):
         story = advised()
-        assert story.report(0, 4, 0.5) == [do.Consult(FIRST)]
-        assert story.tell(ev.Advised(AT, FIRST, go)) == [order]
+        assert story.report(0, 4, 0.5) == [do.Predict(FIRST)]
+        assert story.tell(ev.Predicted(AT, FIRST, go)) == [order]
 
 
-def test_a_parked_trial_that_is_advised_to_go_on_is_the_next() -> None:
+def test_a_paused_trial_that_is_advised_to_go_on_is_the_next() -> None:
     story = advised(concurrency=2)
     story.report(0, 4, 0.5)
-    story.tell(ev.Advised(AT, FIRST, False))
-    story.parked(0, 4)
-    assert story.tell(ev.Advised(AT, FIRST, False)) == []
-    assert story.tell(ev.Advised(AT, FIRST, True)) == [], "all workers are busy"
+    story.tell(ev.Predicted(AT, FIRST, False))
+    story.paused(0, 4)
+    assert story.tell(ev.Predicted(AT, FIRST, False)) == []
+    assert story.tell(ev.Predicted(AT, FIRST, True)) == [], "all workers are busy"
     story.report(1, 4, 0.4)
-    story.tell(ev.Advised(AT, SECOND, False))
-    assert begins(story.parked(1, 4)) == [(FIRST, 16)]
+    story.tell(ev.Predicted(AT, SECOND, False))
+    assert begins(story.paused(1, 4)) == [(FIRST, 16)]
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_where_no_trial_can_be_finished_any_more_the_money_is_over_once_nothing_
 ) -> None:
     story = advised()
     story.state.budget = budget
-    assert story.tell(ev.Advised(AT, None, False)) == []
-    assert story.state.broke == limit
+    assert story.tell(ev.Predicted(AT, None, False)) == []
+    assert story.state.exhausted == limit
     story.report(0, 4, 0.5)
-    story.tell(ev.Advised(AT, FIRST, False))
-    assert told(story.state, ev.Parked(AT, FIRST, 4)) == [do.Suggest(SECOND)]
-    assert endings(told(story.state, ev.Advised(AT, None, False))) == [("succeeded", limit)]
+    story.tell(ev.Predicted(AT, FIRST, False))
+    assert told(story.state, ev.Paused(AT, FIRST, 4)) == [do.Suggest(SECOND)]
+    assert endings(told(story.state, ev.Predicted(AT, None, False))) == [("succeeded", limit)]
 
 
 def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
@@ -247,29 +247,29 @@ def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
         )
         orders = story.tell(told_of)
         parks = number == 1 and resumable
-        assert orders == ([do.Park(SECOND)] if parks else [])
+        assert orders == ([do.Pause(SECOND)] if parks else [])
 
 
 def test_beside_the_leader_a_short_way_to_the_end_is_gone_before_a_long_one() -> None:
     """Of two waiting trials, the first cannot be finished any more, the second can, and no new trial begins."""
-    leader, far, near = Trial("running", 20, 40), Trial("parked", 5, 12), Trial("parked", 36, 40)
+    leader, far, near = Trial("running", 20, 40), Trial("paused", 5, 12), Trial("paused", 36, 40)
     state = state_of(28, leader, far, near)
     state.budget = replace(state.budget, trials=3)
-    assert told(state, ev.Asked(AT, "resume")) == [do.Begin("trial_00002", {"x": 0.5}, 40)]
+    assert told(state, ev.ControlRequested(AT, "resume")) == [do.Begin("trial_00002", {"x": 0.5}, 40)]
 
 
 def test_a_leader_that_is_on_its_way_is_not_sent_twice() -> None:
     story = Story(concurrency=2, trials=1)
-    assert story.report(0, 1, 0.5) == [do.Proceed(FIRST, 3)]
+    assert story.report(0, 1, 0.5) == [do.Continue(FIRST, 3)]
     assert story.state.ending is None
 
 
 def test_one_that_is_still_being_saved_is_promoted_once_it_is() -> None:
     story = Story(concurrency=3)
     for trial, value in enumerate((0.9, 0.5, 0.1)):
-        assert story.report(trial, 1, value) == [do.Park(f"trial_0000{trial}")]
-    assert begins(story.parked(1, 1)) == [("trial_00003", 1)]
-    assert begins(story.parked(0, 1)) == [(FIRST, 3)]
+        assert story.report(trial, 1, value) == [do.Pause(f"trial_0000{trial}")]
+    assert begins(story.paused(1, 1)) == [("trial_00003", 1)]
+    assert begins(story.paused(0, 1)) == [(FIRST, 3)]
 
 
 # Warm start
@@ -284,12 +284,12 @@ def inherits(story: Story, *curve: tuple[int, float]) -> str:
 
 
 def test_an_inherited_trial_stands_where_it_stood() -> None:
-    assert inherits(Story(), (1, 0.5), (3, 0.6)) == "parked"
+    assert inherits(Story(), (1, 0.5), (3, 0.6)) == "paused"
     assert inherits(Story(), (1, 0.5), (9, 0.6)) == "completed"
-    assert inherits(advised(), (3, 0.6)) == "parked"
-    assert inherits(Story(scheduler="none", fidelity=Fidelity()), (3, 0.6)) == "parked"
+    assert inherits(advised(), (3, 0.6)) == "paused"
+    assert inherits(Story(scheduler="none", fidelity=Fidelity()), (3, 0.6)) == "paused"
     story = Story(scheduler="asha_stopping")
-    assert inherits(story, (1, 0.5)) == "parked"
+    assert inherits(story, (1, 0.5)) == "paused"
     assert inherits(story, (1, 0.4)) == "stopped"
     assert story.state.trials[-1].reason == "below the cut at step 1"
 

@@ -66,7 +66,7 @@ def reserve(*trials: Trial, left_steps: float, leader: int = 0) -> Reserve:
 
 
 def test_only_the_automatic_scheduler_keeps_one_and_only_where_the_money_ends_the_job() -> None:
-    trial = Trial("parked", 10, 10)
+    trial = Trial("paused", 10, 10)
     assert Reserve.of(state_of(50, trial)) is not None
     assert Reserve.of(state_of(50, trial, scheduler="asha")) is None
     assert Reserve.of(state_of(50, trial, on_exhausted="pause")) is None
@@ -74,7 +74,7 @@ def test_only_the_automatic_scheduler_keeps_one_and_only_where_the_money_ends_th
 
 
 def test_nobody_begins_with_the_money_that_finishes_the_leader() -> None:
-    leader = Trial("parked", 20, 20)
+    leader = Trial("paused", 20, 20)
     assert not reserve(leader, left_steps=100).is_due
     assert reserve(leader, left_steps=100).may_begin()
     assert reserve(leader, left_steps=25).is_due
@@ -82,7 +82,7 @@ def test_nobody_begins_with_the_money_that_finishes_the_leader() -> None:
 
 
 def test_for_a_leader_that_is_too_dear_nothing_is_kept() -> None:
-    dear = Trial("parked", 20, 20, step_s=3)
+    dear = Trial("paused", 20, 20, step_s=3)
     assert reserve(dear, left_steps=100).leader is not None
     found = reserve(dear, Trial("running", 3, STEPS), left_steps=25)
     assert found.leader is None
@@ -92,7 +92,7 @@ def test_for_a_leader_that_is_too_dear_nothing_is_kept() -> None:
 
 
 def test_a_trial_goes_on_to_its_end_only_beside_the_leader() -> None:
-    leader, other = Trial("running", 30, 40), Trial("parked", 20, 20)
+    leader, other = Trial("running", 30, 40), Trial("paused", 20, 20)
     for left_steps, can in ((50, True), (25, False)):
         found = reserve(leader, other, left_steps=left_steps)
         assert found.can_finish(found.state.trials[1]) is can
@@ -106,7 +106,7 @@ def test_what_others_are_at_is_paid_before_anything_begins() -> None:
 
 
 def test_what_was_interrupted_goes_on_unless_the_leader_needs_the_money() -> None:
-    leader, interrupted = Trial("running", 20, STEPS), Trial("parked", 5, 12)
+    leader, interrupted = Trial("running", 20, STEPS), Trial("paused", 5, 12)
     rich, poor = (reserve(leader, interrupted, left_steps=n) for n in (100, 28))
     assert rich.may_go_on(rich.state.trials[1])
     assert not poor.may_go_on(poor.state.trials[1])
@@ -139,13 +139,13 @@ def test_a_trial_that_grows_slower_is_thought_to_stay_so() -> None:
 
 @pytest.mark.parametrize(("step_s", "affordable"), [(1, True), (4, False)])
 def test_each_trial_is_thought_to_go_on_as_it_went(step_s: float, affordable: bool) -> None:
-    found = reserve(Trial("parked", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
+    found = reserve(Trial("paused", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
     assert (found.leader is not None) is affordable
 
 
 def test_the_last_money_is_for_whoever_can_use_it() -> None:
     """If nothing runs and the leader is finished, the ledger alone limits how far a trial gets."""
-    leader, interrupted = Trial("completed", STEPS, STEPS), Trial("parked", 5, 12)
+    leader, interrupted = Trial("completed", STEPS, STEPS), Trial("paused", 5, 12)
     found = reserve(leader, interrupted, left_steps=2)
     assert found.may_go_on(found.state.trials[1])
     assert found.may_begin()
@@ -155,7 +155,7 @@ def test_the_last_money_is_for_whoever_can_use_it() -> None:
 
 
 def test_a_budget_of_gpu_hours_runs_out_where_they_cost_nothing() -> None:
-    state = state_of(25, Trial("parked", 20, 20))
+    state = state_of(25, Trial("paused", 20, 20))
     state.rate, state.budget, state.spent = Rate(Price(0), 1000), Budget(gpu_ms=45_000), ZERO
     found = Reserve.of(state)
     assert found is not None
@@ -178,7 +178,7 @@ def test_where_machines_have_several_prices_what_is_left_buys_time_at_the_mean_o
 
 
 def test_time_that_costs_nothing_is_no_time_that_was_paid_for() -> None:
-    state = state_of(25, Trial("parked", 20, 20))
+    state = state_of(25, Trial("paused", 20, 20))
     state.price_ns, state.spent = 0, Money(1)
     found = Reserve.of(state)
     assert found is not None

@@ -13,7 +13,7 @@ from tuner.tuning.schedulers.stopping import StoppingAsha
 from tuner.tuning.state import State, TrialRecord
 
 
-def parked(*values: float) -> State:
+def paused(*values: float) -> State:
     """Return a state with trials paused at the first of two rungs, and without a reserve."""
     story = Story(scheduler="auto", fidelity=Fidelity(min=1, max=48), on_exhausted="pause")
     story.state.trials.clear()
@@ -21,7 +21,7 @@ def parked(*values: float) -> State:
     for number, value in enumerate(values):
         record = TrialRecord(number, {"x": 0.5}, 4, steps=4, value=value)
         story.state.trials.append(record)
-        story.state.set(record, "parked")
+        story.state.set(record, "paused")
         story.state.rungs[0].record(number, value)
     return story.state
 
@@ -35,12 +35,12 @@ def foretold(state: State, forecasts: Mapping[int, Forecast] | None) -> int | No
 
 
 def test_without_forecasts_ranks_decide() -> None:
-    assert foretold(parked(0.1, 0.4, 0.2, 0.3), None) == 1
-    assert foretold(parked(0.1, 0.4, 0.2), None) is None, "a quarter of three is nobody"
+    assert foretold(paused(0.1, 0.4, 0.2, 0.3), None) == 1
+    assert foretold(paused(0.1, 0.4, 0.2), None) is None, "a quarter of three is nobody"
 
 
 def test_the_best_by_forecast_goes_on_if_the_best_of_all_is_within_its_reach() -> None:
-    state = parked(0.1, 0.4, 0.2, 0.3)
+    state = paused(0.1, 0.4, 0.2, 0.3)
     low: dict[int, Forecast] = {number: (0.1, 0.0) for number in range(4)}
     assert foretold(state, {**low, 0: (0.9, 0.0)}) == 0
     assert foretold(state, {**low, 0: (0.9, 0.0), 4: (5.0, 0.0)}) is None
@@ -49,18 +49,18 @@ def test_the_best_by_forecast_goes_on_if_the_best_of_all_is_within_its_reach() -
 
 
 def test_who_went_on_or_waits_for_money_is_passed_over() -> None:
-    state = parked(0.1, 0.4, 0.2, 0.3)
+    state = paused(0.1, 0.4, 0.2, 0.3)
     sure: dict[int, Forecast] = {1: (0.9, 0.0)}
     assert foretold(state, sure) == 1
-    state.passed[1] = "budget_usd"
+    state.skipped[1] = "budget_usd"
     assert foretold(state, sure) is None
-    state.passed.clear()
+    state.skipped.clear()
     state.rungs[0].promote(1)
     assert foretold(state, sure) is None
 
 
 def test_one_that_runs_counts_where_it_is_asked_for() -> None:
-    state = parked(0.1, 0.4, 0.2, 0.3)
+    state = paused(0.1, 0.4, 0.2, 0.3)
     running = state.trials[1]
     state.set(running, "running")
     assert foretold(state, None) is None
@@ -68,15 +68,15 @@ def test_one_that_runs_counts_where_it_is_asked_for() -> None:
 
 
 def test_when_the_money_ends_the_leader_is_finished_and_then_the_best_by_forecast() -> None:
-    assert foretold(state_of(25, Trial("parked", 20, 20)), None) == 0
-    state = state_of(25, Trial("running", 20, 40), Trial("parked", 39, 39), Trial("parked", 38, 38))
+    assert foretold(state_of(25, Trial("paused", 20, 20)), None) == 0
+    state = state_of(25, Trial("running", 20, 40), Trial("paused", 39, 39), Trial("paused", 38, 38))
     assert foretold(state, {0: (0.9, 0.0), 1: (0.7, 0.0), 2: (0.8, 0.0)}) == 1, "the other is too dear"
     assert foretold(state, {0: (0.9, 0.0), 2: (0.8, 0.0)}) is None
     assert foretold(state, None) is None
 
 
 def test_by_forecast_nobody_is_promoted_as_long_as_new_ones_may_be_asked_for() -> None:
-    state = parked(0.1, 0.4, 0.2, 0.3)
+    state = paused(0.1, 0.4, 0.2, 0.3)
     assert ForecastPromotion().promote(state) is None
     state.space_exhausted = True
     assert number_of(ForecastPromotion().promote(state)) == 1
@@ -86,7 +86,7 @@ def test_by_forecast_nobody_is_promoted_as_long_as_new_ones_may_be_asked_for() -
 
 
 def test_without_rungs_or_promotion_a_trial_goes_on_or_stops() -> None:
-    state = parked(0.1, 0.4, 0.2, 0.3)
+    state = paused(0.1, 0.4, 0.2, 0.3)
     assert FullFidelity().at_rung(state, state.trials[0]) == "go"
     assert state.trials[0].until == 16
     assert FullFidelity().promote(state) is StoppingAsha().promote(state) is None

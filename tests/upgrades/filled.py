@@ -37,7 +37,7 @@ def fill(url: str, home: Path) -> None:
         with run.loop.journal.transaction() as tx:
             tx.put_usage("trial_00000", 1, Usage(wall_ns=5, cpu_ns=3, facts={"precision": "fp32"}))
         follower(service, Mirror).one_pass()
-        life.keeper.one_pass()
+        life.reconciler.one_pass()
 
 
 def _wait_for_money(life: Life) -> None:

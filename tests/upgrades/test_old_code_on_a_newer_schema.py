@@ -15,7 +15,7 @@ from tests.upgrades import made_up
 from tuner.domain.errors import Unavailable
 from tuner.service.audit import Audit
 from tuner.service.controller import Controller
-from tuner.service.keeper import Keeper
+from tuner.service.reconciler import Reconciler
 from tuner.store import jobs, ledger
 from tuner.store.database import Database, newest_revision
 
@@ -70,7 +70,7 @@ def test_a_service_that_runs_goes_on_and_one_that_starts_says_why_it_does_not(
     fakes.simulate(service, before)
     service.now.pass_s(5)
     controller.one_pass()
-    Keeper(service).one_pass()
+    Reconciler(service).one_pass()
     assert service.cluster.submitted == [f"{before}-1", f"{after}-{launch_of(service, after).epoch}"]
     assert client.post(f"/v1/jobs/{after}/cancel").status_code == 202
     for path in (

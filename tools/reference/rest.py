@@ -7,7 +7,7 @@ from typing import Any
 
 from tools.reference.words import MADE, one_line, table
 from tuner.api.app import create_app
-from tuner.service.wiring import build
+from tuner.service.bootstrap import build
 from tuner.settings import Settings
 
 HEAD = f"""# REST

@@ -9,11 +9,11 @@ from fastapi import Depends, FastAPI
 from tuner import __version__
 from tuner.api import access, document, page, problems, ray_dashboard, session
 from tuner.api.auth import Callers
-from tuner.api.bodies import unambiguous
-from tuner.api.hub import Hub
-from tuner.api.limits import RateLimit, RequestLimits, Room
+from tuner.api.event_broadcaster import EventBroadcaster
+from tuner.api.limits import LoadShedder, RateLimit, RequestLimits
 from tuner.api.metrics import Latency, Metrics
 from tuner.api.request_id import RequestId
+from tuner.api.response_cache import Shared
 from tuner.api.routers import (
     advice,
     answers,
@@ -37,10 +37,10 @@ from tuner.api.routers import (
     spend,
 )
 from tuner.api.routers.curves import Drawn
-from tuner.api.shared import Shared
+from tuner.api.strict_json import unambiguous
+from tuner.service.bootstrap import Service
 from tuner.service.dashboards import optuna_dashboard
-from tuner.service.figures import Reader
-from tuner.service.wiring import Service
+from tuner.service.metrics_snapshot import Reader
 
 RESPONSES = document.problems(400, 401, 403, 404, 408, 409, 413, 414, 422, 429, 431, 503)
 
@@ -73,7 +73,11 @@ def create_app(
     app.state.api_key = service.settings.api_key()
     app.state.callers = Callers()
     app.state.is_ready, app.state.leaving = is_ready, threading.Event()
-    app.state.hub, app.state.shared, app.state.curves = Hub(), Shared[bytes](len), Shared(Drawn.size)
+    app.state.hub, app.state.shared, app.state.curves = (
+        EventBroadcaster(),
+        Shared[bytes](len),
+        Shared(Drawn.size),
+    )
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors
@@ -115,7 +119,7 @@ def create_app(
     if page_files is not None:
         page.install(app, page_files)
     app.add_middleware(RequestLimits)
-    app.add_middleware(Room)
+    app.add_middleware(LoadShedder)
     rate = service.settings.rate_limit
     app.add_middleware(RateLimit, key=app.state.api_key, callers=app.state.callers, rate=rate)
     app.add_middleware(Latency, metrics=app.state.metrics)

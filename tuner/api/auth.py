@@ -9,7 +9,7 @@ from starlette.requests import Request
 from tuner.domain.access import Actor
 from tuner.domain.errors import Unauthorized
 from tuner.service import access
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 
 PROJECT = "Tuner-Project"
 REMEMBERED = 10_000

@@ -15,7 +15,7 @@ from tuner.api.problems import answer
 from tuner.domain.access import Actor
 from tuner.domain.errors import Forbidden, Unauthorized, Unavailable
 from tuner.service import access
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 
 READING = ("GET", "HEAD")
 POLICY = {

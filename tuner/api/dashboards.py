@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tuner.api.behind_key import PLAIN, POLICY, refusal
 from tuner.api.problems import answer
 from tuner.domain.errors import NotFound
+from tuner.service.bootstrap import Service
 from tuner.service.dashboards import OPTUNA, OptunaDashboard, optuna_study
-from tuner.service.wiring import Service
 
 log = logging.getLogger("tuner.api")
 

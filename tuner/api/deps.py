@@ -10,7 +10,7 @@ from fastapi import Depends, Query, Request
 
 from tuner.domain.access import Actor
 from tuner.domain.errors import Invalid
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 
 
 async def service_of(request: Request) -> Service:

@@ -8,13 +8,13 @@ import asyncio
 import json
 from typing import Any
 
-from tuner.api import present
-from tuner.api.hub import BEGIN, Look, Piece
+from tuner.api import serialize_jobs
+from tuner.api.event_broadcaster import BEGIN, Look, Piece
 from tuner.domain.job import FINAL
 from tuner.service import answers
 from tuner.service.answers import Told
+from tuner.service.bootstrap import Service
 from tuner.service.views import JobView
-from tuner.service.wiring import Service
 
 STANDING = {
     "id",
@@ -31,7 +31,7 @@ STANDING = {
 
 
 class Record:
-    """The recorded events of one job. Implements `tuner.api.hub.Source`."""
+    """The recorded events of one job. Implements `tuner.api.event_broadcaster.Source`."""
 
     def __init__(self, service: Service, job: str) -> None:
         self._service, self._job = service, job
@@ -70,7 +70,7 @@ def standing(view: JobView) -> dict[str, tuple[object, str]]:
 
     The value does not contain the running time, because the `job` message of a running job would otherwise be sent at every reading.
     """
-    shown = present.job_of(view)
+    shown = serialize_jobs.job_of(view)
     spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
     job = shown.model_dump(include=STANDING)
     compared = {**job, "progress": {**job["progress"], "running_seconds": 0}}
@@ -84,7 +84,7 @@ def told(found: Told) -> Piece:
     that a client that reconnects between the two has not received the report yet and gets it once.
     """
     parts = [(point.seq, 1, "report", _report(point)) for point in found.reports]
-    parts += [(row.seq, 0, "trial", present.trial_of(row).model_dump()) for row in found.trials]
+    parts += [(row.seq, 0, "trial", serialize_jobs.trial_of(row).model_dump()) for row in found.trials]
     parts.sort(key=lambda one: one[:2])
     numbers = [seq for seq, *_ in parts] + [None]
     messages = [
@@ -95,7 +95,7 @@ def told(found: Told) -> Piece:
 
 
 def _report(point: answers.Reached) -> dict[str, Any]:
-    shown = present.best_of(point).model_dump(exclude={"config", "checkpoint"})
+    shown = serialize_jobs.best_of(point).model_dump(exclude={"config", "checkpoint"})
     return {**shown, "seq": point.seq}
 
 

@@ -10,7 +10,7 @@ from tuner.api.family import Family, Values
 from tuner.api.family import one as _one
 from tuner.api.recorded import QUEUE_WAIT, RECORDED
 from tuner.domain.time import NS, Instant
-from tuner.service.vitals import Vitals
+from tuner.service.service_health import Vitals
 
 
 def _at(at: Instant | None) -> Values:
@@ -41,17 +41,17 @@ OF_PROCESS: tuple[OfProcess, ...] = (
     ),
     (
         Family(
-            "tuner_keeper_last_pass_timestamp_seconds",
+            "tuner_reconciler_last_pass_timestamp_seconds",
             "gauge",
             "Time of the shared-budget reconciler's last pass as the leader",
         ),
-        lambda v: _at(v.keeper_at),
+        lambda v: _at(v.reconciler_at),
     ),
     (
         Family(
-            "tuner_keeper_failures_total", "counter", "Passes of the shared-budget reconciler that failed"
+            "tuner_reconciler_failures_total", "counter", "Passes of the shared-budget reconciler that failed"
         ),
-        lambda v: _one(v.counted("keeper_failures")),
+        lambda v: _one(v.counted("reconciler_failures")),
     ),
     (
         Family("tuner_driver_launches_total", "counter", "Drivers launched"),

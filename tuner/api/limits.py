@@ -199,7 +199,7 @@ class RateLimit:
         return _address(scope)
 
 
-class Room:
+class LoadShedder:
     """ASGI middleware that limits how many requests wait for an answer.
 
     While `MOST_WAITING` answers have not begun, further requests are answered with 503. Without a limit, requests would wait longer and

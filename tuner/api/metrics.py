@@ -22,8 +22,8 @@ from tuner import __version__
 from tuner.api import families, recorded
 from tuner.api.templates import template_of
 from tuner.domain.errors import Unavailable
-from tuner.service.figures import Figures
-from tuner.service.vitals import Vitals
+from tuner.service.metrics_snapshot import Figures
+from tuner.service.service_health import Vitals
 
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

@@ -13,8 +13,8 @@ from tuner.api import behind_key
 from tuner.api.problems import answer
 from tuner.domain.errors import NotFound, Unavailable
 from tuner.service import ray_dashboard
+from tuner.service.bootstrap import Service
 from tuner.service.dashboards import RAY
-from tuner.service.wiring import Service
 
 log = logging.getLogger("tuner.api")
 

@@ -12,7 +12,7 @@ from tuner.domain.job import JOB_STATES
 from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
-from tuner.service.figures import Budget, Figures, by_kind, spent
+from tuner.service.metrics_snapshot import Budget, Figures, by_kind, spent
 
 MARKETS = ("on_demand", "spot")
 DELIVERIES = ("pending", "delivered", "given_up")

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from tuner.cli import tables
 from tuner.cli.arguments import JobId, Json
-from tuner.cli.frame import Frame, connect, with_problems
-from tuner.cli.words import number, usd
+from tuner.cli.escape import number, usd
+from tuner.cli.output import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.schemas.advice import Advice, Change, Finding

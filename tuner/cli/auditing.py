@@ -10,9 +10,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from tuner.cli import tables, words
+from tuner.cli import escape, tables
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect, with_problems
 from tuner.cli.style import Format, Style
 
 if TYPE_CHECKING:
@@ -59,4 +59,4 @@ def _facts(facts: dict[str, Any] | None) -> str:
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in (facts or {}).items()
     )
-    return words.harmless("  ".join(told)) or "-"
+    return escape.harmless("  ".join(told)) or "-"

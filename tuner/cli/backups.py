@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuner.cli.frame import Frame, with_problems
+from tuner.cli.output import Frame, with_problems
 from tuner.settings import Settings
 
 if TYPE_CHECKING:

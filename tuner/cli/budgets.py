@@ -9,9 +9,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tuner.cli import tables, words
+from tuner.cli import escape, tables
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.schemas.budgets import BudgetAbove
@@ -112,9 +112,9 @@ def _table(found: Sequence[BudgetAbove]) -> RenderableType:
     table = tables.plain(*columns)
     for one in found:
         spend = one.spend
-        hours = (f"{spend.gpu_hours:g}", words.number(one.gpu_hours))
+        hours = (f"{spend.gpu_hours:g}", escape.number(one.gpu_hours))
         when = (one.period or "-", _when(one.period_end), _when(one.forecast.runs_out_at))
-        money = (words.usd(spend.usd), words.usd(spend.held_usd), words.usd(one.usd))
+        money = (escape.usd(spend.usd), escape.usd(spend.held_usd), escape.usd(one.usd))
         table.add_row(one.name, *money, *hours, *when, str(len(one.waiting_jobs)))
     return table if found else Text("no budgets")
 
@@ -129,7 +129,7 @@ def _budget(one: BudgetAbove) -> RenderableType:
     lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in one.alerts)
     lines.extend(
         Text(
-            f"{told.created_at} {told.url} {told.state} after {words.plural(told.tries, 'try', 'tries')}: {told.answer}"
+            f"{told.created_at} {told.url} {told.state} after {escape.plural(told.tries, 'try', 'tries')}: {told.answer}"
         )
         for told in one.deliveries
     )

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tuner.cli import completing
 from tuner.cli.arguments import JobId, Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.client.downloads import Downloaded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuner.cli import tables
-from tuner.cli.frame import duration_ns, with_problems
+from tuner.cli.output import duration_ns, with_problems
 from tuner.cli.style import Style
 from tuner.domain.time import NS
 from tuner.settings import Settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tuner import web
-from tuner.cli import render, render_best, tables, watch, words
+from tuner.cli import escape, render, render_best, tables, watch
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
@@ -45,8 +45,8 @@ def run(usd: float, trainable: str) -> None:
             }
         )
         price = job.price
-        console.print(f"Tuning {trainable} for {words.usd(usd)}: {job.concurrency} trials at once, each")
-        console.print(f"{words.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
+        console.print(f"Tuning {trainable} for {escape.usd(usd)}: {job.concurrency} trials at once, each")
+        console.print(f"{escape.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
         page = web.address(client.url, (home / "api_key").read_text().strip(), job.id)
         console.print(f"Watch it in a browser: {page}\n", soft_wrap=True)
         watch.watch(client, job.id)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from tuner.cli.estimate_tables import estimate as shown
-from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_mapping
+from tuner.cli.output import Frame, connect, with_problems
 
 Words = list[str] | None
 PARTS = "estimate: a mapping with run, choices, scaling, compute_optimal, recurring or ownership"
@@ -23,7 +23,7 @@ def estimate(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Hours of the whole run on --gpus GPUs. Needs exactly one machine, given by --accelerator or --instance-type."
+            help="Deadlines of the whole run on --gpus GPUs. Needs exactly one machine, given by --accelerator or --instance-type."
         ),
     ] = None,
     samples: Annotated[float | None, typer.Option(help="Samples in one epoch.")] = None,

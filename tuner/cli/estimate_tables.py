@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
-from tuner.cli.words import number, usd
+from tuner.cli.escape import number, usd
 
 if TYPE_CHECKING:
     from tuner.schemas import estimate_answers as show

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuner.cli.arguments import JobId, Json, TrialId
-from tuner.cli.frame import connect, with_problems
+from tuner.cli.output import connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.client import Client

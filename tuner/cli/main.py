@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli import completing, render, sketch
+from tuner.cli import ascii_chart, completing, render
 from tuner.cli import watch as watching
 from tuner.cli.advising import advice
 from tuner.cli.arguments import JobId, Json, TrialId
@@ -20,10 +20,10 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.curves import curves
 from tuner.cli.estimate import estimate
 from tuner.cli.examples import add_examples
-from tuner.cli.frame import PROJECT, Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
 from tuner.cli.logs import logs
 from tuner.cli.operating import dashboard, doctor, migrate
+from tuner.cli.output import PROJECT, Frame, connect, with_problems
 from tuner.cli.packages import packages
 from tuner.cli.people import keys, members, projects, users, whoami
 from tuner.cli.pilot import pilot
@@ -246,7 +246,7 @@ def bill(
 @with_problems
 def report(job: JobId, as_json: Json = False) -> None:
     """Show the best result over money spent, and estimate what other search methods would have spent."""
-    Frame(as_json).show(connect().report(job), sketch.report)
+    Frame(as_json).show(connect().report(job), ascii_chart.report)
 
 
 @app.command()

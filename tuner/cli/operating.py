@@ -11,8 +11,8 @@ from rich.text import Text
 
 from tuner import web
 from tuner.cli import completing
-from tuner.cli.frame import Frame, connect, with_problems
-from tuner.cli.words import harmless
+from tuner.cli.escape import harmless
+from tuner.cli.output import Frame, connect, with_problems
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tuner.cli import tables
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.schemas.access import Key, Member, Project, User, WhoAmI

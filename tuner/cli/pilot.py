@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli import render, watch, words
+from tuner.cli import escape, render, watch
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
 from tuner.cli.job_yaml import read_job
+from tuner.cli.output import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.client import Client, Job
@@ -47,7 +47,7 @@ def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) 
     if not found.progress.steps:
         why = (
             found.detail
-            or f"{found.stop_reason} before the first step; give it more than {words.usd(found.spend.usd)}"
+            or f"{found.stop_reason} before the first step; give it more than {escape.usd(found.spend.usd)}"
         )
         typer.echo(f"The pilot {found.id} measured no step\n{why}", err=True)
         raise typer.Exit(1)

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from tuner.cli import tables
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.escape import number, plural, usd
 from tuner.cli.job_yaml import read_job
+from tuner.cli.output import Frame, connect, with_problems
 from tuner.cli.pilot import run as run_pilot
 from tuner.cli.style import Format, Style
-from tuner.cli.words import number, plural, usd
 
 if TYPE_CHECKING:
     from tuner.schemas.plan import Plan, PlanAlternative, PlanChance

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from tuner.cli import tables
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.escape import number, usd
+from tuner.cli.output import Frame, connect, with_problems
 from tuner.cli.style import Format, Style
-from tuner.cli.words import number, usd
 
 if TYPE_CHECKING:
     from tuner.schemas.prices import CatalogueAge, Prices
@@ -59,7 +59,7 @@ def prices(
 def _update(file: Path) -> CatalogueAge:
     from datetime import UTC, datetime
 
-    from tuner.api.present_prices import age_of
+    from tuner.api.serialize_prices import age_of
     from tuner.service.catalogue import update
     from tuner.settings import Settings
 

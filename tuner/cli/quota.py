@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from tuner.cli import tables, words
+from tuner.cli import escape, tables
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.schemas.quota import Quota
@@ -60,9 +60,9 @@ def set_quota(
 def _table(one: Quota) -> RenderableType:
     used, ends = one.used, f", until {one.period_end}" if one.period_end else ""
     table = tables.plain("of", "used", "held", "quota")
-    table.add_row("dollars", words.usd(used.usd), words.usd(used.held_usd), f"{words.usd(one.usd)}{ends}")
-    hours = (words.number(used.gpu_hours), words.number(used.held_gpu_hours))
-    table.add_row("GPU-hours", *hours, f"{words.number(one.gpu_hours)}{ends}")
-    table.add_row("jobs at once", str(used.concurrent_jobs), "", words.number(one.concurrent_jobs))
-    table.add_row("trials at once", str(used.concurrent_trials), "", words.number(one.concurrent_trials))
+    table.add_row("dollars", escape.usd(used.usd), escape.usd(used.held_usd), f"{escape.usd(one.usd)}{ends}")
+    hours = (escape.number(used.gpu_hours), escape.number(used.held_gpu_hours))
+    table.add_row("GPU-hours", *hours, f"{escape.number(one.gpu_hours)}{ends}")
+    table.add_row("jobs at once", str(used.concurrent_jobs), "", escape.number(one.concurrent_jobs))
+    table.add_row("trials at once", str(used.concurrent_trials), "", escape.number(one.concurrent_trials))
     return table

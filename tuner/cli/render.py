@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
-from tuner.cli.words import config, number, plural, usd
+from tuner.cli.escape import config, number, plural, usd
 
 if TYPE_CHECKING:
     from tuner.client import Job

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
+from tuner.cli.escape import config, number, usd
 from tuner.cli.render import best_line
-from tuner.cli.words import config, number, usd
 
 if TYPE_CHECKING:
     from tuner.schemas import best as show

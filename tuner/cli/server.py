@@ -13,19 +13,19 @@ import typer
 
 from tuner import web
 from tuner.api.app import create_app
-from tuner.cli.beside import Beside
-from tuner.cli.leaving import LeavingServer
+from tuner.cli.background import Beside
+from tuner.cli.graceful_shutdown import LeavingServer
 from tuner.domain.errors import AddressNotFree, HomeInUse
+from tuner.service.bootstrap import build
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import refuse_unfit, refuse_without_key, warn_of_open_home
-from tuner.service.figures import has_live_jobs
-from tuner.service.keeper import Keeper
 from tuner.service.leading import Renewing
+from tuner.service.metrics_snapshot import has_live_jobs
 from tuner.service.mirroring import Mirrors
+from tuner.service.reconciler import Reconciler
 from tuner.service.replicas import is_led
 from tuner.service.storage_watch import StorageWatch
-from tuner.service.wiring import build
 from tuner.settings import Settings
 
 
@@ -60,7 +60,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     service = build(settings)
     warn_of_open_home(settings)
     refuse_unfit(settings)
-    leading, controller, keeper = Renewing(service.leading), Controller(service), Keeper(service)
+    leading, controller, reconciler = Renewing(service.leading), Controller(service), Reconciler(service)
     mirrors, storage = Mirrors(service), StorageWatch(service)
     leading.start()
     controller.start()  # Start the controller early: it connects to the cluster while the rest is built.
@@ -71,7 +71,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     server = LeavingServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
     gc.freeze()  # Imported objects stay alive. Scanning them in each collection would delay requests by 0.1 s.
     gc.enable()
-    keeper.start()
+    reconciler.start()
     beside = Beside(service, app.state.figures, storage, mirrors, after=controller.ready)
     beside.start()
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
@@ -85,7 +85,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         beside.stop()
         storage.stop()
         mirrors.stop()
-        keeper.stop()
+        reconciler.stop()
         controller.stop()
         leading.stop()
         if has_live_jobs(service):

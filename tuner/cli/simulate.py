@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tuner.cli import escape, tables
 from tuner.cli import simulate_options as option
-from tuner.cli import tables, words
-from tuner.cli.frame import Frame, duration_ns, with_problems
+from tuner.cli.output import Frame, duration_ns, with_problems
 from tuner.domain.errors import Fault, Invalid
 
 if TYPE_CHECKING:
@@ -120,14 +120,14 @@ def shown(found: "Result") -> RenderableType:
     lines.add_row("table", found.table)
     if found.best is not None and found.best_config is not None:
         whole = "its last" if found.finished else "not its last"
-        regret = words.number(found.normalised_regret)
+        regret = escape.number(found.normalised_regret)
         lines.add_row(
-            "best", f"{words.number(found.best)} at step {found.best_step}, trained to {whole} step"
+            "best", f"{escape.number(found.best)} at step {found.best_step}, trained to {whole} step"
         )
-        lines.add_row("", words.config(found.best_config))
+        lines.add_row("", escape.config(found.best_config))
         lines.add_row("regret", f"{regret} (0: the best of the table, 1: a random configuration in full)")
     lines.add_row(
-        "spent", f"{found.spent:.2f} of {found.budget:.2f} trainings ({words.usd(found.spent_usd)})"
+        "spent", f"{found.spent:.2f} of {found.budget:.2f} trainings ({escape.usd(found.spent_usd)})"
     )
     lines.add_row("ended", f"{found.stop_reason} after {found.simulated_seconds:.0f} simulated seconds")
     if found.deadline_met is not None:
@@ -142,7 +142,7 @@ def shown(found: "Result") -> RenderableType:
     bill = tables.plain("kind", "paid", "share")
     for kind, cost in found.bill_usd.items():
         share = cost / found.spent_usd if found.spent_usd else 0
-        bill.add_row(kind, words.usd(cost), f"{share:.1%}")
+        bill.add_row(kind, escape.usd(cost), f"{share:.1%}")
     checked = Text(f"{found.transactions_checked} transactions checked; nothing was spent beyond the budget.")
     return Group(lines, bill, *([_others(found.beside)] if found.beside else []), checked)
 
@@ -151,15 +151,15 @@ def _add_spot(lines: Table, spot: "SpotFigures") -> None:
     notice = f"{spot.notice_s:.0f} s of notice" if spot.notice_s else "no notice"
     lines.add_row("spot", f"{spot.trace} from second {spot.start_s:.0f} on, {notice}")
     used = (
-        f"{name.replace('_', ' ')} {use.hours:.2f} h for {words.usd(use.usd)}"
+        f"{name.replace('_', ' ')} {use.hours:.2f} h for {escape.usd(use.usd)}"
         for name, use in spot.markets.items()
     )
     lines.add_row("market", f"{spot.market}: {', '.join(used)}")
     times = "" if spot.times_uninterrupted is None else f" ({spot.times_uninterrupted:.3f} × that was spent)"
     lines.add_row(
         "against",
-        f"{words.usd(spot.uninterrupted_usd)} on spot without an interruption{times}, "
-        f"{words.usd(spot.on_demand_usd)} on demand, for the training that was kept",
+        f"{escape.usd(spot.uninterrupted_usd)} on spot without an interruption{times}, "
+        f"{escape.usd(spot.on_demand_usd)} on demand, for the training that was kept",
     )
 
 
@@ -172,11 +172,11 @@ def _others(rows: "Sequence[Beside]") -> Table:
         times = "-" if one.times_uninterrupted is None else f"{one.times_uninterrupted:.3f}"
         table.add_row(
             BESIDE[one.name],
-            words.usd(one.spent_usd),
+            escape.usd(one.spent_usd),
             f"{one.kept_trainings:.2f}",
             "-" if one.usd_per_training is None else f"${one.usd_per_training:.3f}",
             times,
-            words.usd(one.lost_usd),
+            escape.usd(one.lost_usd),
             str(one.preemptions),
             f"{one.simulated_seconds / 3600:.1f}",
             one.stop_reason or "",

@@ -8,9 +8,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tuner.cli import tables, words
+from tuner.cli import escape, tables
 from tuner.cli.arguments import Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect, with_problems
 from tuner.cli.style import Format, Style
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _idle(found: SpendAnswer, cluster: ClusterCost) -> str:
     if found.cluster_idle_usd is None:
         said = "idle machines: it is not known what they cost"
     else:
-        idle, whole = words.usd(found.cluster_idle_usd), words.usd(cluster.usd)
+        idle, whole = escape.usd(found.cluster_idle_usd), escape.usd(cluster.usd)
         said = f"idle machines: {idle} of the {whole} that workers cost, in no bill"
     if cluster.unpriced_node_hours:
         said += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
@@ -97,7 +97,7 @@ def _machines(cluster: ClusterCost) -> Table:
     for one in cluster.kinds:
         hours = f"{one.node_hours:g}", f"{one.idle_hours:g}"
         table.add_row(
-            one.instance_type or "-", one.market, *hours, words.usd(one.usd), words.usd(one.idle_usd)
+            one.instance_type or "-", one.market, *hours, escape.usd(one.usd), escape.usd(one.idle_usd)
         )
     return table
 
@@ -105,11 +105,11 @@ def _machines(cluster: ClusterCost) -> Table:
 def _cells(one: SpendFigures) -> list[str]:
     counts = (one.jobs, one.trials, one.completed_trials)
     return [
-        words.usd(one.usd),
+        escape.usd(one.usd),
         f"{one.gpu_hours:g}",
         *map(str, counts),
-        words.usd(one.usd_per_completed_trial),
+        escape.usd(one.usd_per_completed_trial),
         str(one.preemptions),
         str(one.retries),
-        words.usd(one.lost_usd),
+        escape.usd(one.lost_usd),
     ]

@@ -12,8 +12,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from tuner.cli.escape import harmless
 from tuner.cli.style import Style
-from tuner.cli.words import harmless
 
 WIDE = 100_000  # a width in characters that no line exceeds
 FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli import render, words
+from tuner.cli import escape, render
 from tuner.cli.arguments import JobId, Json
-from tuner.cli.frame import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.client import ApiError, Client, Job
@@ -75,7 +75,7 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
 
 
 def _limits(budget: dict[str, Any]) -> str:
-    found = [] if budget.get("usd") is None else [words.usd(budget["usd"])]
+    found = [] if budget.get("usd") is None else [escape.usd(budget["usd"])]
     if budget.get("gpu_hours") is not None:
         found.append(f"{budget['gpu_hours']:g} GPU-hours")
     return " and ".join(found)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli import completing
-from tuner.cli.frame import connect, with_problems
-from tuner.cli.words import number
+from tuner.cli.escape import number
+from tuner.cli.output import connect, with_problems
 from tuner.domain.environment import Environment
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from tuner.domain.space import Config
 class Suggest:
     """Ask the sampler for the configuration of the next trial, because a worker is free.
 
-    The answer is the event `Suggested`, or `Advised` if an existing trial should resume instead.
+    The answer is the event `Suggested`, or `Predicted` if an existing trial should resume instead.
     """
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
-class Consult:
-    """Ask the sampler's model whether a trial that waits at a rung should continue. The answer is the event `Advised`."""
+class Predict:
+    """Ask the sampler's model whether a trial that waits at a rung should continue. The answer is the event `Predicted`."""
 
     trial: str
 
@@ -33,7 +33,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Proceed:
+class Continue:
     """Let a trial that waits at a rung continue to step `until`, or to its end if that is None."""
 
     trial: str
@@ -41,8 +41,8 @@ class Proceed:
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
-    """Pause the trial: save a checkpoint after the current step and end the attempt. The answer is the event `Parked`."""
+class Pause:
+    """Pause the trial: save a checkpoint after the current step and end the attempt. The answer is the event `Paused`."""
 
     trial: str
 
@@ -74,4 +74,4 @@ class EndJob:
     waits_for: str = ""
 
 
-Command = Suggest | Consult | Begin | Proceed | Park | Finish | Stop | EndJob
+Command = Suggest | Predict | Begin | Continue | Pause | Finish | Stop | EndJob

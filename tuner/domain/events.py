@@ -50,7 +50,7 @@ class Suggested:
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class Predicted:
     """The sampler's model predicted whether a trial should run to its next rung."""
 
     at: Instant
@@ -75,7 +75,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class Paused:
     """An attempt ended because its trial was paused. The trial may resume."""
 
     at: Instant
@@ -154,7 +154,7 @@ class WindowClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ControlRequested:
     """A user made a control request."""
 
     at: Instant
@@ -170,9 +170,9 @@ class BudgetChanged:
 Event = (
     Launched
     | Suggested
-    | Advised
+    | Predicted
     | Reported
-    | Parked
+    | Paused
     | Completed
     | Stopped
     | Failed
@@ -181,6 +181,6 @@ Event = (
     | Refused
     | WallClockEnded
     | WindowClosed
-    | Asked
+    | ControlRequested
     | BudgetChanged
 )

@@ -3,7 +3,7 @@
 Without a valid manifest there is no checkpoint.
 
 Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the pieces of large files
-are stored next to these directories (`tuner.engine.pieces`).
+are stored next to these directories (`tuner.engine.chunks`).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.engine.pieces import PIECE_BYTES, Pieces, pieces_of, put_together
+from tuner.engine.chunks import PIECE_BYTES, Pieces, pieces_of, put_together
 from tuner.engine.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import EPOCH, CheapestFree, Place, Placement, Places, Standing
-from tuner.tuning.placement import Choice, Sight, Terms, choose
+from tuner.engine.placement import EPOCH, CheapestFree, Place, Placement, Places, TrialSnapshot
+from tuner.tuning.placement import Choice, Observation, Terms, choose
 from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
 
 # After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
@@ -34,7 +34,7 @@ UNKNOWN_NS = 1
 
 
 @dataclass(slots=True)
-class Course:
+class FallbackState:
     """The state that `SpotWithFallback` keeps about one trial."""
 
     target: int | None = None  #: The step that the trial may train to.
@@ -44,18 +44,21 @@ class Course:
     waits_for: Offer | None = None
     turns: int = 0  #: How often a waiting attempt was moved to another kind while all kinds counted as full.
     storms: int = 0  #: How many series of preemptions the trial had.
-    rages: bool = False  #: Whether the trial is in a series of preemptions now.
-    shelters_until: Instant = EPOCH  #: The trial avoids spot until this time.
+    in_preemption_series: bool = False  #: Whether the trial is in a series of preemptions now.
+    backoff_until: Instant = EPOCH  #: The trial avoids spot until this time.
 
-    def note_storm(self, in_vain: int, now: Instant) -> None:
+    def note_preemptions(self, preemptions_without_progress: int, now: Instant) -> None:
         """Count a new series of preemptions. From the second series on, avoid spot for a while.
 
         The first series may be bad luck. Each further one doubles the time on demand, up to `HALF_LIFE_NS`.
         """
-        begins, self.rages = in_vain >= STORM and not self.rages, in_vain >= STORM
+        begins, self.in_preemption_series = (
+            preemptions_without_progress >= STORM and not self.in_preemption_series,
+            preemptions_without_progress >= STORM,
+        )
         self.storms += begins
         if begins and self.storms > 1:
-            self.shelters_until = Instant(now + min(SHELTER_NS << (self.storms - 2), HALF_LIFE_NS))
+            self.backoff_until = Instant(now + min(SHELTER_NS << (self.storms - 2), HALF_LIFE_NS))
 
 
 def placement_of(places: Places, *, patience_ns: int) -> Placement:
@@ -79,7 +82,7 @@ class SpotWithFallback:
         }
         self._place = {self._priced[place.offer]: place for place in places.all if place.offer}
         self._offers = tuple(self._place)
-        self._courses: defaultdict[str, Course] = defaultdict(Course)
+        self._states: defaultdict[str, FallbackState] = defaultdict(FallbackState)
         # What progress has cost on each offer, over all trials.
         self._shared = Memory(Instant(0), 0)
         # The time until which a kind of machine counts as full, and the length of that period.
@@ -87,14 +90,14 @@ class SpotWithFallback:
         # When a trial last waited for spot and got none.
         self._waited_in_vain = -FULL_NS
 
-    def choose(self, trial: Standing) -> Sequence[Place]:
-        course = self._courses[trial.trial]
-        course.memory = course.memory and course.memory.waits(trial.now)
-        course.waits_for = self._wanted(trial)
-        first = self._place[course.waits_for]
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
+        state = self._states[trial.trial]
+        state.memory = state.memory and state.memory.waits(trial.now)
+        state.waits_for = self._wanted(trial)
+        first = self._place[state.waits_for]
         return [first, *(place for place in self._places.all if place != first)]
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         if trial.at is None or trial.at.offer is None:
             return None
         at = self._priced[trial.at.offer]
@@ -104,7 +107,7 @@ class SpotWithFallback:
         found = wanted if is_to_be_had else self._another(at, trial)
         if found is None:
             return None
-        self._courses[trial.trial].waits_for = found
+        self._states[trial.trial].waits_for = found
         return self._place[found]
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
@@ -112,7 +115,7 @@ class SpotWithFallback:
             offer = self._priced[place.offer]
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
-    def _another(self, at: Offer, trial: Standing) -> Offer | None:
+    def _another(self, at: Offer, trial: TrialSnapshot) -> Offer | None:
         """Return another kind for an attempt whose patience is over, even if that kind counts as full.
         Otherwise return None.
 
@@ -120,26 +123,26 @@ class SpotWithFallback:
         twice as long as for the one before, because the autoscaler may need longer than the patience to start
         a machine.
         """
-        course = self._courses[trial.trial]
-        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(course.turns, 10):
+        state = self._states[trial.trial]
+        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(state.turns, 10):
             return None
         others = [o for o in self._offers if o != at and self._places.room(self._place[o], trial.taken) > 0]
-        course.turns += bool(others)
+        state.turns += bool(others)
         return self._shared.cheapest(others, trial.now)
 
-    def _note_wait(self, at: Offer, trial: Standing) -> None:
+    def _note_wait(self, at: Offer, trial: TrialSnapshot) -> None:
         """Record whether the kind `at`, which the trial waits for or runs on, counts as full.
 
         It counts as full if the trial waited for it and got none, although the job left room on it: other jobs may
         use the rest. It no longer counts as full once an attempt that waited for it runs there.
         """
-        course = self._courses[trial.trial]
+        state = self._states[trial.trial]
         if trial.waited_ns is None:
-            if course.waits_for == at:
+            if state.waits_for == at:
                 self._full.pop(at, None)
-            course.waits_for, course.turns = None, 0
+            state.waits_for, state.turns = None, 0
             return
-        course.waits_for = at
+        state.waits_for = at
         if trial.waited_ns >= self._patience_ns and self._room(at, trial) > 0:
             until, full_ns = self._full.get(at, (trial.now, FULL_NS))
             # The period grows for spot only: on-demand machines may be needed for a deadline.
@@ -147,7 +150,7 @@ class SpotWithFallback:
                 full_ns *= 2
             self._full[at] = Instant(trial.now + full_ns), full_ns
 
-    def _wanted(self, trial: Standing) -> Offer:
+    def _wanted(self, trial: TrialSnapshot) -> Offer:
         """Return the kind that the trial should run on or wait for.
 
         If on-demand is preferred but has no room for another trial, return a spot offer that has room, if
@@ -157,16 +160,16 @@ class SpotWithFallback:
         there = [] if found.market == "spot" or self._room(found, trial) > 0 else self._there(trial)
         return self._shared.cheapest(there, trial.now) or found
 
-    def _best(self, trial: Standing) -> Offer:
+    def _best(self, trial: TrialSnapshot) -> Offer:
         """Return the kind that suits the trial best, even if it has no room for another trial."""
         in_the_dark = trial.time_ns is not None and trial.left_ns is None
-        course = self._courses[trial.trial]
-        course.note_storm(trial.in_vain, trial.now)
-        if course.rages or trial.now < course.shelters_until or in_the_dark:
+        state = self._states[trial.trial]
+        state.note_preemptions(trial.preemptions_without_progress, trial.now)
+        if state.in_preemption_series or trial.now < state.backoff_until or in_the_dark:
             return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
-        choice = self._choice(course, trial)
-        assert course.memory is not None
-        if trial.now - course.memory.progressed >= self._patience_ns and trial.runs_at is None:
+        choice = self._choice(state, trial)
+        assert state.memory is not None
+        if trial.now - state.memory.progressed >= self._patience_ns and trial.runs_at is None:
             self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
         # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
         if found := choice.offer or self._runs_at(trial):
@@ -175,12 +178,12 @@ class SpotWithFallback:
         late = trial.now < self._waited_in_vain + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
-    def _choice(self, course: Course, trial: Standing) -> Choice:
+    def _choice(self, state: FallbackState, trial: TrialSnapshot) -> Choice:
         """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
-        terms = self._terms_of(course, trial)
+        terms = self._terms_of(state, trial)
         # An unknown length must not count as zero.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
-        sight = Sight(
+        observation = Observation(
             now=trial.now,
             left_ns=left_ns,
             changeover_ns=trial.changeover_ns,
@@ -188,11 +191,11 @@ class SpotWithFallback:
             at=self._runs_at(trial),
             there=self._there(trial),
         )
-        memory = replace(course.memory or Memory(trial.now, left_ns), records=self._shared.records)
-        course.memory, choice = choose(terms, memory, sight)
+        memory = replace(state.memory or Memory(trial.now, left_ns), records=self._shared.records)
+        state.memory, choice = choose(terms, memory, observation)
         return choice
 
-    def _terms_of(self, course: Course, trial: Standing) -> Terms:
+    def _terms_of(self, state: FallbackState, trial: TrialSnapshot) -> Terms:
         """Return the input of the placement rules (offers, deadline, patience) for training up to the trial's
         target step.
 
@@ -200,9 +203,9 @@ class SpotWithFallback:
         There is a deadline only if training on demand can meet it; otherwise on-demand machines are not worth
         their price.
         """
-        terms = course.terms
+        terms = state.terms
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
-        if terms is None or course.target != trial.target or (meets and terms.deadline is None):
+        if terms is None or state.target != trial.target or (meets and terms.deadline is None):
             deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
             terms = Terms(
                 market="spot_with_fallback",
@@ -212,10 +215,10 @@ class SpotWithFallback:
                 deadline=deadline,
                 patience_ns=self._patience_ns,
             )
-            course.target, course.terms, course.memory = trial.target, terms, None
+            state.target, state.terms, state.memory = trial.target, terms, None
         return terms
 
-    def _there(self, trial: Standing) -> list[Offer]:
+    def _there(self, trial: TrialSnapshot) -> list[Offer]:
         """Return the spot offers that have room for another trial.
 
         For a running trial, only machines that already exist count as room. For other trials, machines that the autoscaler may
@@ -224,10 +227,10 @@ class SpotWithFallback:
         runs = trial.at is not None and trial.waited_ns is None
         return [offer for offer in self._of("spot") if self._room(offer, trial, now=runs) > 0]
 
-    def _runs_at(self, trial: Standing) -> Offer | None:
+    def _runs_at(self, trial: TrialSnapshot) -> Offer | None:
         return None if trial.runs_at is None else self._priced[trial.runs_at]
 
-    def _room(self, offer: Offer, trial: Standing, *, now: bool = False) -> int:
+    def _room(self, offer: Offer, trial: TrialSnapshot, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on this kind: 0 while it counts as full."""
         if offer in self._full and self._full[offer][0] > trial.now:
             return 0

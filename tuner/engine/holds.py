@@ -18,15 +18,15 @@ from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHo
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptCause, AttemptEnd
 from tuner.domain.usage import Usage
-from tuner.engine.ends import cause_of
 from tuner.engine.journal import JournalTx
 from tuner.engine.messages import Saved, StepReport, Trouble
+from tuner.engine.outcomes import cause_of
 from tuner.engine.placement import Place
 from tuner.tuning.guard import fits_deadline, lease_ns
 
 
 @dataclass(slots=True)
-class Purse:
+class AttemptLease:
     """The money of one attempt: its hold, its lease, and the meter readings from which its cost is computed."""
 
     trial: str
@@ -58,7 +58,7 @@ class Purse:
     usage: Usage | None = None
     #: The place of the machine that it was given and pays for. None: the machine was not checked.
     found: Place | None = None
-    misplaced: str = ""  #: Why the attempt may not stay on its machine.
+    wrong_machine: str = ""  #: Why the attempt may not stay on its machine.
     trouble: Trouble | None = None  #: The last failure that the worker reported.
     environment: Environment | None = None
 
@@ -173,7 +173,7 @@ class Purse:
             return "notice" if self.leaving else "no_notice"
         if end not in ("lost", "failed"):
             return None
-        if self.misplaced:
+        if self.wrong_machine:
             return "machine"
         return cause_of(self.trouble)
 
@@ -192,7 +192,7 @@ class Wanted:
     at: Instant
 
 
-class Treasury:
+class HoldService:
     """Place, renew and settle the holds of one job. The rate of a hold is that of its attempt's machine.
 
     The methods run in the caller's transaction of the job's journal.
@@ -217,25 +217,25 @@ class Treasury:
                 return place, lease, cost
         return None
 
-    def extend(self, tx: JournalTx, purse: Purse, wanted: Wanted) -> bool:
+    def extend(self, tx: JournalTx, lease: AttemptLease, wanted: Wanted) -> bool:
         """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
 
         Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
         """
-        unused = purse.lease_ns - purse.meter.total_ns
-        left = self._left(tx, purse, purse.held - self._used(purse), wanted.at)
-        more = self._affordable(left, purse.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
+        unused = lease.lease_ns - lease.meter.total_ns
+        left = self._left(tx, lease, lease.held - self._used(lease), wanted.at)
+        more = self._affordable(left, lease.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
         if more <= unused:
             return False
-        lease_ns = purse.meter.total_ns + more
-        self._settle(tx, purse, purse.meter.minus(purse.settled), wanted.at)
-        purse.slice, purse.lease_ns = purse.slice + 1, lease_ns
-        purse.held = purse.rate.cost(lease_ns) - purse.rate.cost(purse.meter.total_ns)
-        if not self._hold(tx, (purse.trial, purse.attempt, purse.slice), purse.held, more, wanted.at):
+        lease_ns = lease.meter.total_ns + more
+        self._settle(tx, lease, lease.meter.minus(lease.settled), wanted.at)
+        lease.slice, lease.lease_ns = lease.slice + 1, lease_ns
+        lease.held = lease.rate.cost(lease_ns) - lease.rate.cost(lease.meter.total_ns)
+        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), lease.held, more, wanted.at):
             raise AssertionError("the account was read in this transaction")
         return True
 
-    def reprice(self, tx: JournalTx, purse: Purse, place: Place, at: Instant) -> bool:
+    def reprice(self, tx: JournalTx, lease: AttemptLease, place: Place, at: Instant) -> bool:
         """Have the attempt pay the price of the machine that it was given.
 
         The attempt has been on this machine since its last post. The cost of the time since then is posted at
@@ -243,71 +243,71 @@ class Treasury:
 
         Return False if the budget has no room for that hold. The lease then ends when the current hold is used up.
         """
-        if place.rate == purse.rate:
-            purse.found = place
+        if place.rate == lease.rate:
+            lease.found = place
             return True
-        lease_ns = purse.lease_ns
-        self.confine(purse, place)
-        held = place.rate.cost(lease_ns) - place.rate.cost(purse.meter.total_ns)
-        if not held.fits(self._left(tx, purse, purse.held - self._used(purse), at)):
+        lease_ns = lease.lease_ns
+        self.confine(lease, place)
+        held = place.rate.cost(lease_ns) - place.rate.cost(lease.meter.total_ns)
+        if not held.fits(self._left(tx, lease, lease.held - self._used(lease), at)):
             return False
-        self._settle(tx, purse, purse.meter.minus(purse.settled), at)
-        purse.slice, purse.lease_ns, purse.held = purse.slice + 1, lease_ns, held
-        rest_ns = lease_ns - purse.meter.total_ns
-        if not self._hold(tx, (purse.trial, purse.attempt, purse.slice), held, rest_ns, at):
+        self._settle(tx, lease, lease.meter.minus(lease.settled), at)
+        lease.slice, lease.lease_ns, lease.held = lease.slice + 1, lease_ns, held
+        rest_ns = lease_ns - lease.meter.total_ns
+        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), held, rest_ns, at):
             raise AssertionError("the account was read in this transaction")
         return True
 
-    def confine(self, purse: Purse, place: Place) -> None:
+    def confine(self, lease: AttemptLease, place: Place) -> None:
         """Charge the attempt for the machine that it was given.
 
         Its lease ends when its current hold is used up at that machine's price.
         """
-        purse.found = place
-        purse.cut(purse.settled.total_ns + place.rate.affords_ns(purse.held))
+        lease.found = place
+        lease.cut(lease.settled.total_ns + place.rate.affords_ns(lease.held))
 
-    def close(self, tx: JournalTx, purse: Purse, *, lost_ns: int, at: Instant) -> None:
+    def close(self, tx: JournalTx, lease: AttemptLease, *, lost_ns: int, at: Instant) -> None:
         """Post the rest of the attempt's cost and release the unused rest of its hold.
 
         Args:
             tx: The transaction.
-            purse: The attempt's money.
+            lease: The attempt's money.
             lost_ns: The part of the training time that counts as lost, in nanoseconds. Training that is
                 already posted is moved from `train` to `lost`.
             at: The time of the entries.
         """
-        added = purse.meter.minus(purse.settled)
+        added = lease.meter.minus(lease.settled)
         here = min(lost_ns, added.get("train", 0))
         if here:
             added["train"] -= here
             added["lost"] = added.get("lost", 0) + here
-        self._settle(tx, purse, added, at)
+        self._settle(tx, lease, added, at)
         if lost_ns > here:
-            self._lose_posted(tx, purse, lost_ns - here, at)
+            self._lose_posted(tx, lease, lost_ns - here, at)
 
-    def _lose_posted(self, tx: JournalTx, purse: Purse, ns: int, at: Instant) -> None:
-        trained = purse.posted.get("train", FREE)
-        cost = purse.rate.cost(ns)
+    def _lose_posted(self, tx: JournalTx, lease: AttemptLease, ns: int, at: Instant) -> None:
+        trained = lease.posted.get("train", FREE)
+        cost = lease.rate.cost(ns)
         lost = Cost(min(cost.usd, trained.usd), min(cost.gpu_ms, trained.gpu_ms))
         moved: dict[CostKind, Cost] = {"train": -lost, "lost": lost}
-        name = f"{hold_id(self._job, purse.trial, purse.attempt, purse.slice)}/lost"
-        tx.correct(name, trial=purse.trial, attempt=purse.attempt, costs=moved, at=at)
-        _add(purse.posted, moved)
+        name = f"{hold_id(self._job, lease.trial, lease.attempt, lease.slice)}/lost"
+        tx.correct(name, trial=lease.trial, attempt=lease.attempt, costs=moved, at=at)
+        _add(lease.posted, moved)
 
-    def _settle(self, tx: JournalTx, purse: Purse, added: Mapping[CostKind, int], at: Instant) -> None:
-        used = slice_costs(purse.rate, purse.settled.total_ns, added)
-        tx.settle(hold_id(self._job, purse.trial, purse.attempt, purse.slice), used, at=at)
-        if purse.usage is not None:
-            tx.put_usage(purse.trial, purse.attempt, purse.usage)
-        _add(purse.posted, used)
-        purse.settled = purse.meter
+    def _settle(self, tx: JournalTx, lease: AttemptLease, added: Mapping[CostKind, int], at: Instant) -> None:
+        used = slice_costs(lease.rate, lease.settled.total_ns, added)
+        tx.settle(hold_id(self._job, lease.trial, lease.attempt, lease.slice), used, at=at)
+        if lease.usage is not None:
+            tx.put_usage(lease.trial, lease.attempt, lease.usage)
+        _add(lease.posted, used)
+        lease.settled = lease.meter
 
-    def _used(self, purse: Purse) -> Cost:
-        return total(slice_costs(purse.rate, purse.settled.total_ns, purse.meter.minus(purse.settled)))
+    def _used(self, lease: AttemptLease) -> Cost:
+        return total(slice_costs(lease.rate, lease.settled.total_ns, lease.meter.minus(lease.settled)))
 
-    def spent(self, tx: JournalTx, purses: Iterable[Purse]) -> Money:
+    def spent(self, tx: JournalTx, leases: Iterable[AttemptLease]) -> Money:
         """Return the spend of the whole job so far, including the part that is not posted yet."""
-        return sum((purse.unposted() for purse in purses), start=tx.account().posted.usd)
+        return sum((lease.unposted() for lease in leases), start=tx.account().posted.usd)
 
     def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
         """Return the limit for which a lease was refused, and the name of the shared budget that it belongs
@@ -331,15 +331,15 @@ class Treasury:
         above = allowed.above_gpus if gpu_binds else allowed.above_usd
         return "budget_gpu_hours" if gpu_binds else "budget_usd", above if left != own else ""
 
-    def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: Purse) -> bool:
+    def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: AttemptLease) -> bool:
         """Return whether the budget would allow an attempt at this rate if the waiting attempt `instead_of`
         released its hold.
         """
         left = self._left(tx, instead_of, instead_of.held, wanted.at)
         return self._affordable(left, rate, wanted) > 0
 
-    def _left(self, tx: JournalTx, purse: Purse, freed: Cost, at: Instant) -> Cost:
-        freeing = hold_id(self._job, purse.trial, purse.attempt, purse.slice)
+    def _left(self, tx: JournalTx, lease: AttemptLease, freed: Cost, at: Instant) -> Cost:
+        freeing = hold_id(self._job, lease.trial, lease.attempt, lease.slice)
         return tx.allowance(at, freeing=freeing, freed=freed).left
 
     def _affordable(self, left: Cost, rate: Rate, wanted: Wanted) -> int:

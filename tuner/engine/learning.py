@@ -7,7 +7,7 @@ from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.time import Instant
-from tuner.engine.heirs import NO_HEIRS, Heirs
+from tuner.engine.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.engine.world import Clock
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.samplers import Sampler
@@ -21,9 +21,9 @@ class Learner:
     It also learns from paused trials, because reports at rungs are passed on.
     """
 
-    def __init__(self, spec: JobSpec, sampler: Sampler, heirs: Heirs = NO_HEIRS) -> None:
+    def __init__(self, spec: JobSpec, sampler: Sampler, warm_starts: WarmStarts = NO_WARM_STARTS) -> None:
         self._spec = spec
-        self.heirs = heirs
+        self.warm_starts = warm_starts
         self._sampler = sampler
         # Trials below this number have a configuration that the sampler knows.
         self._known = 0
@@ -35,19 +35,21 @@ class Learner:
         self._finished: set[int] = set()
         self.suggestion_ns = 0
 
-    def answer(self, state: State, order: do.Suggest | do.Consult, clock: Clock) -> ev.Suggested | ev.Advised:
+    def answer(
+        self, state: State, order: do.Suggest | do.Predict, clock: Clock
+    ) -> ev.Suggested | ev.Predicted:
         """Carry out a command of `decide` that needs the sampler, and return the resulting event.
 
         Also measure how long a suggestion takes.
         """
-        if isinstance(order, do.Consult):
+        if isinstance(order, do.Predict):
             return self.advise(state, order.trial, clock.now())
         began = clock.elapsed_ns()
         found = self.next(state, order.trial, clock.now())
         self.suggestion_ns = clock.elapsed_ns() - began
         return found
 
-    def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Advised:
+    def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
         """Choose the work for a free worker.
 
         The first choice is a paused trial that has earned more steps, then a trial of an earlier job to
@@ -57,21 +59,21 @@ class Learner:
         """
         promoted = self._earned(state)
         if promoted is not None:
-            return ev.Advised(at, promoted.id, go=True)
-        if (heir := self.heirs.proposal(trial, at)) is not None:
+            return ev.Predicted(at, promoted.id, go=True)
+        if (heir := self.warm_starts.proposal(trial, at)) is not None:
             return heir
         reserve = Reserve.of(state)
         if reserve is not None and not reserve.may_begin():
-            return ev.Advised(at, None, go=False)
+            return ev.Predicted(at, None, go=False)
         number = trial_number(trial)
         self._known = number + 1
         step_s = math.inf if reserve is None else reserve.new_step_s
         return ev.Suggested(at, trial, self._sampler.suggest(number, step_s))
 
-    def advise(self, state: State, trial: str, at: Instant) -> ev.Advised:
+    def advise(self, state: State, trial: str, at: Instant) -> ev.Predicted:
         """Decide whether a trial that waits at a rung continues."""
         waits = state.trial(trial)
-        return ev.Advised(at, trial, go=self._earned(state, waits) is waits)
+        return ev.Predicted(at, trial, go=self._earned(state, waits) is waits)
 
     def _earned(self, state: State, also: TrialRecord | None = None) -> TrialRecord | None:
         if self._spec.algorithm.scheduler != "auto" or not state.rungs:
@@ -94,7 +96,7 @@ class Learner:
                 ev.Completed(_, trial)
                 | ev.Failed(_, trial)
                 | ev.Stopped(_, trial)
-                | ev.Parked(_, trial)
+                | ev.Paused(_, trial)
                 | ev.Lost(_, trial)
                 | ev.Preempted(_, trial)
             ):

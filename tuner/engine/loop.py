@@ -20,18 +20,18 @@ from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import AttemptEnd
-from tuner.engine.ends import DONE_AGAIN, end_of, event_of
-from tuner.engine.heirs import NO_HEIRS, Heirs
-from tuner.engine.holds import Purse, Treasury, Wanted
-from tuner.engine.hours import Hours
+from tuner.engine.deadlines import Deadlines
+from tuner.engine.holds import AttemptLease, HoldService, Wanted
 from tuner.engine.journal import Journal, JournalTx, Turn
-from tuner.engine.landing import Landing
 from tuner.engine.learning import Learner
+from tuner.engine.machine_check import MachineCheck
 from tuner.engine.messages import ENDED, Progress, StepReport
+from tuner.engine.outcomes import DONE_AGAIN, end_of, event_of
 from tuner.engine.pace import OVERHEAD, Pace
-from tuner.engine.parting import pause_ns
-from tuner.engine.placement import Anywhere, Machine, Place, Placement, Standing
-from tuner.engine.standing import lost_ns, may_move, standing
+from tuner.engine.placement import Anywhere, Machine, Place, Placement, TrialSnapshot
+from tuner.engine.preemption_policy import pause_ns
+from tuner.engine.trial_snapshot import lost_ns, may_move, snapshot
+from tuner.engine.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.engine.world import Assignment, Clock, Terms, World
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers import Sampler
@@ -56,31 +56,34 @@ class Loop:
         world: World,
         clock: Clock,
         placement: Placement | None = None,
-        landing: Landing | None = None,
-        heirs: Heirs = NO_HEIRS,
+        machine_check: MachineCheck | None = None,
+        warm_starts: WarmStarts = NO_WARM_STARTS,
     ) -> None:
         self.job = terms.job
         self.state = State.fresh(spec, concurrency=terms.concurrency, rate=terms.rate)
-        self.learner = Learner(spec, sampler, heirs)
+        self.learner = Learner(spec, sampler, warm_starts)
         self.pace = Pace()
-        self.treasury = Treasury(terms.job, terms.slice_ns)
-        self._placement, self._landing = placement or Anywhere(terms.rate), landing or Landing()
+        self.hold_service = HoldService(terms.job, terms.slice_ns)
+        self._placement, self._machine_check = (
+            placement or Anywhere(terms.rate),
+            machine_check or MachineCheck(),
+        )
         # By trial: the money of its current attempt, and why its hanging attempt is being stopped.
-        self.purses, self.stalled = dict[str, Purse](), dict[str, str]()
+        self.leases, self.stalled = dict[str, AttemptLease](), dict[str, str]()
         # By trial: the number of its newest attempt, and the step of its newest checkpoint.
         self.attempts, self.saved = dict[str, int](), dict[str, int]()
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
-        self._hours = Hours(clock, journal.running_ns(), spec.window)
+        self._hours = Deadlines(clock, journal.running_ns(), spec.window)
 
     # Events of the job
 
-    def start(self, event: ev.Asked) -> None:
+    def start(self, event: ev.ControlRequested) -> None:
         """Carry out the user's request: resume, pause or cancel. Call `recover` first, which records `Launched`."""
         self._hours.limit(self.state.budget)
-        self.happened(event)
+        self.handle_event(event)
 
-    def happened(self, event: ev.Event) -> None:
+    def handle_event(self, event: ev.Event) -> None:
         """Record an event, decide about it in one transaction, and carry the decisions out."""
         with self._turn() as turn:
             self._tell(turn, event)
@@ -95,33 +98,33 @@ class Loop:
         """End a job whose wall clock ran out, and pause one whose window closed. Called about once per second."""
         over = self._hours.over(self._clock.now())
         if over is not None and self.end is None and self.state.ending is None:
-            self.happened(over)
+            self.handle_event(over)
 
     def progress(self, progress: Progress) -> None:
         """Handle a message of a worker.
 
         A message of an earlier attempt, or with a lower meter reading than the last one, is outdated and ignored.
         """
-        purse = self._purse(progress.trial, progress.attempt)
-        if purse is None or progress.meter.total_ns < purse.meter.total_ns:
+        lease = self._lease(progress.trial, progress.attempt)
+        if lease is None or progress.meter.total_ns < lease.meter.total_ns:
             return
         with self._turn() as turn:
-            purse.read(progress.meter, heard_ns=self._clock.elapsed_ns())
-            if purse.began(turn.tx, progress.node, progress.from_step, progress.environment):
-                self.saved[purse.trial] = purse.from_step
-            purse.leaving, purse.usage, purse.trouble = progress.leaving, progress.usage, progress.trouble
+            lease.read(progress.meter, heard_ns=self._clock.elapsed_ns())
+            if lease.began(turn.tx, progress.node, progress.from_step, progress.environment):
+                self.saved[lease.trial] = lease.from_step
+            lease.leaving, lease.usage, lease.trouble = progress.leaving, progress.usage, progress.trouble
             for saved in progress.checkpoints:
-                self._on_saved(turn, purse, saved.step)
-                purse.saved(turn.tx, saved, self.state.spec, turn.at)
+                self._on_saved(turn, lease, saved.step)
+                lease.saved(turn.tx, saved, self.state.spec, turn.at)
             for report in progress.reports:
-                self._on_report(turn, purse, report)
+                self._on_report(turn, lease, report)
             if progress.state in ENDED:
-                self._on_end(turn, purse, progress)
+                self._on_end(turn, lease, progress)
             else:
-                self._keep_going(turn, purse, progress)
-                self._reconsider(turn, purse)
+                self._keep_going(turn, lease, progress)
+                self._reconsider(turn, lease)
 
-    def landed(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
+    def node_assigned(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
         """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
 
         The machine costs money from now on, so its start is recorded. A later driver bills from it if this
@@ -135,14 +138,14 @@ class Loop:
         Returns:
             The length of the attempt's whole lease in nanoseconds, or 0 if the attempt no longer runs.
         """
-        if (purse := self._purse(trial, attempt)) is None:
+        if (lease := self._lease(trial, attempt)) is None:
             return 0
-        purse.heard_ns = self._clock.elapsed_ns()
-        if purse.waits or machine:
+        lease.heard_ns = self._clock.elapsed_ns()
+        if lease.waits or machine:
             with self._turn() as turn:
-                purse.landed_at = turn.at if purse.waits else purse.landed_at
-                self._look_at(turn, purse, machine)
-        return purse.lease_ns
+                lease.landed_at = turn.at if lease.waits else lease.landed_at
+                self._look_at(turn, lease, machine)
+        return lease.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
         """Move an attempt that waits for a machine to another kind of machine.
@@ -150,18 +153,18 @@ class Loop:
         This is done if the placement prefers another kind and the budget allows it. The waiting attempt ends without
         cost, and the trial's next attempt waits for the other kind. Return False if the attempt should keep waiting.
         """
-        purse = self._purse(trial, attempt)
-        if purse is None or not purse.waits:
+        lease = self._lease(trial, attempt)
+        if lease is None or not lease.waits:
             return False
-        place = self._placement.elsewhere(self._standing(trial))
+        place = self._placement.elsewhere(self._snapshot(trial))
         if place is None:
             return False
         with self._turn() as turn:
             wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
-            if not self.treasury.affords(turn.tx, place.rate, wanted, instead_of=purse):
+            if not self.hold_service.affords(turn.tx, place.rate, wanted, instead_of=lease):
                 return False
-            self._close(turn, purse, "paused", "no machine of this kind was to be had")
-            order = do.Begin(trial, self.state.trial(trial).config, purse.until)
+            self._close(turn, lease, "paused", "no machine of this kind was to be had")
+            order = do.Begin(trial, self.state.trial(trial).config, lease.until)
             for event in self._begin(turn, order, [place]):
                 self._tell(turn, event)
         return True
@@ -178,17 +181,17 @@ class Loop:
             preempted: Its machine was taken away. This is assumed in any case if the machine had a notice.
             node: The worker's node, if the worker itself has not reported it.
         """
-        purse = self._purse(trial, attempt)
-        if purse is None:
+        lease = self._lease(trial, attempt)
+        if lease is None:
             return
         with self._turn() as turn:
-            silent = self._clock.elapsed_ns() - purse.heard_ns if not purse.waits else 0
-            silent = min(silent, purse.lease_ns - purse.meter.total_ns)
-            ns = purse.meter.ns
-            purse.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
-            purse.node = purse.node or node
+            silent = self._clock.elapsed_ns() - lease.heard_ns if not lease.waits else 0
+            silent = min(silent, lease.lease_ns - lease.meter.total_ns)
+            ns = lease.meter.ns
+            lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
+            lease.node = lease.node or node
             self.stalled.pop(trial, None)
-            self._end(turn, purse, "preempted" if preempted or purse.leaving else "lost", reason)
+            self._end(turn, lease, "preempted" if preempted or lease.leaving else "lost", reason)
 
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts, by trial and number, whose worker must have ended by now or have sent something.
@@ -198,20 +201,20 @@ class Loop:
         it was ordered to stop, it is overdue after `SILENT_NS` of silence.
         """
         now, found = self._clock.elapsed_ns(), []
-        for purse in self.purses.values():
-            stops = self.state.trial(purse.trial).status == "stopping" or purse.trial in self.stalled
-            unused = 0 if stops or purse.misplaced else max(0, purse.lease_ns - purse.meter.total_ns)
-            if not purse.waits and now - purse.heard_ns > unused + SILENT_NS:
-                found.append((purse.trial, purse.attempt))
+        for lease in self.leases.values():
+            stops = self.state.trial(lease.trial).status == "stopping" or lease.trial in self.stalled
+            unused = 0 if stops or lease.wrong_machine else max(0, lease.lease_ns - lease.meter.total_ns)
+            if not lease.waits and now - lease.heard_ns > unused + SILENT_NS:
+                found.append((lease.trial, lease.attempt))
         return found
 
     def runs(self, trial: str, attempt: int) -> bool:
-        return self._purse(trial, attempt) is not None
+        return self._lease(trial, attempt) is not None
 
-    def _purse(self, trial: str, attempt: int) -> Purse | None:
+    def _lease(self, trial: str, attempt: int) -> AttemptLease | None:
         """Return the money of this attempt, or None if it no longer runs."""
-        purse = self.purses.get(trial)
-        return purse if purse is not None and purse.attempt == attempt else None
+        lease = self.leases.get(trial)
+        return lease if lease is not None and lease.attempt == attempt else None
 
     # One turn
 
@@ -221,18 +224,18 @@ class Loop:
         with self.journal.transaction() as tx:
             turn = Turn(tx, self._clock.now())
             yield turn
-            self.record_touched(tx, turn.at)
+            self.record_changed(tx, turn.at)
         for order in turn.orders:
             order()
         if turn.suggest is not None:
-            self.happened(self.learner.answer(self.state, turn.suggest, self._clock))
+            self.handle_event(self.learner.answer(self.state, turn.suggest, self._clock))
 
-    def record_touched(self, tx: JournalTx, at: Instant) -> None:
+    def record_changed(self, tx: JournalTx, at: Instant) -> None:
         """Record the state of each trial that changed."""
-        for number in sorted(self.state.touched):
+        for number in sorted(self.state.changed):
             trial = self.state.trials[number]
             tx.put_trial(trial.id, PUBLIC[trial.status], at=at, config=trial.config, reason=trial.reason)
-        self.state.touched.clear()
+        self.state.changed.clear()
 
     def _tell(self, turn: Turn, event: ev.Event) -> None:
         """Record an event, decide on it, and carry out the resulting commands.
@@ -243,7 +246,7 @@ class Loop:
         while waiting:
             told = waiting.popleft()
             if isinstance(told, ev.Suggested) and told.inherited is not None:
-                self.saved[told.trial] = self.learner.heirs.record(turn.tx, told)
+                self.saved[told.trial] = self.learner.warm_starts.record(turn.tx, told)
             turn.tx.append(told)
             self.state, orders = decide(self.state, told)
             self.learner.learn(self.state, told)
@@ -255,14 +258,14 @@ class Loop:
         match order:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
                 turn.suggest = order  # a slow sampler must not hold the transaction open
-            case do.Suggest() | do.Consult():
+            case do.Suggest() | do.Predict():
                 return [self.learner.answer(self.state, order, self._clock)]
             case do.Begin():
                 return self._begin(turn, order)
-            case do.Proceed(trial, until):
-                self.purses[trial].until = until
+            case do.Continue(trial, until):
+                self.leases[trial].until = until
                 turn.go.add(trial)
-            case do.Park(trial):
+            case do.Pause(trial):
                 turn.orders.append(lambda: self._world.park(trial))
             case do.Finish(trial):
                 turn.orders.append(lambda: self._world.finish(trial))
@@ -304,137 +307,137 @@ class Loop:
         """Begin an attempt at the first place that the budget allows. Return an event if it allows none of them."""
         trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
         wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
-        places = places or self._placement.choose(self._standing(trial))
-        opened = self.treasury.open(turn.tx, trial, attempt, places, wanted)
+        places = places or self._placement.choose(self._snapshot(trial))
+        opened = self.hold_service.open(turn.tx, trial, attempt, places, wanted)
         if opened is None:
             return [self._refused(turn, trial, wanted, places[0].rate, running=False)]
         place, lease_ns, held = opened
         step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
-        purse = Purse(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, order.until, step)
-        purse.landed_at = turn.at if place.offer is None else None
-        purse.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
-        self.attempts[trial], self.purses[trial] = attempt, purse
-        turn.tx.put_attempt(purse.row)
-        not_before_ns = now_ns + pause_ns(self.state.trial(trial).in_vain)
+        lease = AttemptLease(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, order.until, step)
+        lease.landed_at = turn.at if place.offer is None else None
+        lease.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
+        self.attempts[trial], self.leases[trial] = attempt, lease
+        turn.tx.put_attempt(lease.row)
+        not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
         work = (order.config, order.until, lease_ns, step or None)
         assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, self._job_best())
         turn.orders.append(lambda: self._world.begin(assignment))
         return []
 
-    def _look_at(self, turn: Turn, purse: Purse, machine: Machine | None) -> None:
+    def _look_at(self, turn: Turn, lease: AttemptLease, machine: Machine | None) -> None:
         """Have the attempt pay for the machine that it was given. Stop the attempt if it may not use that machine."""
-        found = self._landing.settle(turn.tx, self.treasury, purse, machine, turn.at)
-        turn.tx.put_attempt(purse.row)
+        found = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
+        turn.tx.put_attempt(lease.row)
         if found == "refused":
-            refused = self._refused(turn, purse.trial, self._wanted(turn, 0), purse.rate, running=True)
+            refused = self._refused(turn, lease.trial, self._wanted(turn, 0), lease.rate, running=True)
             self._tell(turn, refused)
-        elif found == "misplaced":
-            turn.orders.append(lambda: self._world.stop(purse.trial, keep_best=False))
+        elif found == "wrong_machine":
+            turn.orders.append(lambda: self._world.stop(lease.trial, keep_best=False))
 
     # Messages of workers
 
-    def _on_saved(self, turn: Turn, purse: Purse, step: int) -> None:
-        self.saved[purse.trial] = max(step, self.saved.get(purse.trial, 0))
-        purse.trained_ns = {s: ns for s, ns in purse.trained_ns.items() if s >= step}
+    def _on_saved(self, turn: Turn, lease: AttemptLease, step: int) -> None:
+        self.saved[lease.trial] = max(step, self.saved.get(lease.trial, 0))
+        lease.trained_ns = {s: ns for s, ns in lease.trained_ns.items() if s >= step}
 
-    def _on_report(self, turn: Turn, purse: Purse, report: StepReport) -> None:
+    def _on_report(self, turn: Turn, lease: AttemptLease, report: StepReport) -> None:
         trained = report.meter.ns.get("train", 0)
-        train_ns = max(0, trained - purse.reported.ns.get("train", 0))
-        if report.step - purse.last_step:
-            self.pace.stepped(purse.trial, train_ns)
-        purse.trained(report.step, trained)
-        purse.reported = report.meter
+        train_ns = max(0, trained - lease.reported.ns.get("train", 0))
+        if report.step - lease.last_step:
+            self.pace.stepped(lease.trial, train_ns)
+        lease.trained(report.step, trained)
+        lease.reported = report.meter
         value = report.value(self.state.spec.objective.metric)
-        turn.tx.put_report(purse.row_of(report, value))
+        turn.tx.put_report(lease.row_of(report, value))
         # A report carries the job's spend so far and, if the machine has another price than the job's usual one, that
         # price.
-        spent = self.treasury.spent(turn.tx, self.purses.values())
-        price = purse.rate.price if purse.rate.price != self.state.rate.price else None
+        spent = self.hold_service.spent(turn.tx, self.leases.values())
+        price = lease.rate.price if lease.rate.price != self.state.rate.price else None
         names = report.names() if value is None else None
-        told = (report.at, purse.trial, report.step, value, spent, report.resumable, train_ns, price, names)
+        told = (report.at, lease.trial, report.step, value, spent, report.resumable, train_ns, price, names)
         self._tell(turn, ev.Reported(*told))
 
-    def _on_end(self, turn: Turn, purse: Purse, progress: Progress) -> None:
-        trial, trouble = purse.trial, progress.trouble
+    def _on_end(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
+        trial, trouble = lease.trial, progress.trouble
         if progress.saved_step:
-            self._on_saved(turn, purse, progress.saved_step)
+            self._on_saved(turn, lease, progress.saved_step)
         # The lease ended before the attempt's first step did.
-        starved = trouble is not None and trouble.kind == "lease" and purse.last_step == 0
+        starved = trouble is not None and trouble.kind == "lease" and lease.last_step == 0
         once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
-        self.pace.ended(trial, purse.meter, **once_ns, starved=starved)
+        self.pace.ended(trial, lease.meter, **once_ns, starved=starved)
         reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
         end = end_of(progress)
         # A hanging trial has failed, even if its worker or machine was lost while it was being stopped.
         if trial in self.stalled and end in ("lost", "preempted"):
             end = "failed"
-        end, reason = ("lost", purse.misplaced) if purse.misplaced else (end, reason)
-        self._end(turn, purse, end, reason, detail)
+        end, reason = ("lost", lease.wrong_machine) if lease.wrong_machine else (end, reason)
+        self._end(turn, lease, end, reason, detail)
 
-    def _keep_going(self, turn: Turn, purse: Purse, progress: Progress) -> None:
+    def _keep_going(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
         """Renew the lease of a trial if it asks for that, was promoted, or has used half of its lease.
 
         A trial that is about to pause or finish gets its lease renewed too, because it may still be saving. A trial
         that hangs is stopped.
         """
-        trial = purse.trial
+        trial = lease.trial
         status = self.state.trial(trial).status
-        if status not in ("running", "parking", "finishing") or trial in self.stalled or purse.misplaced:
+        if status not in ("running", "pausing", "finishing") or trial in self.stalled or lease.wrong_machine:
             return
         hangs = self.pace.hangs(
-            trained_ns=purse.since_report_ns("train"),
-            overhead_ns=purse.since_report_ns(*OVERHEAD) - progress.outage_ns,
-            buys_ns=purse.rate.affords_ns(self.state.budget.limit),
+            trained_ns=lease.since_report_ns("train"),
+            overhead_ns=lease.since_report_ns(*OVERHEAD) - progress.outage_ns,
+            buys_ns=lease.rate.affords_ns(self.state.budget.limit),
         )
         if progress.state == "running" and hangs:
             self.stalled[trial] = hangs
             turn.orders.append(lambda: self._world.stop(trial, keep_best=False))
             return
         waits = (
-            status == "running" and progress.state == "waiting" and (trial in turn.go or purse.earned_more)
+            status == "running" and progress.state == "waiting" and (trial in turn.go or lease.earned_more)
         )
-        used = purse.meter.total_ns - purse.settled.total_ns
-        low = used * 2 > purse.lease_ns - purse.settled.total_ns
+        used = lease.meter.total_ns - lease.settled.total_ns
+        low = used * 2 > lease.lease_ns - lease.settled.total_ns
         if not waits and not low:
             return
-        unused = purse.lease_ns - purse.meter.total_ns
+        unused = lease.lease_ns - lease.meter.total_ns
         need = max(unused + progress.need_ns, self.pace.step_need_ns(trial)) if progress.need_ns else 0
         wanted = self._wanted(turn, need)
-        extended = self.treasury.extend(turn.tx, purse, wanted)
+        extended = self.hold_service.extend(turn.tx, lease, wanted)
         if extended or (waits and not progress.need_ns):
             best = self._job_best()
-            turn.orders.append(lambda: self._world.go(trial, purse.until, purse.lease_ns, best))
+            turn.orders.append(lambda: self._world.go(trial, lease.until, lease.lease_ns, best))
         elif waits:
-            self._tell(turn, self._refused(turn, trial, wanted, purse.rate, running=True))
+            self._tell(turn, self._refused(turn, trial, wanted, lease.rate, running=True))
 
-    def _reconsider(self, turn: Turn, purse: Purse) -> None:
+    def _reconsider(self, turn: Turn, lease: AttemptLease) -> None:
         """Pause a trial that should be on another kind of machine, if it can be saved.
 
         Its next attempt begins at once.
         """
-        if may_move(self.state.trial(purse.trial), purse) and purse.trial not in self.stalled:
-            purse.moving = self._placement.elsewhere(self._standing(purse.trial))
-            if purse.moving is not None:
-                turn.orders.append(lambda: self._world.park(purse.trial))
+        if may_move(self.state.trial(lease.trial), lease) and lease.trial not in self.stalled:
+            lease.moving = self._placement.elsewhere(self._snapshot(lease.trial))
+            if lease.moving is not None:
+                turn.orders.append(lambda: self._world.park(lease.trial))
 
-    def _end(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
-        trial, saved = purse.trial, self.saved.get(purse.trial, 0)
-        self._close(turn, purse, end, reason, detail)
+    def _end(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
+        trial, saved = lease.trial, self.saved.get(lease.trial, 0)
+        self._close(turn, lease, end, reason, detail)
         stalled = self.stalled.pop(trial, None)
         told = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
         self._tell(turn, told or event_of(end, turn.at, trial, saved=saved, reason=reason))
 
-    def _close(self, turn: Turn, purse: Purse, end: AttemptEnd, reason: str, detail: str = "") -> None:
+    def _close(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settle the attempt's money and record its end.
 
         Training counts as lost if it repeated earlier training, or if the trial has to repeat it because it
         was not saved.
         """
-        lost = lost_ns(purse, self.saved.get(purse.trial, 0), done_again=end in DONE_AGAIN)
-        self.treasury.close(turn.tx, purse, lost_ns=lost, at=turn.at)
-        gained, now = purse.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())
-        self._placement.paid(purse.place, purse.meter.total_ns, gained_ns=gained, now=now)
-        turn.tx.put_attempt(purse.ended(end, turn.at, reason=reason, detail=detail))
-        del self.purses[purse.trial]
+        lost = lost_ns(lease, self.saved.get(lease.trial, 0), done_again=end in DONE_AGAIN)
+        self.hold_service.close(turn.tx, lease, lost_ns=lost, at=turn.at)
+        gained, now = lease.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())
+        self._placement.paid(lease.place, lease.meter.total_ns, gained_ns=gained, now=now)
+        turn.tx.put_attempt(lease.ended(end, turn.at, reason=reason, detail=detail))
+        del self.leases[lease.trial]
 
     # Money and time
 
@@ -444,14 +447,16 @@ class Loop:
 
     def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
         """Return the event that a hold was refused, with the limit that has no room for it."""
-        limit, above = self.treasury.limit(turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None)
+        limit, above = self.hold_service.limit(
+            turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None
+        )
         return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
 
     def _job_best(self) -> float | None:
         """Return the best score that any trial reported, or None before the first."""
         return self.state.leader_score if self.state.leader is not None else None
 
-    def _standing(self, trial: str) -> Standing:
+    def _snapshot(self, trial: str) -> TrialSnapshot:
         """Return the trial's snapshot for the placement."""
         now, left_ns = Instant(self._clock.elapsed_ns()), self._hours.wall_clock_ns()
-        return standing(self.state, trial, self.purses, self.saved, self.pace, now=now, time_ns=left_ns)
+        return snapshot(self.state, trial, self.leases, self.saved, self.pace, now=now, time_ns=left_ns)

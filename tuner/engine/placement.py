@@ -27,7 +27,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TrialSnapshot:
     """The snapshot of a trial from which placement decides where it runs."""
 
     trial: str
@@ -42,7 +42,7 @@ class Standing:
     unsaved_ns: int = 0  #: The part of `left_ns` that the current attempt has trained but not saved.
     changeover_ns: int = 0  #: How long a move to another machine takes.
     time_ns: int | None = None  #: Time left of the wall clock. None: it has no limit.
-    in_vain: int = 0  #: How many preemptions in a row brought no newer checkpoint.
+    preemptions_without_progress: int = 0  #: How many preemptions in a row brought no newer checkpoint.
 
     @property
     def runs_at(self) -> Offer | None:
@@ -57,13 +57,13 @@ class Placement(Protocol):
     raise.
     """
 
-    def choose(self, trial: Standing) -> Sequence[Place]:
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         """Return the places at which a new attempt may run, best first and never empty.
 
         The loop takes the first that the budget allows.
         """
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
@@ -73,7 +73,7 @@ class Placement(Protocol):
             place: Where the attempt ran.
             paid_ns: The time that was paid for.
             gained_ns: The part of it that was training and need not be done again.
-            now: The time, on the same monotonic clock as `Standing.now`.
+            now: The time, on the same monotonic clock as `TrialSnapshot.now`.
         """
 
 
@@ -83,10 +83,10 @@ class Anywhere:
 
     rate: Rate
 
-    def choose(self, trial: Standing) -> Sequence[Place]:
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return [Place(None, self.rate)]
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         return None
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
@@ -147,10 +147,10 @@ class CheapestFree:
         self._places, self._patience_ns = places, patience_ns
         self._coming_ns = max(patience_ns, coming_ns)
 
-    def choose(self, trial: Standing) -> Sequence[Place]:
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return sorted(self._places.all, key=lambda place: self._places.room(place, trial.taken) <= 0)
 
-    def elsewhere(self, trial: Standing) -> Place | None:
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         at, waited_ns = trial.at, trial.waited_ns
         if at is None or waited_ns is None:
             return None

@@ -31,15 +31,15 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     for event in loop.journal.events():
         loop.state, _ = decide(loop.state, event)
         loop.learner.learn(loop.state, event)
-    loop.state.touched.clear()
+    loop.state.changed.clear()
     loop.saved.update(loop.journal.newest_checkpoints())
     attempts = {row.trial: row for row in loop.journal.attempts()}
-    landed = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
+    node_assigned = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
     loop.attempts.update({trial: row.attempt for trial, row in attempts.items()})
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:
         for hold in holds:
-            lost = lost_since(landed, hold, died_at or now)
+            lost = lost_since(node_assigned, hold, died_at or now)
             tx.settle(hold.id, lost, at=now)
         for row in attempts.values():
             if row.ended_at is None:
@@ -49,15 +49,15 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
         tx.append(launched)
         loop.state, _ = decide(loop.state, launched)
         loop.learner.learn(loop.state, launched)
-        loop.record_touched(tx, now)
+        loop.record_changed(tx, now)
 
 
-def lost_since(landed: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
+def lost_since(node_assigned: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
     """Return the cost of a dead worker as `lost_of` does, but count only the time after the attempt was given
     its machine.
     """
     # The self-test's hold has no attempt. It is placed only when the machine exists.
-    since = landed.get((hold.trial, hold.attempt), hold.placed_at)
+    since = node_assigned.get((hold.trial, hold.attempt), hold.placed_at)
     if since is None:
         return {}
     late_ns = max(0, since - hold.placed_at)

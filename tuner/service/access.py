@@ -8,7 +8,7 @@ import hmac
 from tuner.domain.access import DEFAULT_PROJECT, OPERATOR, Actor, is_like_a_key, read_key
 from tuner.domain.errors import Forbidden, NotFound, Unauthorized
 from tuner.domain.time import rfc3339
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import access
 from tuner.store.access import Bearer
 from tuner.store.database import Connection

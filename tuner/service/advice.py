@@ -10,7 +10,7 @@ from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 from tuner.domain.trial import TrialState
-from tuner.engine.exposure import exposure
+from tuner.engine.interruption_risk import exposure
 from tuner.planning.advice import findings
 from tuner.planning.advice.evidence import Curve, Evidence, Piece, Places, Point, total
 from tuner.planning.advice.finding import Change as Change
@@ -20,9 +20,9 @@ from tuner.planning.advice.missing import Missing as Missing
 from tuner.planning.advice.missing import not_measured
 from tuner.planning.advice.rules.pruning import earlier_steps
 from tuner.planning.advice.rules.ranks import LEAST_TRIALS
+from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue, data_rates
 from tuner.service.node_prices import priced_kind
-from tuner.service.wiring import Service
 from tuner.settings import Settings
 from tuner.store import evidence as recorded
 from tuner.store import jobs, ledger

@@ -13,9 +13,9 @@ from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
+from tuner.service.bootstrap import Service
 from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, view_of, views_of
-from tuner.service.wiring import Service
 from tuner.store import answers, curves, evidence, jobs, ledger
 from tuner.store.answers import After as After
 from tuner.store.answers import Reached as Reached
@@ -24,9 +24,9 @@ from tuner.store.answers import StoredCheckpoint as StoredCheckpoint
 from tuner.store.answers import Told as Told
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.database import Connection
-from tuner.store.heirs import inherited
 from tuner.store.jobs import JobRow
 from tuner.store.ledger import EntryRow as EntryRow
+from tuner.store.warm_starts import inherited
 
 
 @dataclass(frozen=True)

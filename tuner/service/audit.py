@@ -6,9 +6,9 @@ call.
 
 import logging
 
-from tuner.service.above import full_name
-from tuner.service.wiring import Service
-from tuner.store import above, ledger
+from tuner.service.bootstrap import Service
+from tuner.service.shared_budgets import full_name
+from tuner.store import ledger, shared_budgets
 
 log = logging.getLogger("tuner.audit")
 
@@ -56,11 +56,11 @@ class Audit:
         """Check that no shared budget is exceeded."""
         service, names = self._service, set[str]()
         with service.database.read() as db:
-            projects = above.projects(db)
+            projects = shared_budgets.projects(db)
         for project in projects:
             with service.database.read() as db:
-                for one in above.kept(db, project):
-                    account = above.standing(db, project, one.budget, service.now()).account
+                for one in shared_budgets.kept(db, project):
+                    account = shared_budgets.standing(db, project, one.budget, service.now()).account
                     fits = (account.posted + account.held).fits(account.limit)
                     name = f"{BUDGET}{full_name(project, one.budget.name)}"
                     names.add(name)

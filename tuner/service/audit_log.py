@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from tuner.domain.above import PPM, AboveBudget
 from tuner.domain.budget import Budget
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.quota import Quota
+from tuner.domain.shared_budget import PPM, SharedBudget
 from tuner.domain.time import NS
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import audit_log
 from tuner.store.audit_log import Entry as Entry
 from tuner.store.audit_log import Facts
@@ -75,7 +75,7 @@ def of_budget(budget: Budget) -> dict[str, Any]:
     }
 
 
-def of_above(budget: AboveBudget) -> dict[str, Any]:
+def of_above(budget: SharedBudget) -> dict[str, Any]:
     """Return the facts of a shared budget.
 
     Only the host of a webhook's URL is recorded, because the rest of the URL may be secret.
@@ -93,7 +93,7 @@ def of_above(budget: AboveBudget) -> dict[str, Any]:
     }
 
 
-def of_quota(quota: Quota, money: AboveBudget | None) -> dict[str, Any]:
+def of_quota(quota: Quota, money: SharedBudget | None) -> dict[str, Any]:
     return {
         "usd": None if money is None or money.usd is None else money.usd.usd,
         "gpu_hours": None if money is None else _hours(money.gpu_ms),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.domain.errors import BadFile, Conflict
 from tuner.domain.time import Instant, rfc3339
-from tuner.service.wiring import system_now
+from tuner.service.bootstrap import system_now
 from tuner.settings import Settings, release
 from tuner.store import copies
 from tuner.store.backup_file import About, digest, pack

@@ -10,12 +10,12 @@ from tuner.domain.errors import NothingAffordable
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
+from tuner.service.bootstrap import Service
 from tuner.service.machines import Asked as Asked
 from tuner.service.next_dollar import Forecast as Forecast
 from tuner.service.next_dollar import forecast
 from tuner.service.repricing import Pricing as Pricing
 from tuner.service.repricing import pricing
-from tuner.service.wiring import Service
 from tuner.store import best as fronts
 from tuner.store import jobs
 from tuner.store.answers import Reached as Reached

@@ -10,7 +10,7 @@ from tuner.engine.checkpoints import (
     Found,
 )
 from tuner.engine.storage_words import explained
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import answers, jobs
 from tuner.store.answers import StoredCheckpoint
 

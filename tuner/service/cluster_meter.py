@@ -11,8 +11,8 @@ from tuner.domain.errors import BadFile
 from tuner.domain.money import ZERO, Money, Price
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_cluster import Node, RayUnavailable
+from tuner.service.bootstrap import Service
 from tuner.service.node_prices import priced
-from tuner.service.wiring import Service
 from tuner.store import cluster_hours
 from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, Time, Watch
 from tuner.store.database import Connection
@@ -20,7 +20,7 @@ from tuner.store.database import Connection
 LOOK_NS = 5 * NS
 # After a longer pause it is not known which machines were running in the meantime.
 GAP_NS = 30 * NS
-# Pause after the cluster did not answer, because each further try would delay the keeper's pass.
+# Pause after the cluster did not answer, because each further try would delay the reconciler's pass.
 AWAY_NS = 15 * NS
 
 
@@ -90,7 +90,7 @@ class ClusterMeter:
         except RayUnavailable:
             self._again_at = Instant(now + AWAY_NS)
             return
-        with service.database.write("keeper.meter") as db:
+        with service.database.write("reconciler.meter") as db:
             seen = cluster_hours.clock(db, service.project)
             if seen is None:
                 cluster_hours.begin(db, service.project, now)

@@ -13,14 +13,14 @@ from tuner.domain.job import FINAL
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.service import audit_log
-from tuner.service.above import refuse_without_room
+from tuner.service.bootstrap import Service
+from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of
-from tuner.service.wiring import Service
-from tuner.store import above, above_changes, budget_waits, jobs, launches
+from tuner.store import budget_waits, jobs, launches, shared_budget_changes, shared_budgets
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open, landed
+from tuner.store.journal import end_open, node_assigned
 
 Unset = Literal["unset"]
 UNSET: Unset = "unset"
@@ -54,7 +54,7 @@ def pause(service: Service, job: str) -> JobView:
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
         if row.state == "paused":
-            budget_waits.end(db, job)  # first, so that the keeper cannot resume the job from here on
+            budget_waits.end(db, job)  # first, so that the reconciler cannot resume the job from here on
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_wish(db, job, "pause")
@@ -137,9 +137,9 @@ def patch(
         if tags is not None:
             if faults := tag_faults(tags):
                 raise Invalid(*faults)
-            above.shut_out(db)
+            shared_budgets.lock_exclusive(db)
             jobs.set_tags(db, job, row.project, tags)
-            above_changes.recount(db, row.project, service.now())
+            shared_budget_changes.recount(db, row.project, service.now())
         if priority is not None:
             jobs.set_priority(db, job, priority)
         if budget is not None:
@@ -241,7 +241,9 @@ def _ended_without_driver(
         return False
     if launch is not None:
         launches.end(db, row.id, launch.epoch)
-    if state == "cancelled" and landed(db, row.id):  # the job was restored from a backup made in mid-run
+    if state == "cancelled" and node_assigned(
+        db, row.id
+    ):  # the job was restored from a backup made in mid-run
         end_open(db, row.id, service.now())
     jobs.move(db, row.id, state, "cancelled" if state == "cancelled" else None, at=service.now())
     return True

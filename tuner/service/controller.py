@@ -12,22 +12,22 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.domain.errors import Fenced, TunerError
-from tuner.domain.line import Waiting
+from tuner.domain.fair_share import Waiting
 from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
 from tuner.engine.code_digest import code_of
 from tuner.engine.ray_cluster import JobStatus, Node, money_metadata
 from tuner.engine.recovery import lost_since
+from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
-from tuner.service.line import in_line, opening
 from tuner.service.offers import with_those_to_come
-from tuner.service.wiring import Service
-from tuner.store import answers, jobs, launches, line, quotas
+from tuner.service.queue import in_line, opening
+from tuner.store import answers, jobs, launches, queue, quotas
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open, landed
+from tuner.store.journal import end_open, node_assigned
 from tuner.store.launches import Launch
 from tuner.store.ledger import open_holds, settle
 
@@ -105,7 +105,7 @@ class Controller(threading.Thread):
 
     def _lead(self, term: Term) -> None:
         with self._service.database.read() as db:
-            live, begun = launches.at_hand(db, self._service.now()), line.begun(db)
+            live, begun = launches.at_hand(db, self._service.now()), queue.begun(db)
         for launch in self._due(live):
             self._look_after(term, launch)
         self._launch_wanted(term, live, begun)
@@ -162,7 +162,7 @@ class Controller(threading.Thread):
         self._windows = {name: window for name, window in self._windows.items() if name in due}
         if unread := [name for name in due if name not in self._windows]:
             with self._service.database.read() as db:
-                have = line.windows(db, unread)
+                have = queue.windows(db, unread)
             self._windows |= {name: have.get(name) for name in unread}
         for name, launch in due.items():
             opens_at = opening(launch, self._windows[name], now)
@@ -392,7 +392,7 @@ def about(row: JobRow) -> dict[str, str]:
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
     """Settle the open holds and end the open attempts of a job whose driver is dead and gets no successor."""
-    since = landed(db, row.id)
+    since = node_assigned(db, row.id)
     for hold in open_holds(db, row.id):
         settle(db, row.project, row.id, hold.id, lost_since(since, hold, died_at), now)
     end_open(db, row.id, now)

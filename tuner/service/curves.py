@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.domain.errors import Invalid
+from tuner.service.bootstrap import Service
 from tuner.service.views import rungs_of
-from tuner.service.wiring import Service
 from tuner.store import answers, curves, jobs
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.curves import Course as Course

@@ -4,7 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 
 from tuner.mirrors.optuna_dashboard import OptunaDashboard as OptunaDashboard
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.settings import Settings
 from tuner.store import jobs
 from tuner.store.launches import Launch

@@ -25,8 +25,8 @@ from tuner.engine.ray_cluster import (
 )
 from tuner.engine.storage import Storage
 from tuner.service import replicas
+from tuner.service.bootstrap import system_now
 from tuner.service.cluster import Cluster
-from tuner.service.wiring import system_now
 from tuner.settings import Settings
 from tuner.store import access
 from tuner.store.database import Database, knows_revision, newest_revision

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from tuner.domain.errors import Conflict, NotFound, Unavailable
 from tuner.domain.time import NS
 from tuner.engine.ray_cluster import Dashboard, Node, RayJobs, cluster_token, dashboard_url, nodes
+from tuner.service.bootstrap import system_now
 from tuner.service.cluster import import_path
-from tuner.service.wiring import system_now
 from tuner.settings import Settings
 
 LOOK_S = 0.2

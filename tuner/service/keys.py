@@ -16,7 +16,7 @@ from tuner.domain.access import (
 from tuner.domain.errors import Conflict, Fault, Invalid, NotFound
 from tuner.domain.time import Instant, rfc3339
 from tuner.service import audit_log
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import access
 from tuner.store.access import KeyRow as KeyRow
 from tuner.store.database import Connection

@@ -8,8 +8,8 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
 from tuner.engine.attempt_logs import Printed, TrialLogs
 from tuner.engine.storage_words import explained
+from tuner.service.bootstrap import Service
 from tuner.service.log_text import masked, readable, whole_begin, whole_end
-from tuner.service.wiring import Service
 from tuner.store import answers, evidence, jobs
 
 SECRET_MIN = 6  # shorter secrets are not masked, because they occur inside ordinary words

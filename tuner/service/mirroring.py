@@ -15,7 +15,7 @@ from tuner.domain.time import NS, Instant
 from tuner.mirrors import mlflow_environment
 from tuner.mirrors.follower import Follower
 from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import best as stored_best
 from tuner.store import jobs, leases, ledger, mirrored
 from tuner.store.jobs import JobRow

@@ -10,11 +10,11 @@ from tuner.domain.job import JobState
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.planning.scale import Scale, scale_of
-from tuner.service.wiring import Service
-from tuner.store import best, standings
+from tuner.service.bootstrap import Service
+from tuner.store import best, best_trials
+from tuner.store.best_trials import BestTrial
 from tuner.store.database import Database
 from tuner.store.jobs import JobRow
-from tuner.store.standings import Standing
 from tuner.tuning.continuing import Outlook, outlooks
 from tuner.tuning.rungs import ladder
 
@@ -97,7 +97,7 @@ def forecast(service: Service, row: JobRow) -> Forecast:
     with _NEW:
         remembered = _REMEMBERED.setdefault(service.database, _Remembered())
     with service.database.read() as db:
-        newest = standings.newest_event(db, row.id)
+        newest = best_trials.newest_event(db, row.id)
     with remembered.making:
         found = remembered.find(row, newest)
         if found is None:
@@ -111,10 +111,10 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:
-        as_of = standings.newest_event(db, row.id)
+        as_of = best_trials.newest_event(db, row.id)
         if last is None:
             return Forecast((), NO_END, as_of)
-        known = standings.best_trials(db, row.id, objective.mode, TRIALS)
+        known = best_trials.best_trials(db, row.id, objective.mode, TRIALS)
         leader = best.best(db, row.id)
     cut = [one for one in known if one.curve[-1][0] < last and one.state != "failed"][:ASKED]
     if leader is None or leader.value is None:
@@ -139,12 +139,12 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
     return Forecast(tuple(made[:SHOWN]), "", as_of)
 
 
-def _scores(one: Standing, levels: Sequence[int], objective: Objective) -> list[float]:
-    return [objective.score(value) for value in standings.values_at(one.curve, levels)]
+def _scores(one: BestTrial, levels: Sequence[int], objective: Objective) -> list[float]:
+    return [objective.score(value) for value in best_trials.values_at(one.curve, levels)]
 
 
 def _continuation(
-    one: Standing, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
+    one: BestTrial, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
 ) -> Continuation:
     """Return the forecast of a trial that is expected to beat the job's best, limited to the known bounds of the metric."""
     mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
@@ -163,7 +163,7 @@ def _continuation(
     )
 
 
-def _extra(one: Standing, last: int) -> Money:
+def _extra(one: BestTrial, last: int) -> Money:
     """Return the cost of training a trial from its checkpoint to step `last`, rounded up.
 
     The trial's cost per step so far is used. The cost of restoring the checkpoint is not included.

@@ -15,7 +15,7 @@ from tuner.engine.packages.shelf import opened
 from tuner.engine.packages.stored import Stored
 from tuner.engine.storage_words import explained
 from tuner.service import audit_log
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.settings import Settings
 from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow

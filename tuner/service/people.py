@@ -6,7 +6,7 @@ from typing import cast
 from tuner.domain.access import MemberRole, project_fault, role_fault, user_fault
 from tuner.domain.errors import Invalid, NotFound
 from tuner.service import audit_log
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import access
 from tuner.store.access import MemberRow as MemberRow
 from tuner.store.access import ProjectRow as ProjectRow

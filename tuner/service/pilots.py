@@ -11,10 +11,10 @@ from tuner.domain.job import JobSpec
 from tuner.engine.code_digest import code_of
 from tuner.planning.pilot import TAG, pilot_key, pilot_of
 from tuner.planning.pilot import PilotLimits as PilotLimits
+from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.submit import submit
 from tuner.service.views import JobView, view_of
-from tuner.service.wiring import Service
 from tuner.store import jobs
 from tuner.store.jobs import JobRow
 

@@ -18,10 +18,10 @@ from tuner.planning.accelerators import relative_speed
 from tuner.planning.alternatives import Candidate
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.evidence import Evidence
+from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced_kind
 from tuner.service.submit import admit
-from tuner.service.wiring import Service
 
 FROM_CATALOGUE = 6  # most instance types that are taken from the catalogue
 

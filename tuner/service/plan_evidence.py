@@ -17,7 +17,7 @@ from tuner.domain.records import AttemptRow
 from tuner.planning.evidence import EARLY_STEPS, Delays, Evidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG
 from tuner.service import packages, pilots
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
 from tuner.store.seen import Paced

@@ -22,6 +22,7 @@ from tuner.planning.plan import PlannedRung as PlannedRung
 from tuner.planning.plan import Spread as Spread
 from tuner.planning.scenario import SpotLife
 from tuner.planning.simulations import coarsened
+from tuner.service.bootstrap import Service
 from tuner.service.plan_candidates import Described as Described
 from tuner.service.plan_candidates import Listed as Listed
 from tuner.service.plan_candidates import Machines as Machines
@@ -29,7 +30,6 @@ from tuner.service.plan_candidates import Needs as Needs
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, that_would_do
 from tuner.service.plan_evidence import evidence_for
 from tuner.service.submit import check, check_affords
-from tuner.service.wiring import Service
 from tuner.tuning.checkpointing import Hazard
 
 MAX_CANDIDATES = 50

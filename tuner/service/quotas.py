@@ -6,14 +6,14 @@ against it. Jobs beyond the number that may run at once wait in the queue.
 
 from dataclasses import dataclass, replace
 
-from tuner.domain.above import AboveBudget
 from tuner.domain.errors import Invalid
 from tuner.domain.quota import BUDGET, Quota
+from tuner.domain.shared_budget import SharedBudget
 from tuner.service import audit_log
-from tuner.service.wiring import Service
-from tuner.store import above, above_changes, quotas
-from tuner.store.above import Standing
+from tuner.service.bootstrap import Service
+from tuner.store import quotas, shared_budget_changes, shared_budgets
 from tuner.store.database import Connection
+from tuner.store.shared_budgets import BudgetPeriod
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class QuotaView:
     """The quota of a project and the used part of it."""
 
     quota: Quota
-    budget: AboveBudget | None  #: None if neither dollars nor GPU-hours are limited.
-    standing: Standing | None  #: Spend and holds in the budget's present period.
+    budget: SharedBudget | None  #: None if neither dollars nor GPU-hours are limited.
+    standing: BudgetPeriod | None  #: Spend and holds in the budget's present period.
     at_work: list[
         int
     ]  #: For each job that has a driver or lost it in mid-run, the number of trials that it may run at once.
@@ -33,7 +33,7 @@ def show(service: Service) -> QuotaView:
         return _view(db, service)
 
 
-def put(service: Service, quota: Quota, money: AboveBudget | None) -> QuotaView:
+def put(service: Service, quota: Quota, money: SharedBudget | None) -> QuotaView:
     """Replace the quota of the project. Running jobs continue.
 
     Args:
@@ -48,13 +48,13 @@ def put(service: Service, quota: Quota, money: AboveBudget | None) -> QuotaView:
         raise Invalid(*faults)
     now = service.now()
     with service.database.write("quota.put") as db:
-        above.shut_out(db)
+        shared_budgets.lock_exclusive(db)
         before = _view(db, service)
         quotas.put(db, service.project, quota, now)
         if money is not None:
-            above_changes.put(db, service.project, replace(money, name=BUDGET), secret="", at=now)
+            shared_budget_changes.put(db, service.project, replace(money, name=BUDGET), secret="", at=now)
         elif before.budget is not None:
-            above_changes.remove(db, service.project, BUDGET, at=now)
+            shared_budget_changes.remove(db, service.project, BUDGET, at=now)
         after = _view(db, service)
         was, is_now = (audit_log.of_quota(one.quota, one.budget) for one in (before, after))
         audit_log.note(db, service, "quota.put", service.project, before=was, after=is_now)
@@ -62,8 +62,8 @@ def put(service: Service, quota: Quota, money: AboveBudget | None) -> QuotaView:
 
 
 def _view(db: Connection, service: Service) -> QuotaView:
-    kept = [one.budget for one in above.kept(db, service.project) if one.budget.name == BUDGET]
-    standing = above.standing(db, service.project, kept[0], service.now()) if kept else None
+    kept = [one.budget for one in shared_budgets.kept(db, service.project) if one.budget.name == BUDGET]
+    standing = shared_budgets.standing(db, service.project, kept[0], service.now()) if kept else None
     return QuotaView(
         quotas.get(db, service.project),
         kept[0] if kept else None,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from tuner.domain.time import Instant, rfc3339
+from tuner.service.bootstrap import Service
 from tuner.service.leading import ROLE, Term
-from tuner.service.wiring import Service
 from tuner.settings import release
 from tuner.store import launches, leadership
 from tuner.store.database import Connection
@@ -19,7 +19,7 @@ NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaStatus:
     """Which service leads, and the drivers that run."""
 
     term: Term | None  #: The newest term; None if no service has led yet.
@@ -27,10 +27,10 @@ class Standing:
     drivers: tuple[Launch, ...]  #: The drivers of running jobs.
 
 
-def standing(db: Connection, now: Instant) -> Standing:
+def standing(db: Connection, now: Instant) -> ReplicaStatus:
     term = leadership.get(db, ROLE)
     lasts = term is not None and term.lasts(leadership.clock(db, now))
-    return Standing(term, lasts, tuple(one for one in launches.live(db) if one.state == "running"))
+    return ReplicaStatus(term, lasts, tuple(one for one in launches.live(db) if one.state == "running"))
 
 
 def is_led(service: Service) -> bool:
@@ -39,7 +39,7 @@ def is_led(service: Service) -> bool:
         return standing(db, service.now()).lasts
 
 
-def said_of_leader(found: Standing) -> str:
+def said_of_leader(found: ReplicaStatus) -> str:
     term = found.term
     if term is None:
         return "no service has led yet"
@@ -49,7 +49,7 @@ def said_of_leader(found: Standing) -> str:
     return f"nobody leads; {who}, did by term {term.token}, from {rfc3339(term.since)} on"
 
 
-def said_of_drivers(found: Standing) -> str:
+def said_of_drivers(found: ReplicaStatus) -> str:
     """Return a text about the running drivers. It names drivers of another version; their jobs continue nevertheless."""
     others = [one for one in found.drivers if not _is_ours(one)]
     total = f"{len(found.drivers)} at work"

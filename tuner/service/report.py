@@ -8,7 +8,7 @@ from tuner.domain.objective import Objective
 from tuner.planning.paths import End, Point, Seen
 from tuner.planning.replay import Estimate as Estimate
 from tuner.planning.replay import Evidence, estimates, rungs_of
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 from tuner.store import best, curves, jobs, ledger
 from tuner.store.answers import Reached
 from tuner.store.curves import Improvement as Improvement

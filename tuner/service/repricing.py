@@ -6,9 +6,9 @@ from fractions import Fraction
 
 from tuner.domain.job import JobSpec
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
+from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
 from tuner.service.machines import Asked, Machine, accelerator_of, machine
-from tuner.service.wiring import Service
 from tuner.store import jobs, paces
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow

@@ -11,8 +11,8 @@ from tuner.domain.ledger import Account
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.engine.checkpoints import CheckpointStore, Found
 from tuner.engine.storage_words import explained
+from tuner.service.bootstrap import system_now
 from tuner.service.leading import ROLE
-from tuner.service.wiring import system_now
 from tuner.settings import Settings
 from tuner.store import copies, restored, sqlite_copies
 from tuner.store.backup_file import About, unpack

@@ -8,8 +8,8 @@ from tuner.domain import calendar
 from tuner.domain.access import DEFAULT_PROJECT, Actor
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.time import Instant
+from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
-from tuner.service.wiring import Service
 from tuner.store import spend
 from tuner.store.spend import Span
 from tuner.store.spend import SpendRow as SpendRow

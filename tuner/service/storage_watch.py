@@ -7,7 +7,7 @@ import threading
 
 from tuner.engine.storage import Storage
 from tuner.engine.storage_words import explained
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 
 log = logging.getLogger("tuner.storage")
 

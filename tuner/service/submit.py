@@ -15,16 +15,16 @@ from tuner.engine.code_digest import code_of
 from tuner.engine.placement import Machine
 from tuner.engine.ray_cluster import Node
 from tuner.service import audit_log, packages
-from tuner.service.above import refuse_without_room
+from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.plan_evidence import first_step_of
+from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.tags import tag_faults
 from tuner.service.trainables import module_faults
 from tuner.service.views import JobView, job_view
 from tuner.service.warm_start import warm_start_faults
-from tuner.service.wiring import Service
 from tuner.store import jobs, quotas, self_tests
 from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tuner.domain.errors import Conflict, Invalid
 from tuner.domain.time import Instant
-from tuner.service.wiring import system_now
+from tuner.service.bootstrap import system_now
 from tuner.settings import Settings
 from tuner.store import copies
 from tuner.store.database import Database, knows_revision, older_revisions

@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
 from tuner.service.access import shows_all
+from tuner.service.bootstrap import Service
 from tuner.service.dashboards import optuna_link, ray_link
-from tuner.service.line import Wait, waits_of
-from tuner.service.wiring import Service
-from tuner.store import answers, best, job_standings, jobs
+from tuner.service.queue import Wait, waits_of
+from tuner.store import answers, best, job_summaries, jobs
 from tuner.store.answers import Reached
 from tuner.store.codec import encode
 from tuner.store.database import Connection, Database
-from tuner.store.job_standings import JobStanding
+from tuner.store.job_summaries import JobSummary
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch as Launch
 from tuner.tuning.rungs import ladder
@@ -31,7 +31,7 @@ class JobView:
     """A job with all facts that users see of it."""
 
     row: JobRow
-    standing: JobStanding
+    standing: JobSummary
     states: Mapping[TrialState, int]  #: Number of trials in each state.
     steps: int  #: Steps that its trials have reported.
     best: Reached | None
@@ -128,7 +128,7 @@ _KEPT: WeakKeyDictionary[Database, _Kept] = WeakKeyDictionary()
 
 
 def _came_to(
-    db: Connection, service: Service, rows: Sequence[JobRow], standings: Mapping[str, JobStanding]
+    db: Connection, service: Service, rows: Sequence[JobRow], standings: Mapping[str, JobSummary]
 ) -> dict[str, _CameTo]:
     """Return the summary of each job's trials, from the cache if possible.
 
@@ -174,7 +174,7 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
 
 def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
     """Return the views of these jobs. The number of queries does not depend on the number of jobs."""
-    now, standings = service.now(), job_standings.of_jobs(db, [row.id for row in rows])
+    now, standings = service.now(), job_summaries.of_jobs(db, [row.id for row in rows])
     launched = {name: one.launch for name, one in standings.items() if one.launch is not None}
     came = _came_to(db, service, rows, standings)
     waits = waits_of(db, rows, launched, now)

@@ -5,8 +5,8 @@ from tuner.domain.job import JobSpec
 from tuner.domain.objective import Objective
 from tuner.engine.code_digest import code_of
 from tuner.service import packages
+from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
-from tuner.service.wiring import Service
 from tuner.store import jobs
 
 MAX_JOBS = 50

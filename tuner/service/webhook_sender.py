@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
-from tuner.service import outgoing
+from tuner.service import webhooks
+from tuner.service.bootstrap import Service
 from tuner.service.leading import Term
-from tuner.service.wiring import Service
-from tuner.store import above, deliveries
+from tuner.store import deliveries, shared_budgets
 from tuner.store.deliveries import Delivery, DeliveryState
 
 log = logging.getLogger("tuner.webhooks")
@@ -50,7 +50,7 @@ class WebhookSender:
                 continue
             with self._service.database.read() as db:
                 due = deliveries.due(db, project, now, limit=room)
-                secrets = {one.budget.name: one.secret for one in above.kept(db, project)}
+                secrets = {one.budget.name: one.secret for one in shared_budgets.kept(db, project)}
             for delivery in due:
                 self._start(term, delivery, secrets)
 
@@ -95,10 +95,10 @@ class WebhookSender:
             "Content-Type": "application/json",
             "User-Agent": "tuner",
             "Tuner-Delivery": one.id,
-            "Tuner-Signature": outgoing.signature(secret, now // NS, body),
+            "Tuner-Signature": webhooks.signature(secret, now // NS, body),
         }
-        private = outgoing.may_be_private(self._service.settings, one.url)
-        outcome = outgoing.send(one.url, body, headers, private=private)
+        private = webhooks.may_be_private(self._service.settings, one.url)
+        outcome = webhooks.send(one.url, body, headers, private=private)
         self._service.vitals.count("webhooks_taken" if outcome.taken else "webhooks_refused")
         with self._service.leading.write(term, "webhook.sent") as db:
             state: DeliveryState = "delivered" if outcome.taken else "given_up" if last else "pending"

@@ -1,4 +1,4 @@
-"""Find the report of a job with the best metric within cost limits, in the job's front (`tuner.store.front`)."""
+"""Find the report of a job with the best metric within cost limits, in the job's front (`tuner.store.pareto_front`)."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, select, tuple_
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
 from tuner.store.answers import Reached, reached
-from tuner.store.front import loss_of
+from tuner.store.pareto_front import loss_of
 from tuner.store.tables import checkpoints, front, jobs, reports, trials
 
 

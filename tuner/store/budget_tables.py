@@ -1,4 +1,4 @@
-"""Tables of shared budgets, their accounts by period, and their webhooks. `tuner.store.above` explains them."""
+"""Tables of shared budgets, their accounts by period, and their webhooks. `tuner.store.shared_budgets` explains them."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Integer, String, Table, Text
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from tuner.domain.above import AboveBudget, applying
 from tuner.domain.errors import NotFound
 from tuner.domain.money import ZERO, Cost, Money
+from tuner.domain.shared_budget import SharedBudget, applying
 from tuner.domain.time import NS, Instant
-from tuner.store import above
+from tuner.store import shared_budgets
 from tuner.store.budget_tables import budget_waits
 from tuner.store.tables import jobs
 
@@ -35,7 +35,7 @@ class Wait:
     not_before: Instant
     tries: int  #: How often the job was resumed and paused again in this period.
 
-    def is_over(self, now: above.Standing, at: Instant) -> bool:
+    def is_over(self, now: shared_budgets.BudgetPeriod, at: Instant) -> bool:
         """Return True if the job may be resumed.
 
         It may as soon as a new budget period has begun. Before that it may from `not_before` on, if the budget has more
@@ -84,7 +84,7 @@ def claim(db: Connection, wait: Wait) -> bool:
     return db.execute(changed).rowcount == 1
 
 
-def hurry(db: Connection, project: str, name: str) -> None:
+def reset_backoff(db: Connection, project: str, name: str) -> None:
     """Make the jobs that wait for this shared budget due at once. Call it when the budget was changed."""
     w = budget_waits.c
     mine = (w.project == project) & (w.name == name)
@@ -96,9 +96,9 @@ def end(db: Connection, job: str) -> None:
     db.execute(delete(budget_waits).where(budget_waits.c.job == job))
 
 
-def _standing(db: Connection, project: str, name: str, at: Instant) -> above.Standing | None:
+def _standing(db: Connection, project: str, name: str, at: Instant) -> shared_budgets.BudgetPeriod | None:
     try:
-        return above.standing(db, project, above.get(db, project, name).budget, at)
+        return shared_budgets.standing(db, project, shared_budgets.get(db, project, name).budget, at)
     except NotFound:
         return None
 
@@ -133,9 +133,9 @@ def over(db: Connection, project: str, at: Instant) -> list[Wait]:
     A job can also be resumed if the budget that it waits for was removed or no longer covers it.
     """
     waits = waiting(db, project)
-    budgets = {one.budget.name: one.budget for one in above.kept(db, project)} if waits else {}
+    budgets = {one.budget.name: one.budget for one in shared_budgets.kept(db, project)} if waits else {}
     standings = {
-        name: above.standing(db, project, budgets[name], at)
+        name: shared_budgets.standing(db, project, budgets[name], at)
         for name in {one.name for one in waits} & budgets.keys()
     }
     found = []
@@ -146,5 +146,7 @@ def over(db: Connection, project: str, at: Instant) -> list[Wait]:
     return found
 
 
-def _is_above(db: Connection, wait: Wait, budgets: Mapping[str, AboveBudget]) -> bool:
-    return any(one.name == wait.name for one in applying(budgets.values(), above.tags_of(db, wait.job)))
+def _is_above(db: Connection, wait: Wait, budgets: Mapping[str, SharedBudget]) -> bool:
+    return any(
+        one.name == wait.name for one in applying(budgets.values(), shared_budgets.tags_of(db, wait.job))
+    )

@@ -6,7 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tuner.domain import above, budget, events, fidelity, job, ledger, money, objective, offer, space, window
+from tuner.domain import (
+    budget,
+    events,
+    fidelity,
+    job,
+    ledger,
+    money,
+    objective,
+    offer,
+    shared_budget,
+    space,
+    window,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -17,9 +29,9 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Launched": events.Launched,
     "Inherited": events.Inherited,
     "Suggested": events.Suggested,
-    "Advised": events.Advised,
+    "Advised": events.Predicted,
     "Reported": events.Reported,
-    "Parked": events.Parked,
+    "Parked": events.Paused,
     "Completed": events.Completed,
     "Stopped": events.Stopped,
     "Failed": events.Failed,
@@ -28,7 +40,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Refused": events.Refused,
     "WallClockEnded": events.WallClockEnded,
     "WindowClosed": events.WindowClosed,
-    "Asked": events.Asked,
+    "Asked": events.ControlRequested,
     "BudgetChanged": events.BudgetChanged,
     "Entry": ledger.Entry,
     "Money": money.Money,
@@ -36,8 +48,8 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Rate": money.Rate,
     "Cost": money.Cost,
     "Budget": budget.Budget,
-    "AboveBudget": above.AboveBudget,
-    "Alert": above.Alert,
+    "AboveBudget": shared_budget.SharedBudget,
+    "Alert": shared_budget.Alert,
     "JobSpec": job.JobSpec,
     "Algorithm": job.Algorithm,
     "CheckpointPolicy": job.CheckpointPolicy,

@@ -19,7 +19,7 @@ from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
-from tuner.store import above, budget_waits, front, jobs, launches, ledger, usage
+from tuner.store import budget_waits, jobs, launches, ledger, pareto_front, shared_budgets, usage
 from tuner.store.attempt_rows import attempt_row, costs_text, values_of
 from tuner.store.codec import decode, encode, finite, metrics_json, type_name
 from tuner.store.database import Database
@@ -187,7 +187,9 @@ class SqlTx:
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
         own = ledger.lock_account(self._db, self._project, self._job).left + freed
-        return above.allowance(self._db, self._project, self._job, at, own, freeing=freeing, freed=freed)
+        return shared_budgets.allowance(
+            self._db, self._project, self._job, at, own, freeing=freeing, freed=freed
+        )
 
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
@@ -231,7 +233,7 @@ class SqlTx:
             },
         )
         if finite(report.value) is not None:
-            front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)
+            pareto_front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)
         new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
         if finite(report.value) is not None:
             new["value"] = report.value
@@ -313,7 +315,7 @@ class SqlTx:
         jobs.set_budget(self._db, self._job, budget)
 
 
-def landed(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
+def node_assigned(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
     """Return when each attempt that has not ended got its machine, by (trial, attempt). None if it still waits for one."""
     a = attempts.c
     query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))

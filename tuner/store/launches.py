@@ -10,7 +10,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, insert, select, upd
 
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
-from tuner.store.line import BEGUN
+from tuner.store.queue import BEGUN
 from tuner.store.tables import jobs, launches
 
 _UNSAID = dict.fromkeys(("tuner_version", "ray_version", "python_version"))

@@ -30,7 +30,7 @@ from tuner.domain.ledger import Account, EntryType
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
-from tuner.store import above
+from tuner.store import shared_budgets
 from tuner.store.tables import accounts, entries, holds
 
 UNITS = ("usd", "gpu_ms")
@@ -105,7 +105,7 @@ def lock_account(db: Connection, project: str, job: str) -> Account:
     The shared budgets are locked before the account. Placing a hold locks them in the same order, so that two
     transactions cannot deadlock. SQLite needs no locks, because it runs one write transaction at a time.
     """
-    above.guarded(db, project)
+    shared_budgets.lock_budgets(db, project)
     return account_of(db.execute(_LOCK_ACCOUNT, {"of_job": job}).one())
 
 
@@ -118,11 +118,11 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
     if db.execute(_PLACED, {"of_hold": hold.id}).first():
         return True
     usd, gpu_ms = hold.cost.usd.micro_usd, hold.cost.gpu_ms
-    taken = above.take(db, project, job, hold)
+    taken = shared_budgets.take(db, project, job, hold)
     if taken is None:
         return False
     if db.execute(_RESERVE, {"of_job": job, "of_usd": usd, "of_gpu_ms": gpu_ms}).rowcount != 1:
-        above.untake(db, project, hold, taken)
+        shared_budgets.unreserve(db, project, hold, taken)
         return False
     db.execute(
         _PLACE,
@@ -140,7 +140,7 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
             "state": "open",
         },
     )
-    above.note(db, project, hold.id, taken)
+    shared_budgets.note(db, project, hold.id, taken)
     _enter(
         db, project, job, [_entry(entry_id(hold.id, "hold"), "hold", None, hold, hold.cost, hold.placed_at)]
     )
@@ -155,7 +155,7 @@ def settle(
     Raises:
         ValueError: `used` adds up to more than the hold.
     """
-    above.guarded(db, project)
+    shared_budgets.lock_budgets(db, project)
     row = db.execute(_HOLD, {"of_hold": hold_id}).one()
     hold, spent = _hold(row), total(used)
     if row.state == "open" and not spent.fits(hold.cost):
@@ -172,7 +172,7 @@ def settle(
             "spent_gpu_ms": spent.gpu_ms,
         },
     )
-    above.settle(db, project, hold_id, held=hold.cost, spent=spent)
+    shared_budgets.settle(db, project, hold_id, held=hold.cost, spent=spent)
     rows = [
         _entry(entry_id(hold_id, "post", kind), "post", kind, hold, cost, at) for kind, cost in used.items()
     ]
@@ -189,7 +189,7 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
     that much is posted to all of them, and the rest is posted to the job's account alone.
     """
     own = where.cost.at_most(account(db, job).left)
-    shared = above.allowance(db, project, job, where.placed_at, own).left
+    shared = shared_budgets.allowance(db, project, job, where.placed_at, own).left
     if not shared.nothing and place(db, project, job, replace(where, cost=shared)):
         settle(db, project, job, where.id, {"lost": shared}, where.placed_at)
         own -= shared

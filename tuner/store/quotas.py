@@ -6,7 +6,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from tuner.domain.quota import UNLIMITED, Quota
 from tuner.domain.time import Instant
-from tuner.store.line import BEGUN
+from tuner.store.queue import BEGUN
 from tuner.store.quota_tables import quotas
 from tuner.store.tables import jobs, launches
 

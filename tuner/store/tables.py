@@ -251,7 +251,7 @@ reports = Table(
     Index("ix_reports_seq", "job", "seq"),
 )
 
-# The reports of a job that no other report beats in metric and cost. `tuner.store.front` updates it with each row of `reports`.
+# The reports of a job that no other report beats in metric and cost. `tuner.store.pareto_front` updates it with each row of `reports`.
 front = Table(
     "front",
     metadata,

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from tuner.training import checkpoint
 from tuner.training.channel import StopTraining
 from tuner.training.checkpoint import Stateful
-from tuner.training.homes import Alone, PlainTune, Supervised, find_home
+from tuner.training.environments import Alone, PlainTune, Supervised, find_home
 from tuner.training.measured import Timed
 
 T = TypeVar("T")

@@ -15,12 +15,12 @@ from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
 from tuner.domain.quota import BUDGET
 from tuner.tuning import stopping
-from tuner.tuning.heirs import inherit
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
 from tuner.tuning.schedulers.base import send_on
 from tuner.tuning.state import Ending, State, Status, TrialRecord
 from tuner.tuning.steps import at_step, drop, go_on, make_room, no_metric, park_at_rung, record_rungs
+from tuner.tuning.warm_starts import inherit
 
 LOSSES_WITHOUT_PROGRESS = 5
 OUTSIDE_WINDOW = Ending(
@@ -34,7 +34,7 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
     orders += _fill(state)
     idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
     if state.ending and not state.ended and idle:
-        state.ended, state.going = True, False
+        state.ended, state.accepting_work = True, False
         end = state.ending = _unless_nothing_was_learned(state, state.ending)
         orders.append(do.EndJob(end.state, end.reason, end.detail, end.reopens, end.waits_for))
     return state, orders
@@ -52,17 +52,17 @@ def _note(state: State, event: Event) -> list[Command]:
     match event:
         case ev.Launched():
             return _on_launched(state, event)
-        case ev.Suggested() | ev.Advised():
+        case ev.Suggested() | ev.Predicted():
             return _on_answer(state, event)
         case ev.Reported():
             return _on_reported(state, event)
-        case ev.Parked() | ev.Completed() | ev.Stopped() | ev.Failed() | ev.Lost() | ev.Preempted():
+        case ev.Paused() | ev.Completed() | ev.Stopped() | ev.Failed() | ev.Lost() | ev.Preempted():
             return _on_attempt_end(state, event)
         case ev.Refused():
             return _on_refused(state, event)
         case ev.WallClockEnded() | ev.WindowClosed():
             return _out_of(state, "window" if isinstance(event, ev.WindowClosed) else "wall_clock")
-        case ev.Asked():
+        case ev.ControlRequested():
             return _on_asked(state, event)
         case ev.BudgetChanged():
             return _on_budget_changed(state, event)
@@ -77,7 +77,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
     """
     if state.ended or (state.ending and not state.ending.found):
         state.ending = None
-    state.going, state.suggesting, state.ended = False, False, False
+    state.accepting_work, state.suggesting, state.ended = False, False, False
     _money_moved(state)
     for number in sorted(state.active):
         trial = state.trials[number]
@@ -90,7 +90,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
 def _money_moved(state: State) -> None:
     """Forget earlier refusals of holds. Money may have been released or added, so that a refused hold is affordable now."""
-    state.broke, state.above, state.passed = None, "", {}
+    state.exhausted, state.above, state.skipped = None, "", {}
 
 
 def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
@@ -106,30 +106,30 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     return _end(state, ending) if ending is not None and state.ending is None else []
 
 
-def _on_answer(state: State, event: ev.Suggested | ev.Advised) -> list[Command]:
-    return _on_suggested(state, event) if isinstance(event, ev.Suggested) else _on_advised(state, event)
+def _on_answer(state: State, event: ev.Suggested | ev.Predicted) -> list[Command]:
+    return _on_suggested(state, event) if isinstance(event, ev.Suggested) else _on_predicted(state, event)
 
 
-def _on_advised(state: State, event: ev.Advised) -> list[Command]:
+def _on_predicted(state: State, event: ev.Predicted) -> list[Command]:
     if event.trial is None:
         state.suggesting = False
-        state.broke = "budget_gpu_hours" if state.budget.usd is None else "budget_usd"
-        return [] if state.active else _out_of(state, state.broke)
+        state.exhausted = "budget_gpu_hours" if state.budget.usd is None else "budget_usd"
+        return [] if state.active else _out_of(state, state.exhausted)
     trial = state.trial(event.trial)
     if trial.status == "running":
         return go_on(state, trial) if event.go else park_at_rung(state, trial)
     state.suggesting = False
-    if event.go and trial.status == "parked":
+    if event.go and trial.status == "paused":
         send_on(state, trial)
-        state.set(trial, "parked")
+        state.set(trial, "paused")
     return []
 
 
 def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     trial = state.trial(event.trial)
-    if trial.status not in ("running", "parking"):
+    if trial.status not in ("running", "pausing"):
         return []
-    trial.resumable, trial.replayed = event.resumable, event.step
+    trial.resumable, trial.repeats_until = event.resumable, event.step
     trial.other_metrics = event.names or trial.other_metrics
     if event.step <= trial.steps:
         return at_step(state, trial, event.step)
@@ -147,7 +147,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
         trial.trained_ns + event.train_ns,
     )
     state.price_ns += (event.price or state.rate.price).micro_usd_per_hour * event.train_ns
-    state.touched.add(trial.number)
+    state.changed.add(trial.number)
     record_rungs(state, trial)
     ending = stopping.after_report(state, event) if event.value is not None else None
     if ending is not None and (state.ending is None or state.ending.state == "paused"):
@@ -155,18 +155,18 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     return make_room(state) + at_step(state, trial, event.step)
 
 
-AttemptEnd = ev.Parked | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
+AttemptEnd = ev.Paused | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
 
 
 def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
     trial = state.trial(event.trial)
-    if trial.status not in ("running", "parking", "finishing", "stopping"):
+    if trial.status not in ("running", "pausing", "finishing", "stopping"):
         return []
     _money_moved(state)
     if trial.status == "stopping":
         return _ended_for_good(state, trial, trial.ends_as, trial.reason)
     match event:
-        case ev.Parked():
+        case ev.Paused():
             return _interrupt(state, trial, event.step)
         case ev.Completed() if trial.value is None:
             return _ended_for_good(state, trial, "failed", no_metric(state, trial, trial.steps))
@@ -185,7 +185,7 @@ def _on_gone(state: State, trial: TrialRecord, event: ev.Lost | ev.Preempted) ->
 
 
 def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
-    brought_nothing = trial.replayed is None or trial.replayed >= trial.steps
+    brought_nothing = trial.repeats_until is None or trial.repeats_until >= trial.steps
     trial.losses = trial.losses + 1 if brought_nothing else 0
     if trial.losses >= LOSSES_WITHOUT_PROGRESS:
         reason = f"{trial.losses} attempts were lost without a new step in between: {event.reason}"
@@ -199,8 +199,10 @@ def _on_preempted(state: State, trial: TrialRecord, event: ev.Preempted) -> list
     Preemptions are not the trial's fault, so their number is not limited. Only the budget ends them.
     """
     trial.preemptions += 1
-    trial.in_vain = 0 if event.step > trial.kept else trial.in_vain + 1
-    trial.kept, trial.displaced = event.step, True
+    trial.preemptions_without_progress = (
+        0 if event.step > trial.kept else trial.preemptions_without_progress + 1
+    )
+    trial.kept, trial.was_preempted = event.step, True
     return _interrupt(state, trial, event.step)
 
 
@@ -211,8 +213,8 @@ def _interrupt(state: State, trial: TrialRecord, saved: int) -> list[Command]:
     has to run its last step again.
     """
     finished = state.max_step is not None and trial.steps >= state.max_step
-    trial.unkept = finished and trial.resumable and saved < trial.steps
-    state.set(trial, "completed" if finished and not trial.unkept else "parked")
+    trial.last_step_unsaved = finished and trial.resumable and saved < trial.steps
+    state.set(trial, "completed" if finished and not trial.last_step_unsaved else "paused")
     return []
 
 
@@ -233,16 +235,16 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
     trial = state.trial(event.trial)
     state.above = event.above
     if trial.status == "running" and event.running:
-        state.broke = event.limit
-        state.set(trial, "parking")
-        return [do.Park(trial.id)]
+        state.exhausted = event.limit
+        state.set(trial, "pausing")
+        return [do.Pause(trial.id)]
     if trial.status == "running":
-        state.set(trial, "parked" if trial.steps else "new")
+        state.set(trial, "paused" if trial.steps else "new")
     may_pass = trial.steps and not state.active and state.budget.on_exhausted == "finish"
     if may_pass and event.limit != "window" and not event.above:
-        state.passed[trial.number], state.broke = event.limit, None
+        state.skipped[trial.number], state.exhausted = event.limit, None
         return []
-    state.broke = event.limit
+    state.exhausted = event.limit
     return [] if state.active else _out_of(state, event.limit)
 
 
@@ -272,13 +274,13 @@ def _on_budget_changed(state: State, event: ev.BudgetChanged) -> list[Command]:
     return []
 
 
-def _on_asked(state: State, event: ev.Asked) -> list[Command]:
+def _on_asked(state: State, event: ev.ControlRequested) -> list[Command]:
     match event.what:
         case "resume":
-            state.going = True
+            state.accepting_work = True
             return []
         case "pause":
-            state.going = True
+            state.accepting_work = True
             return [] if state.ending and state.ending.found else _end(state, Ending("paused", None))
         case "cancel":
             state.ending = None
@@ -298,9 +300,9 @@ def _end(state: State, ending: Ending, *, park: bool = True) -> list[Command]:
     for number in sorted(state.active):
         trial = state.trials[number]
         if park and trial.status == "running":
-            state.set(trial, "parking")
-            orders.append(do.Park(trial.id))
-        elif not park and trial.status in ("running", "parking", "finishing"):
+            state.set(trial, "pausing")
+            orders.append(do.Pause(trial.id))
+        elif not park and trial.status in ("running", "pausing", "finishing"):
             orders += drop(state, trial, "stopped", ending.detail or str(ending.reason))
     return orders
 
@@ -311,7 +313,12 @@ def _fill(state: State) -> list[Command]:
     Waiting trials come first, then trials to promote, new configurations, and last the best trial, if it is paused.
     """
     orders: list[Command] = []
-    while state.going and not state.ending and not state.broke and len(state.active) < state.concurrency:
+    while (
+        state.accepting_work
+        and not state.ending
+        and not state.exhausted
+        and len(state.active) < state.concurrency
+    ):
         trial = _earned_more(state)
         if trial is None and state.may_suggest:
             if not state.suggesting:
@@ -323,7 +330,7 @@ def _fill(state: State) -> list[Command]:
             _nothing_left(state)
             return orders
         state.set(trial, "running")
-        trial.replayed, trial.displaced = None, False
+        trial.repeats_until, trial.was_preempted = None, False
         state.begun += 1
         orders.append(do.Begin(trial.id, trial.config, trial.until))
     return orders
@@ -332,16 +339,16 @@ def _fill(state: State) -> list[Command]:
 def _earned_more(state: State) -> TrialRecord | None:
     """Return the next trial to start or resume: a waiting trial, preempted ones first, or else one to promote.
 
-    A trial whose hold was refused is skipped (`State.passed`). While there are such trials, no trial is promoted, because they
+    A trial whose hold was refused is skipped (`State.skipped`). While there are such trials, no trial is promoted, because they
     wait for the money.
     """
     reserve = Reserve.of(state)
-    waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.passed]
-    waiting.sort(key=lambda trial: not trial.displaced)
+    waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.skipped]
+    waiting.sort(key=lambda trial: not trial.was_preempted)
     for trial in waiting:
         if trial.status == "new" or reserve is None or reserve.may_go_on(trial):
             return trial
-    return None if state.passed else scheduler_for(state.spec).promote(state)
+    return None if state.skipped else scheduler_for(state.spec).promote(state)
 
 
 def _leader_unfinished(state: State) -> TrialRecord | None:
@@ -349,10 +356,10 @@ def _leader_unfinished(state: State) -> TrialRecord | None:
 
     Call this if no new configuration may begin: the rest of the money then trains the best model to its last step.
     """
-    if state.leader is None or not state.rungs or state.passed:
+    if state.leader is None or not state.rungs or state.skipped:
         return None
     leader = state.trials[state.leader]
-    if leader.status != "parked":
+    if leader.status != "paused":
         return None
     send_on(state, leader)
     return leader
@@ -361,8 +368,8 @@ def _leader_unfinished(state: State) -> TrialRecord | None:
 def _nothing_left(state: State) -> None:
     if state.active:
         return
-    if state.passed:
-        state.ending = _exhausted(state, next(iter(state.passed.values())))
+    if state.skipped:
+        state.ending = _exhausted(state, next(iter(state.skipped.values())))
     elif state.trials and all(trial.status == "failed" for trial in state.trials):
         state.ending = Ending(
             "failed", "error", f"all {len(state.trials)} trials failed, the last with: {state.failures[-1]}"

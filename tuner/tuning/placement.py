@@ -91,7 +91,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Observation:
     """The situation of a training at one moment."""
 
     now: Instant
@@ -119,89 +119,101 @@ class Choice:
     until: Instant | None = None  #: None if the choice has no time limit.
 
 
-def choose(terms: Terms, memory: Memory, sight: Sight) -> tuple[Memory, Choice]:
+def choose(terms: Terms, memory: Memory, observation: Observation) -> tuple[Memory, Choice]:
     """Return the updated memory and the offer that the training should run on now."""
-    memory = memory.looked(sight.now, at=sight.at, left_ns=sight.left_ns)
-    if sight.left_ns <= 0:
+    memory = memory.looked(observation.now, at=observation.at, left_ns=observation.left_ns)
+    if observation.left_ns <= 0:
         return memory, Choice(None, "done")
     if terms.market == "on_demand":
-        return memory, _on_demand(terms, memory, sight, "asked for")
-    if sight.at is not None and sight.at.market == "spot" and terms.market == "spot":
-        return memory, Choice(sight.at, "stays")
+        return memory, _on_demand(terms, memory, observation, "asked for")
+    if observation.at is not None and observation.at.market == "spot" and terms.market == "spot":
+        return memory, Choice(observation.at, "stays")
     if terms.market == "spot":
-        found = memory.cheapest(sight.there, sight.now)
+        found = memory.cheapest(observation.there, observation.now)
         return memory, Choice(found, "cheapest" if found else "waits")
-    if not _has_cheaper_spot(terms, memory, sight.now):
-        return memory, _on_demand(terms, memory, sight, "cheapest")
-    if _nearly_done(terms, memory, sight):
-        return memory, Choice(sight.at, "stays")
+    if not _has_cheaper_spot(terms, memory, observation.now):
+        return memory, _on_demand(terms, memory, observation, "cheapest")
+    if _nearly_done(terms, memory, observation):
+        return memory, Choice(observation.at, "stays")
     if terms.deadline is None:
-        return memory, _patient(terms, memory, sight)
-    return memory, _uniform(terms, memory, sight)
+        return memory, _patient(terms, memory, observation)
+    return memory, _uniform(terms, memory, observation)
 
 
-def _uniform(terms: Terms, memory: Memory, sight: Sight) -> Choice:
-    now, schedule = sight.now, Schedule.of(terms, sight)
-    if sight.at is not None and sight.at.market == "spot":
-        if schedule.slack_ns < sight.changeover_ns:
-            return _on_demand(terms, memory, sight, "safety net")
-        return Choice(sight.at, "stays", Instant(now + schedule.slack_ns - sight.changeover_ns + 1))
-    if sight.at is not None:
-        catching_up_ns = schedule.with_saved(sight.unsaved_ns).until_on_line_ns(2 * sight.changeover_ns)
+def _uniform(terms: Terms, memory: Memory, observation: Observation) -> Choice:
+    now, schedule = observation.now, Schedule.of(terms, observation)
+    if observation.at is not None and observation.at.market == "spot":
+        if schedule.slack_ns < observation.changeover_ns:
+            return _on_demand(terms, memory, observation, "safety net")
+        return Choice(
+            observation.at, "stays", Instant(now + schedule.slack_ns - observation.changeover_ns + 1)
+        )
+    if observation.at is not None:
+        catching_up_ns = schedule.with_saved(observation.unsaved_ns).until_on_line_ns(
+            2 * observation.changeover_ns
+        )
         if catching_up_ns is None or catching_up_ns > 0:
             until = None if catching_up_ns is None else Instant(now + catching_up_ns)
-            return Choice(sight.at, "catches up", until)
-    elif schedule.slack_ns < 2 * sight.changeover_ns:
-        return _on_demand(terms, memory, sight, "safety net")
-    spot = _worthwhile(terms, memory, sight)
+            return Choice(observation.at, "catches up", until)
+    elif schedule.slack_ns < 2 * observation.changeover_ns:
+        return _on_demand(terms, memory, observation, "safety net")
+    spot = _worthwhile(terms, memory, observation)
     if spot is not None:
         return Choice(spot, "cheapest")
-    if sight.at is not None:
+    if observation.at is not None:
         return Choice(None, "ahead")
-    behind_ns, unsafe_ns = schedule.until_off_line_ns(), schedule.slack_ns - 2 * sight.changeover_ns + 1
+    behind_ns, unsafe_ns = schedule.until_off_line_ns(), schedule.slack_ns - 2 * observation.changeover_ns + 1
     if behind_ns <= 0:
-        return _on_demand(terms, memory, sight, "behind")
-    return Choice(None, "waits", _retried(sight, min(behind_ns, unsafe_ns)))
+        return _on_demand(terms, memory, observation, "behind")
+    return Choice(None, "waits", _retried(observation, min(behind_ns, unsafe_ns)))
 
 
-def _patient(terms: Terms, memory: Memory, sight: Sight) -> Choice:
+def _patient(terms: Terms, memory: Memory, observation: Observation) -> Choice:
     """Choose for a training without a deadline."""
-    if sight.at is not None and sight.at.market == "spot":
-        return Choice(sight.at, "stays")
-    if sight.at is not None:
-        worked_ns = memory.landed_ns - (sight.left_ns - sight.unsaved_ns)
-        if worked_ns < 2 * sight.changeover_ns:
-            return Choice(sight.at, "catches up", Instant(sight.now + 2 * sight.changeover_ns - worked_ns))
-    spot = _worthwhile(terms, memory, sight)
+    if observation.at is not None and observation.at.market == "spot":
+        return Choice(observation.at, "stays")
+    if observation.at is not None:
+        worked_ns = memory.landed_ns - (observation.left_ns - observation.unsaved_ns)
+        if worked_ns < 2 * observation.changeover_ns:
+            return Choice(
+                observation.at,
+                "catches up",
+                Instant(observation.now + 2 * observation.changeover_ns - worked_ns),
+            )
+    spot = _worthwhile(terms, memory, observation)
     if spot is not None:
         return Choice(spot, "cheapest")
-    left_ns = memory.progressed + terms.patience_ns - sight.now
-    if sight.at is not None or left_ns <= 0:
-        return _on_demand(terms, memory, sight, "out of patience")
-    return Choice(None, "waits", _retried(sight, left_ns))
+    left_ns = memory.progressed + terms.patience_ns - observation.now
+    if observation.at is not None or left_ns <= 0:
+        return _on_demand(terms, memory, observation, "out of patience")
+    return Choice(None, "waits", _retried(observation, left_ns))
 
 
-def _retried(sight: Sight, within_ns: int) -> Instant:
+def _retried(observation: Observation, within_ns: int) -> Instant:
     """Return when to choose again: after `within_ns`, or earlier if spot is available but was not taken.
 
     Past experience loses weight with time, so a spot offer that was not worth its price may become so.
     """
-    return Instant(sight.now + (min(within_ns, RETRY_NS) if sight.there else within_ns))
+    return Instant(observation.now + (min(within_ns, RETRY_NS) if observation.there else within_ns))
 
 
-def _on_demand(terms: Terms, memory: Memory, sight: Sight, why: Why) -> Choice:
+def _on_demand(terms: Terms, memory: Memory, observation: Observation, why: Why) -> Choice:
     """Choose on demand: the machine that the training has, or else the cheapest offer."""
-    if sight.at is not None and sight.at.market == "on_demand":
-        until = Instant(sight.now + RETRY_NS) if sight.there else None
-        return Choice(sight.at, why, until)
-    return Choice(memory.cheapest(_of(terms, "on_demand"), sight.now), why)
+    if observation.at is not None and observation.at.market == "on_demand":
+        until = Instant(observation.now + RETRY_NS) if observation.there else None
+        return Choice(observation.at, why, until)
+    return Choice(memory.cheapest(_of(terms, "on_demand"), observation.now), why)
 
 
-def _worthwhile(terms: Terms, memory: Memory, sight: Sight) -> Offer | None:
+def _worthwhile(terms: Terms, memory: Memory, observation: Observation) -> Offer | None:
     """Return the cheapest available spot offer, or None if progress on it is not cheaper than on demand."""
-    demand = memory.cheapest(_of(terms, "on_demand"), sight.now)
-    spot = memory.cheapest(sight.there, sight.now)
-    if spot is None or demand is None or memory.price(spot, sight.now) >= memory.price(demand, sight.now):
+    demand = memory.cheapest(_of(terms, "on_demand"), observation.now)
+    spot = memory.cheapest(observation.there, observation.now)
+    if (
+        spot is None
+        or demand is None
+        or memory.price(spot, observation.now) >= memory.price(demand, observation.now)
+    ):
         return None
     return spot
 
@@ -215,13 +227,15 @@ def _has_cheaper_spot(terms: Terms, memory: Memory, now: Instant) -> bool:
     return demand is not None and any(o.price < memory.price(demand, now) for o in _of(terms, "spot"))
 
 
-def _nearly_done(terms: Terms, memory: Memory, sight: Sight) -> bool:
+def _nearly_done(terms: Terms, memory: Memory, observation: Observation) -> bool:
     """Return whether so little work is left on demand that a move to spot would cost more than it saves."""
-    if sight.at is None or sight.at.market != "on_demand":
+    if observation.at is None or observation.at.market != "on_demand":
         return False
-    left_ns = sight.left_ns - sight.unsaved_ns
-    spot = min(memory.price(offer, sight.now) for offer in _of(terms, "spot"))
-    return spot.of(left_ns + sight.changeover_ns) >= memory.price(sight.at, sight.now).of(left_ns)
+    left_ns = observation.left_ns - observation.unsaved_ns
+    spot = min(memory.price(offer, observation.now) for offer in _of(terms, "spot"))
+    return spot.of(left_ns + observation.changeover_ns) >= memory.price(observation.at, observation.now).of(
+        left_ns
+    )
 
 
 def _of(terms: Terms, market: Market) -> list[Offer]:
@@ -237,9 +251,9 @@ class Schedule:
     line: Fraction  #: Work per unit of time on the line.
 
     @classmethod
-    def of(cls, terms: Terms, sight: Sight) -> Self:
+    def of(cls, terms: Terms, observation: Observation) -> Self:
         assert terms.deadline is not None
-        return cls(sight.left_ns, terms.deadline - sight.now, terms.line)
+        return cls(observation.left_ns, terms.deadline - observation.now, terms.line)
 
     def with_saved(self, unsaved_ns: int) -> Self:
         return type(self)(self.left_ns - unsaved_ns, self.time_ns, self.line)

@@ -37,8 +37,8 @@ class Reserve:
             return None
         left = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit) - _spent_ns(state)
         leader = state.trials[state.leader]
-        waits = leader.status in ("running", "parking", "parked") and leader.resumable
-        affordable = waits and leader.number not in state.passed and _finishing_ns(state, leader) <= left
+        waits = leader.status in ("running", "pausing", "paused") and leader.resumable
+        affordable = waits and leader.number not in state.skipped and _finishing_ns(state, leader) <= left
         return cls(state, left, leader if affordable else None)
 
     @property

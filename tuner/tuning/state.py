@@ -17,16 +17,16 @@ from tuner.domain.trial import TrialState
 from tuner.tuning.rungs import Rung, ladder
 
 Status = Literal[
-    "new", "running", "parking", "finishing", "stopping", "parked", "completed", "stopped", "failed"
+    "new", "running", "pausing", "finishing", "stopping", "paused", "completed", "stopped", "failed"
 ]
-ACTIVE: frozenset[Status] = frozenset({"running", "parking", "finishing", "stopping"})
+ACTIVE: frozenset[Status] = frozenset({"running", "pausing", "finishing", "stopping"})
 PUBLIC: dict[Status, TrialState] = {
     "new": "pending",
     "running": "running",
-    "parking": "running",
+    "pausing": "running",
     "finishing": "running",
     "stopping": "running",
-    "parked": "paused",
+    "paused": "paused",
     "completed": "completed",
     "stopped": "stopped",
     "failed": "failed",
@@ -50,11 +50,13 @@ class TrialRecord:
     #: highest one. A report of a new step resets it to 0.
     losses: int = 0
     preemptions: int = 0  #: How many of its attempts were preempted.
-    in_vain: int = 0  #: How many of the latest preemptions in a row brought no newer checkpoint.
+    preemptions_without_progress: int = (
+        0  #: How many of the latest preemptions in a row brought no newer checkpoint.
+    )
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
-    displaced: bool = False  #: It was preempted and resumes before other trials.
-    replayed: int | None = None  #: The last step that the current attempt reported.
-    unkept: bool = False  #: It has to run its last step again, because that step was not saved.
+    was_preempted: bool = False  #: It was preempted and resumes before other trials.
+    repeats_until: int | None = None  #: The last step that the current attempt reported.
+    last_step_unsaved: bool = False  #: It has to run its last step again, because that step was not saved.
     trained_ns: int = 0  #: Training time of its steps, each step counted once.
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
     other_metrics: tuple[str, ...] = ()  #: Names that it reported instead of the objective's metric.
@@ -66,9 +68,9 @@ class TrialRecord:
     @property
     def ready(self) -> bool:
         """Return whether the trial waits to run: it may run further than it has, or must run its last step again."""
-        if self.status not in ("new", "parked"):
+        if self.status not in ("new", "paused"):
             return False
-        return self.until is None or self.steps < self.until or self.unkept
+        return self.until is None or self.steps < self.until or self.last_step_unsaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +106,18 @@ class State:
     active: set[int] = field(default_factory=set)  #: Numbers of the trials with a status in `ACTIVE`.
     ready: set[int] = field(default_factory=set)  #: Numbers of the trials that wait to run.
     #: Numbers of the trials that changed since the run loop last recorded the changes.
-    touched: set[int] = field(default_factory=set)
-    going: bool = False  #: Attempts may start. False from a driver's start until the event `Asked`.
+    changed: set[int] = field(default_factory=set)
+    accepting_work: bool = (
+        False  #: Attempts may start. False from a driver's start until the event `ControlRequested`.
+    )
     suggesting: bool = False  #: A `Suggest` command was returned and is not answered yet.
     space_exhausted: bool = False  #: The sampler has no more configurations.
     #: The limit that refused a hold. No attempt starts until money may have been released or added.
-    broke: StopReason | Limit | None = None
+    exhausted: StopReason | Limit | None = None
     #: The shared budget that refused a hold last. Empty if the job's own budget refused it.
     above: str = ""
     #: The trials that are skipped because their hold was refused, by number, with the limit that refused it.
-    passed: dict[int, StopReason] = field(default_factory=dict)
+    skipped: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None
     ended: bool = False  #: The command `EndJob` was returned.
     spent: Money = ZERO
@@ -158,7 +162,7 @@ class State:
         No other code may change a trial's status.
         """
         record.status = status
-        self.touched.add(record.number)
+        self.changed.add(record.number)
         self.active.discard(record.number)
         self.ready.discard(record.number)
         if status in ACTIVE:

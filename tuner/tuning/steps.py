@@ -29,7 +29,7 @@ def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
     if state.max_step is not None and step >= state.max_step:
         if trial.value is None:
             return drop(state, trial, "failed", no_metric(state, trial, step))
-        trial.unkept = False
+        trial.last_step_unsaved = False
         state.set(trial, "finishing")
         return [do.Finish(trial.id)]
     if trial.until is None or step < trial.until:
@@ -42,9 +42,9 @@ def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
 def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
     match scheduler_for(state.spec).at_rung(state, trial):
         case "consult":
-            return [do.Consult(trial.id)]
+            return [do.Predict(trial.id)]
         case "go":
-            return [do.Proceed(trial.id, trial.until)]
+            return [do.Continue(trial.id, trial.until)]
         case "stop":
             return drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
         case "park":
@@ -53,7 +53,7 @@ def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
 
 def go_on(state: State, trial: TrialRecord) -> list[Command]:
     send_on(state, trial)
-    return [do.Proceed(trial.id, trial.until)]
+    return [do.Continue(trial.id, trial.until)]
 
 
 def park_at_rung(state: State, trial: TrialRecord) -> list[Command]:
@@ -63,8 +63,8 @@ def park_at_rung(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def _park(state: State, trial: TrialRecord) -> list[Command]:
-    state.set(trial, "parking")
-    return [do.Park(trial.id)]
+    state.set(trial, "pausing")
+    return [do.Pause(trial.id)]
 
 
 def make_room(state: State) -> list[Command]:

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tuner.api import present, shared
+from tuner.api import response_cache, serialize_jobs
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.schemas import answers as show
 from tuner.service import answers, listing, trainables
 from tuner.service.answers import After, Sort
+from tuner.service.bootstrap import Service
 from tuner.service.report import report
-from tuner.service.wiring import Service
 
 router = APIRouter(tags=["answers"])
 SortBy = Literal["number", "-number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps"]
@@ -34,7 +34,7 @@ def list_trials(
     place = read_cursor(cursor, int | float, int)
     after = None if place is None else After(place[0], place[1])
     name = ("trials", sort, limit, after)
-    return shared.answer_once_ended(
+    return response_cache.answer_once_ended(
         request, service, name, job, lambda: _page_of_trials(service, job, sort, after, limit)
     )
 
@@ -48,18 +48,18 @@ def _page_of_trials(
     if len(found) > limit:
         last = found[limit - 1]
         more = cursor_of(answers.sort_key_of(last, by, descending=descending), last.number)
-    return show.TrialPage(items=[present.trial_of(row) for row in found[:limit]], next_cursor=more)
+    return show.TrialPage(items=[serialize_jobs.trial_of(row) for row in found[:limit]], next_cursor=more)
 
 
 @router.get("/jobs/{job}/trials/{trial}", response_model=show.TrialDetail)
 def get_trial(job: str, trial: str, request: Request, service: Svc) -> Response:
     """Return a trial with its learning curve, its bill and all its attempts."""
-    return shared.answer_once_ended(
+    return response_cache.answer_once_ended(
         request,
         service,
         ("trial", trial),
         job,
-        lambda: present.trial_detail_of(answers.trial(service, job, trial)),
+        lambda: serialize_jobs.trial_detail_of(answers.trial(service, job, trial)),
     )
 
 
@@ -68,7 +68,9 @@ def get_bill(job: str, request: Request, service: Svc) -> Response:
     """Return the cost of the job by kind, per trial and in total, and the savings. The answer for a running job may be up to two
     seconds old.
     """
-    return shared.answer(request, service, "bill", job, lambda: present.bill_of(answers.bill(service, job)))
+    return response_cache.answer(
+        request, service, "bill", job, lambda: serialize_jobs.bill_of(answers.bill(service, job))
+    )
 
 
 @router.get("/jobs/{job}/report", response_model=show.JobReport)
@@ -76,7 +78,9 @@ def get_report(job: str, request: Request, service: Svc) -> Response:
     """Return the best result against the amount spent, and estimates of what other search methods would have spent to reach the same
     result. The answer for a running job may be up to two seconds old.
     """
-    return shared.answer(request, service, "report", job, lambda: present.report_of(report(service, job)))
+    return response_cache.answer(
+        request, service, "report", job, lambda: serialize_jobs.report_of(report(service, job))
+    )
 
 
 @router.get(
@@ -102,7 +106,7 @@ def get_ledger(
     more = limit is not None and len(found) > limit
     shown = found[:limit]
     return show.LedgerPage(
-        items=[present.entry_of(row) for row in shown],
+        items=[serialize_jobs.entry_of(row) for row in shown],
         next_cursor=cursor_of(shown[-1].seq) if more else None,
     )
 
@@ -115,7 +119,7 @@ def list_trainables(service: Svc) -> show.Trainables:
     """
     found = listing.listed(service.settings.allowed_modules)
     return show.Trainables(
-        items=[present.trainable_of(one) for one in found.items], truncated=found.truncated
+        items=[serialize_jobs.trainable_of(one) for one in found.items], truncated=found.truncated
     )
 
 
@@ -125,7 +129,7 @@ def get_trainable(trainable: str, service: Svc) -> show.Trainable:
     service.
     """
     found = trainables.described(service.prober, trainable, service.settings.allowed_modules)
-    return present.trainable_of(found)
+    return serialize_jobs.trainable_of(found)
 
 
 def _sort(text: SortBy) -> tuple[Sort, bool]:
@@ -137,6 +141,6 @@ def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:
     yield ",".join(FIELDS) + "\r\n"
     for row in rows:
         line = io.StringIO()
-        shown = present.entry_of(row).model_dump()
+        shown = serialize_jobs.entry_of(row).model_dump()
         csv.writer(line).writerow([shown[name] if shown[name] is not None else "" for name in FIELDS])
         yield line.getvalue()

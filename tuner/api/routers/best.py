@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from tuner.api import present_best, shared
+from tuner.api import response_cache, serialize_best
 from tuner.api.deps import Svc
 from tuner.domain.errors import Invalid
 from tuner.domain.money import MS_PER_HOUR, Money
@@ -54,10 +54,10 @@ def get_best(
 
     def make() -> show.BestAnswer:
         found = best.best(service, job, limits, asked, with_forecast=forecast)
-        return present_best.best_answer_of(found)
+        return serialize_best.best_answer_of(found)
 
     plain = forecast and limits == Limits(None, None, None) and asked == Asked(None, None, None)
-    return shared.answer(request, service, "best", job, make) if plain else make()
+    return response_cache.answer(request, service, "best", job, make) if plain else make()
 
 
 @router.get("/jobs/{job}/pareto", response_model=show.Pareto)
@@ -65,10 +65,12 @@ def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Re
     """Return the Pareto front of metric against cost. For each point, no other point is better in both."""
 
     def make() -> show.Pareto:
-        return present_best.pareto_of(*best.pareto(service, job, asked))
+        return serialize_best.pareto_of(*best.pareto(service, job, asked))
 
     return (
-        shared.answer(request, service, "pareto", job, make) if asked == Asked(None, None, None) else make()
+        response_cache.answer(request, service, "pareto", job, make)
+        if asked == Asked(None, None, None)
+        else make()
     )
 
 
@@ -77,4 +79,4 @@ def get_best_of_all(
     service: Svc, trainable: str, metric: str, limits: Within, asked: Elsewhere
 ) -> show.BestOfAll:
     """Return the best configuration that any job found for this trainable and metric within the limits."""
-    return present_best.best_of_all_of(best.best_of_all(service, trainable, metric, limits, asked))
+    return serialize_best.best_of_all_of(best.best_of_all(service, trainable, metric, limits, asked))

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
-from tuner.api.present_curves import curves_json
-from tuner.api.shared import Shared
+from tuner.api.response_cache import Shared
+from tuner.api.serialize_curves import curves_json
 from tuner.schemas.curves import Curves
 from tuner.service import answers
+from tuner.service.bootstrap import Service
 from tuner.service.curves import job_curves
-from tuner.service.wiring import Service
 
 router = APIRouter(tags=["answers"])
 GZIP_LEVEL = 6

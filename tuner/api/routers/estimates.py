@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from tuner.api.deps import Svc
-from tuner.api.present_estimates import estimate_of
+from tuner.api.serialize_estimates import estimate_of
 from tuner.api.translate_estimates import asked_of
 from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.estimates import EstimateRequest

@@ -8,12 +8,12 @@ from fastapi.responses import StreamingResponse
 
 from tuner.api.deps import Svc
 from tuner.api.event_messages import Record
-from tuner.api.shared import Shared
+from tuner.api.response_cache import Shared
 from tuner.api.while_allowed import while_allowed
 from tuner.domain.errors import Invalid
 from tuner.domain.job import FINAL
 from tuner.service import access, answers
-from tuner.service.wiring import Service
+from tuner.service.bootstrap import Service
 
 router = APIRouter(tags=["events"])
 EVENTS = "text/event-stream"

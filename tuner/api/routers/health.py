@@ -9,8 +9,8 @@ from fastapi.responses import PlainTextResponse
 from tuner.api.deps import Svc
 from tuner.api.document import problems
 from tuner.domain.errors import Unauthorized, Unavailable
-from tuner.service import access, figures
-from tuner.service.wiring import Service
+from tuner.service import access, metrics_snapshot
+from tuner.service.bootstrap import Service
 
 router = APIRouter(tags=["health"])
 
@@ -30,7 +30,7 @@ def readyz(request: Request, service: Svc) -> dict[str, Any]:
     """
     if request.app.state.leaving.is_set():
         raise Unavailable("this service is about to end")
-    figures.check_database(service)
+    metrics_snapshot.check_database(service)
     if not request.app.state.is_ready():
         raise Unavailable("the Ray cluster is starting, or does not answer")
     standing = request.app.state.mirrors()

@@ -6,16 +6,16 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Request, Response
 
-from tuner.api import present, translate
+from tuner.api import serialize_jobs, translate
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.api.document import problems
-from tuner.api.shared import Shared, as_json
+from tuner.api.response_cache import Shared, as_json
 from tuner.domain.errors import Invalid
 from tuner.schemas.job import Job, JobPage, JobPatch, JobRequest
 from tuner.service import answers, control
+from tuner.service.bootstrap import Service
 from tuner.service.submit import submit
 from tuner.service.views import JobView, job_view, revision_of
-from tuner.service.wiring import Service
 
 router = APIRouter(tags=["jobs"])
 State = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
@@ -30,7 +30,7 @@ def create_job(body: JobRequest, response: Response, service: Svc, key: Key = No
     spec = translate.spec_of(body)
     view, _new = submit(service, spec, body=asked, priority=body.priority, idempotency_key=key)
     response.headers["Location"] = f"/v1/jobs/{view.row.id}"
-    return present.job_of(view)
+    return serialize_jobs.job_of(view)
 
 
 @router.get("/jobs", response_model=JobPage)
@@ -67,7 +67,7 @@ def _text(request: Request, service: Service, view: JobView) -> bytes:
     """
 
     def make() -> bytes:
-        return present.job_of(view).model_dump_json().encode()
+        return serialize_jobs.job_of(view).model_dump_json().encode()
 
     version = view.version
     if version is None:
@@ -92,25 +92,25 @@ def patch_job(
     view = control.patch(
         service, job, budget=budget, tags=body.tags, priority=body.priority, revisions=_revisions(if_match)
     )
-    return _revised(present.job_of(view), response)
+    return _revised(serialize_jobs.job_of(view), response)
 
 
 @router.post("/jobs/{job}/pause", status_code=202)
 def pause_job(job: str, service: Svc) -> Job:
     """Pause a job. Running trials are checkpointed at their next step and paused."""
-    return present.job_of(control.pause(service, job))
+    return serialize_jobs.job_of(control.pause(service, job))
 
 
 @router.post("/jobs/{job}/resume", status_code=202)
 def resume_job(job: str, service: Svc) -> Job:
     """Continue a paused job, or a succeeded job whose budget was raised."""
-    return present.job_of(control.resume(service, job))
+    return serialize_jobs.job_of(control.resume(service, job))
 
 
 @router.post("/jobs/{job}/cancel", status_code=202)
 def cancel_job(job: str, service: Svc) -> Job:
     """Cancel a job. All its work stops at once."""
-    return present.job_of(control.cancel(service, job))
+    return serialize_jobs.job_of(control.cancel(service, job))
 
 
 def _revised(shown: Job, response: Response) -> Job:

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from tuner.api import present_access
+from tuner.api import serialize_access
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.domain.errors import Invalid
 from tuner.domain.time import parse_duration_ns
@@ -19,7 +19,7 @@ def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wir
     found = keys.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
     last = found[limit - 1].row if len(found) > limit else None
     return wire.KeyPage(
-        items=[present_access.key_of(view) for view in found[:limit]],
+        items=[serialize_access.key_of(view) for view in found[:limit]],
         next_cursor=None if last is None else cursor_of(last.created_at, last.id),
     )
 
@@ -52,7 +52,7 @@ def delete_key(key: str, service: Svc) -> None:
 
 def _once(view: keys.KeyView, response: Response) -> wire.Key:
     response.headers["Cache-Control"] = "no-store"
-    return present_access.key_of(view)
+    return serialize_access.key_of(view)
 
 
 def _duration_ns(pointer: str, text: str) -> int:

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from tuner.api import present_access
+from tuner.api import serialize_access
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.schemas import access as wire
 from tuner.service import keys, people
@@ -13,7 +13,7 @@ router = APIRouter(tags=["access"])
 @router.get("/whoami")
 def get_whoami(service: Svc) -> wire.WhoAmI:
     """Return the user, the project and the role of the key that was sent."""
-    return present_access.whoami_of(service.actor, keys.own(service))
+    return serialize_access.whoami_of(service.actor, keys.own(service))
 
 
 @router.get("/projects")
@@ -21,7 +21,9 @@ def list_projects(service: Svc, limit: Limit = 50, cursor: str | None = None) ->
     """List projects by name. The operator sees all projects, other users the projects of which they are members."""
     found = people.projects(service, after=_after(cursor), limit=limit + 1)
     more = _more([row.name for row in found], limit)
-    return wire.ProjectPage(items=[present_access.project_of(row) for row in found[:limit]], next_cursor=more)
+    return wire.ProjectPage(
+        items=[serialize_access.project_of(row) for row in found[:limit]], next_cursor=more
+    )
 
 
 @router.post("/projects", status_code=201)
@@ -32,13 +34,13 @@ def create_project(body: wire.ProjectRequest, response: Response, service: Svc) 
     """
     row = people.add_project(service, body.name)
     response.headers["Location"] = f"/v1/projects/{row.name}"
-    return present_access.project_of(row)
+    return serialize_access.project_of(row)
 
 
 @router.get("/projects/{project}")
 def get_project(project: str, service: Svc) -> wire.Project:
     """Return a project."""
-    return present_access.project_of(people.project(service, project))
+    return serialize_access.project_of(people.project(service, project))
 
 
 @router.get("/users")
@@ -46,13 +48,13 @@ def list_users(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wi
     """List the users of all projects by name."""
     found = people.users(service, after=_after(cursor), limit=limit + 1)
     more = _more([row.name for row in found], limit)
-    return wire.UserPage(items=[present_access.user_of(row) for row in found[:limit]], next_cursor=more)
+    return wire.UserPage(items=[serialize_access.user_of(row) for row in found[:limit]], next_cursor=more)
 
 
 @router.patch("/users/{user}")
 def patch_user(user: str, body: wire.UserPatch, service: Svc) -> wire.User:
     """Disable a user, or enable the user again. All keys of a disabled user are refused at once, in every project."""
-    return present_access.user_of(people.disable_user(service, user, disabled=body.disabled))
+    return serialize_access.user_of(people.disable_user(service, user, disabled=body.disabled))
 
 
 @router.get("/members")
@@ -61,7 +63,7 @@ def list_members(service: Svc, limit: Limit = 50, cursor: str | None = None) -> 
     found = people.members(service, after=_after(cursor), limit=limit + 1)
     more = _more([row.user for row in found], limit)
     return wire.MemberPage(
-        items=[present_access.member_of(row, service.actor) for row in found[:limit]], next_cursor=more
+        items=[serialize_access.member_of(row, service.actor) for row in found[:limit]], next_cursor=more
     )
 
 
@@ -70,7 +72,7 @@ def put_member(user: str, body: wire.MemberRequest, response: Response, service:
     """Add a user to the project (201), or change the role of a member (200). A new role applies from the next request."""
     row, is_new = people.put_member(service, user, body.role)
     response.status_code = 201 if is_new else 200
-    return present_access.member_of(row, service.actor)
+    return serialize_access.member_of(row, service.actor)
 
 
 @router.delete("/members/{user}", status_code=204)

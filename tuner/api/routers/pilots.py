@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from tuner.api import present, translate
+from tuner.api import serialize_jobs, translate
 from tuner.api.deps import Svc
 from tuner.api.routers.jobs import Key
 from tuner.schemas.job import Job
@@ -23,4 +23,4 @@ def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key 
     view, new = pilots.start(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/v1/jobs/{view.row.id}"
-    return present.job_of(view)
+    return serialize_jobs.job_of(view)

@@ -99,9 +99,9 @@ class _Screen:
         from rich.console import Group
 
         from tuner.cli.tables import Harmless
-        from tuner.cli.watch.screen import Room, lines
+        from tuner.cli.watch.screen import LoadShedder, lines
 
-        room = Room(options.max_width, options.height or console.height, options.ascii_only)
+        room = LoadShedder(options.max_width, options.height or console.height, options.ascii_only)
         yield Harmless(Group(*lines(self._follower.view(self._foot), room)))
 
 

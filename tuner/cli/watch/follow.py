@@ -8,10 +8,10 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from tuner.cli.escape import number, usd
 from tuner.cli.watch.pace import Pace, first_end
 from tuner.cli.watch.screen import View
 from tuner.cli.watch.state import Facts, Happening, Watched
-from tuner.cli.words import number, usd
 from tuner.client.progress import silent_since
 
 if TYPE_CHECKING:

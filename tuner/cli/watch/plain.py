@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from tuner.cli.escape import harmless
 from tuner.cli.watch.follow import Follower
 from tuner.cli.watch.screen import summary
 from tuner.cli.watch.state import Happening
-from tuner.cli.words import harmless
 
 EVERY_S, EVERY_SHARE = 30.0, 0.1
 TOLD = ("best", "preempted", "failed", "state")

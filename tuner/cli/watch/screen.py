@@ -7,9 +7,9 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from tuner.cli.escape import number, plural, span, usd
 from tuner.cli.watch.pace import End
 from tuner.cli.watch.state import Happening, Watched, config_of
-from tuner.cli.words import number, plural, span, usd
 
 STATES = ("running", "pending", "paused", "completed", "stopped", "failed")
 STYLES = {
@@ -44,7 +44,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class LoadShedder:
     """The size of the terminal in characters, and whether it can only show ASCII."""
 
     width: int
@@ -52,7 +52,7 @@ class Room:
     ascii_only: bool = False
 
 
-def lines(view: View, room: Room) -> list[Text]:
+def lines(view: View, room: LoadShedder) -> list[Text]:
     """Return the lines of the screen.
 
     If the terminal is too small for everything, the rungs are left out first, and then some of the events and the best trials.
@@ -117,7 +117,7 @@ def _head(view: View) -> Text:
     )
 
 
-def _bars(view: View, room: Room) -> Iterator[Text]:
+def _bars(view: View, room: LoadShedder) -> Iterator[Text]:
     spend, budget = view.seen.spend, view.seen.job.get("budget")
     if not spend or budget is None:
         return

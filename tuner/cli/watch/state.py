@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tuner.cli.words import config, number, plural, span, usd
+from tuner.cli.escape import config, number, plural, span, usd
 
 Kind = Literal["best", "promoted", "preempted", "failed", "state"]
 

@@ -13,7 +13,7 @@ MARKET = "ray.io/market-type"
 REACH_S = 1.0
 
 
-def went_with_its_machine(error: Exception | None, node_id: str) -> bool:
+def was_preempted(error: Exception | None, node_id: str) -> bool:
     """Return whether a worker's death counts as a preemption.
 
     Takes up to a second if nothing answers at its node's address.

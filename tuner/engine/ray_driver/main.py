@@ -19,36 +19,36 @@ from functools import partial
 import ray
 
 from tuner.domain.errors import Fenced, TunerError, Unavailable
-from tuner.domain.events import Asked
+from tuner.domain.events import ControlRequested
 from tuner.domain.money import ZERO
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
 from tuner.engine.code_digest import code_of
 from tuner.engine.fallback import placement_of
-from tuner.engine.heirs import Heirs
-from tuner.engine.landing import Find, Landing
 from tuner.engine.loop import Loop
+from tuner.engine.machine_check import Find, MachineCheck
 from tuner.engine.placement import Places
 from tuner.engine.ray_cluster import money_metadata, node_types_of
 from tuner.engine.ray_driver.actuator import Actuator
-from tuner.engine.ray_driver.inheritance import HEIRS_MAX, Copier, heirs_of
+from tuner.engine.ray_driver.inheritance import WARM_STARTS_MAX, Copier, warm_starts_of
 from tuner.engine.ray_driver.machines import Machines
 from tuner.engine.ray_driver.orders import MemoryLimit, Orders, package_of
 from tuner.engine.ray_driver.ray_display import RayDisplay, Spend
-from tuner.engine.ray_driver.seat import Seat
-from tuner.engine.ray_driver.spot_gate import SpotGate
+from tuner.engine.ray_driver.self_test_actor import SelfTestActor
+from tuner.engine.ray_driver.spot_eligibility import SpotEligibility
 from tuner.engine.ray_driver.tuning_run import run_tune
 from tuner.engine.recovery import recover
+from tuner.engine.warm_starts import WarmStarts
 from tuner.engine.world import Terms
 from tuner.settings import Settings, release
 from tuner.store import jobs, launches, ledger, quotas
 from tuner.store.database import Database
-from tuner.store.heirs import heritages
 from tuner.store.history import past_trials
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
 from tuner.store.losses import Losses, losses
+from tuner.store.warm_starts import find_warm_starts
 from tuner.tuning.samplers import Sampler, sampler_for
 
 BEAT_S = 0.5
@@ -136,7 +136,7 @@ class Post:
             launches.beat(db, self.job, self.epoch, Instant(time.time_ns()))
 
 
-class Heart(threading.Thread):
+class Heartbeat(threading.Thread):
     """The thread that records a heartbeat regularly while the loop makes progress.
 
     If a later driver of the job has started, the thread ends this process at once, and its workers with it.
@@ -174,11 +174,11 @@ class Heart(threading.Thread):
         self._over.set()
 
 
-class Attention:
+class ControlPoller:
     """Check for control requests and budget changes a few times per second, and call the loop's `tick`."""
 
     def __init__(
-        self, loop: Loop, journal: SqlJournal, post: Post, heart: Heart, display: RayDisplay
+        self, loop: Loop, journal: SqlJournal, post: Post, heart: Heartbeat, display: RayDisplay
     ) -> None:
         self._loop, self._journal, self._post, self._heart = loop, journal, post, heart
         self._display = display
@@ -201,7 +201,7 @@ class Attention:
             self._loop.budget_changed(control.budget)
         if control.wish in ("pause", "cancel") and control.wish != self._wish:
             self._wish = control.wish
-            self._loop.happened(Asked(Instant(time.time_ns()), control.wish))
+            self._loop.handle_event(ControlRequested(Instant(time.time_ns()), control.wish))
         if self._loop.end is None:
             self._loop.tick()
 
@@ -210,7 +210,7 @@ def rebuild(
     post: Post,
     settings: Settings,
     row: JobRow,
-    heart: Heart,
+    heart: Heartbeat,
     *,
     died_at: Instant | None,
     find: Find | None = None,
@@ -252,18 +252,20 @@ def rebuild(
         world=actuator,
         clock=SystemClock(),
         placement=placement_of(places, patience_ns=round(settings.spot_wait_s * NS)) if places else None,
-        landing=Landing(size, find),
-        heirs=_heirs(post, settings, row, sampler, heart),
+        machine_check=MachineCheck(size, find),
+        warm_starts=_warm_starts(post, settings, row, sampler, heart),
     )
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)
     if loop.end is None:
-        loop.start(Asked(now, row.wish or "resume"))
+        loop.start(ControlRequested(now, row.wish or "resume"))
     return loop, journal, actuator
 
 
-def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heart) -> Heirs:
+def _warm_starts(
+    post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heartbeat
+) -> WarmStarts:
     """Return the earlier trials that the job continues (warm start).
 
     The digest of the job's code is recorded, because a later job may only continue trials that ran with the same
@@ -274,9 +276,11 @@ def _heirs(post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart:
         jobs.note_code(db, post.job, code)
         begun = jobs.trials_begun(db, post.job)
         warm = row.spec.warm_start_checkpoints and code is not None
-        found = heritages(db, post.job, row.spec, code=code or "", limit=HEIRS_MAX) if warm else []
+        found = (
+            find_warm_starts(db, post.job, row.spec, code=code or "", limit=WARM_STARTS_MAX) if warm else []
+        )
     copier = Copier(settings.storage, row.project, post.job, heart.turns)
-    return heirs_of(row.spec, sampler, found, begun=begun, copier=copier)
+    return warm_starts_of(row.spec, sampler, found, begun=begun, copier=copier)
 
 
 def _machines(row: JobRow, settings: Settings) -> Machines | None:
@@ -308,7 +312,7 @@ def _died_at(post: Post) -> Instant | None:
     return Instant(launch.heartbeat_at + OUTLIVES_NS)
 
 
-def _goes_on(post: Post, heart: Heart, window: Window | None) -> bool:
+def _goes_on(post: Post, heart: Heartbeat, window: Window | None) -> bool:
     """Return whether the job should still begin and its window is open.
 
     Also note for the heartbeat that the driver makes progress.
@@ -338,14 +342,14 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     except Fenced as fenced:
         log.error("this driver exits, because it does not own the job: %s", fenced.detail)
         return 1
-    heart = Heart(post)
+    heart = Heartbeat(post)
     heart.start()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
     row = post.begin()
     goes_on = partial(_goes_on, post, heart, row.spec.window)
     machines = _machines(row, settings)
     is_there = partial(_is_there, _places(row, machines))
-    gate = SpotGate(
+    gate = SpotEligibility(
         post.database,
         row,
         post.epoch,
@@ -353,7 +357,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         settings.spot_wait_s,
         args.code,
         storage=settings.storage,
-        seat=Seat,
+        seat=SelfTestActor,
         is_there=is_there,
     )
     if (why := gate.refusal(died_at=died_at)) is not None:
@@ -366,7 +370,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     find, places = finder(settings, row), _places(row, machines)
     loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=find, places=places)
     display = RayDisplay(row.spec.name, f"{post.job}-{post.epoch}", loop, post.spend)
-    attention = Attention(loop, journal, post, heart, display)
+    attention = ControlPoller(loop, journal, post, heart, display)
     if loop.end is None:
         run_tune(
             row.spec,

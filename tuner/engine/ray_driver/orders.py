@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.domain.job import Resources, config_values
-from tuner.engine.exposure import exposure
+from tuner.engine.interruption_risk import exposure
 from tuner.engine.packages.stored import Stored
 from tuner.engine.ray_driver.actuator import Message
 from tuner.engine.world import Assignment

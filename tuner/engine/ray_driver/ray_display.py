@@ -115,10 +115,10 @@ class RayDisplay:
 
     def _work_of(self, trial: str, attempt: int) -> Work | None:
         """Return what the worker of this attempt does, or None if the attempt is over and the worker idle."""
-        purse = self._loop.purses.get(trial)
-        if purse is None or purse.attempt != attempt:
+        lease = self._loop.leases.get(trial)
+        if lease is None or lease.attempt != attempt:
             return None
-        return Work(trial, attempt, max(purse.last_step, purse.from_step), purse.unposted())
+        return Work(trial, attempt, max(lease.last_step, lease.from_step), lease.unposted())
 
     def _run(self) -> None:
         is_over = False

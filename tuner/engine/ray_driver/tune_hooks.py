@@ -25,7 +25,7 @@ from tuner.engine.loop import SILENT_NS, Loop
 from tuner.engine.messages import ENDED, Progress
 from tuner.engine.ray_driver.actuator import Actuator, actor_sender
 from tuner.engine.ray_driver.attached import Attached
-from tuner.engine.ray_driver.deaths import kill_worker, node_of, went_with_its_machine
+from tuner.engine.ray_driver.deaths import kill_worker, node_of, was_preempted
 from tuner.engine.ray_driver.ray_display import RayDisplay
 from tuner.engine.worker.actor import TOLD
 from tuner.engine.world import Assignment
@@ -51,7 +51,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def or_die(hook: Callable[P, R]) -> Callable[P, R]:
+def exit_on_error(hook: Callable[P, R]) -> Callable[P, R]:
     """End the process at once if `hook` raises. The next driver continues from the record."""
 
     @functools.wraps(hook)
@@ -76,7 +76,7 @@ class Unrecorded:
         return {}
 
 
-class Assigner(Unrecorded, Searcher):
+class AttemptSearcher(Unrecorded, Searcher):
     """The searcher, which gives Tune the attempts that the loop wants to begin.
 
     `shared` is the part of Tune's trial config that is the same for all attempts.
@@ -88,7 +88,7 @@ class Assigner(Unrecorded, Searcher):
         super().__init__()
         self._loop, self._actuator, self._shared, self._each_turn = loop, actuator, shared, each_turn
 
-    @or_die
+    @exit_on_error
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next attempt, None if there is none now, or FINISHED if the job has ended.
 
@@ -116,7 +116,7 @@ class Assigner(Unrecorded, Searcher):
         pass
 
 
-class Messenger(Unrecorded, TrialScheduler):
+class EventScheduler(Unrecorded, TrialScheduler):
     """The scheduler, which passes each message of a worker, and each worker's death, to the loop."""
 
     _supports_buffered_results = False
@@ -150,7 +150,7 @@ class Messenger(Unrecorded, TrialScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         self._added[trial.config["trial"], trial.config["attempt"]] = trial
 
-    @or_die
+    @exit_on_error
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Pass a worker's message to the loop.
 
@@ -164,14 +164,14 @@ class Messenger(Unrecorded, TrialScheduler):
         machine = self._attached.heard(progress)
         # Before the attempt's time is counted, so that all of it is billed at this machine's price.
         if machine is not None:
-            self._loop.landed(progress.trial, progress.attempt, machine)
+            self._loop.node_assigned(progress.trial, progress.attempt, machine)
         if over:
             self._actuator.ended(progress.trial, progress.attempt)
             self._attached.gone(progress.trial, progress.attempt)
         self._loop.progress(progress)
         return str(TrialScheduler.STOP if over and not progress.leaving else TrialScheduler.CONTINUE)
 
-    @or_die
+    @exit_on_error
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report a dead worker to the loop, which decides about its trial. Tune does not retry (`max_failures=0`).
 
@@ -184,7 +184,7 @@ class Messenger(Unrecorded, TrialScheduler):
         _unstage(tune_controller, trial)
         if self._loop.runs(name, attempt):
             node = node or node_of(error, trial.temporary_state.ray_actor)
-            taken = went_with_its_machine(error, node)
+            taken = was_preempted(error, node)
             why = SILENT if self._killed.pop((name, attempt), None) is not None else _why(error)
             self._loop.lost(name, attempt, why, preempted=taken, node=node)
 
@@ -194,7 +194,7 @@ class Messenger(Unrecorded, TrialScheduler):
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         pass
 
-    @or_die
+    @exit_on_error
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Do the driver's periodic work, and return the pending trial that has waited longest.
 
@@ -251,7 +251,7 @@ class Messenger(Unrecorded, TrialScheduler):
             tune.stop_trial(trial)
             _unstage(tune, trial)
         node = self._nodes.pop(trial.trial_id, "") if trial is not None else ""
-        taken = bool(node) and went_with_its_machine(None, node)
+        taken = bool(node) and was_preempted(None, node)
         self._loop.lost(name, attempt, SILENT, preempted=taken, node=node)
 
     def _asked_now(self) -> list[Assignment]:
@@ -288,17 +288,17 @@ class Messenger(Unrecorded, TrialScheduler):
         return "decided by the tuning service"
 
 
-class Greeter(Unrecorded, Callback):
+class StartCallback(Unrecorded, Callback):
     """The callback, which checks the worker's machine and sends the worker its attempt before Tune starts training."""
 
     def __init__(self, loop: Loop, actuator: Actuator, attached: Attached, display: RayDisplay) -> None:
         self._loop, self._actuator, self._attached = loop, actuator, attached
         self._display = display
 
-    @or_die
+    @exit_on_error
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         name, attempt, actor = trial.config["trial"], trial.config["attempt"], trial.temporary_state.ray_actor
-        lease_ns = self._loop.landed(name, attempt, self._attached.landed(name, attempt, actor))
+        lease_ns = self._loop.node_assigned(name, attempt, self._attached.node_assigned(name, attempt, actor))
         self._actuator.started(name, actor_sender(actor), lease_ns)
         self._display.assign(actor._actor_id.binary(), name, attempt)
 

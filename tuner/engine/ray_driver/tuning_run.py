@@ -13,7 +13,7 @@ from tuner.engine.loop import Loop
 from tuner.engine.ray_driver.actuator import Actuator
 from tuner.engine.ray_driver.attached import Attached
 from tuner.engine.ray_driver.ray_display import RayDisplay
-from tuner.engine.ray_driver.tune_hooks import Assigner, Greeter, Messenger
+from tuner.engine.ray_driver.tune_hooks import AttemptSearcher, EventScheduler, StartCallback
 from tuner.engine.scratch import Scratch
 from tuner.engine.worker.actor import Worker
 
@@ -47,8 +47,8 @@ def run_tune(
         tune.Tuner(
             worker_class(spec),
             tune_config=tune.TuneConfig(
-                search_alg=Assigner(loop, actuator, shared, each_turn),
-                scheduler=Messenger(loop, actuator, attached, each_turn),
+                search_alg=AttemptSearcher(loop, actuator, shared, each_turn),
+                scheduler=EventScheduler(loop, actuator, attached, each_turn),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=_name,
@@ -57,7 +57,7 @@ def run_tune(
             run_config=tune.RunConfig(
                 name="run",
                 storage_path=str(folder.path),
-                callbacks=[Greeter(loop, actuator, attached, display)],
+                callbacks=[StartCallback(loop, actuator, attached, display)],
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,

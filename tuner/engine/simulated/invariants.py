@@ -119,13 +119,13 @@ class Invariants:
 
     def after_turn(self, run: SimulatedRun) -> None:
         loop = run.loop
-        purses = {(purse.trial, purse.attempt, purse.slice) for purse in loop.purses.values()}
-        if purses != set(self._open):
-            _broken("I6", f"held are {sorted(self._open)}, attempts there are {sorted(purses)}")
+        leases = {(lease.trial, lease.attempt, lease.slice) for lease in loop.leases.values()}
+        if leases != set(self._open):
+            _broken("I6", f"held are {sorted(self._open)}, attempts there are {sorted(leases)}")
         for attempt in filter(None, (worker.busy for worker in run.fleet.workers)):
-            purse = loop.purses.get(attempt.given.trial)
-            mine = purse is not None and purse.attempt == attempt.given.attempt
-            if purse is None or not mine or attempt.lease_ns > purse.lease_ns:
+            lease = loop.leases.get(attempt.given.trial)
+            mine = lease is not None and lease.attempt == attempt.given.attempt
+            if lease is None or not mine or attempt.lease_ns > lease.lease_ns:
                 _broken("I6", f"attempt {attempt.given.attempt} of {attempt.given.trial} runs without a hold")
         if loop.end is not None and self._open:
             _broken("I9", f"the job ended, and {sorted(self._open)} is held")
@@ -167,7 +167,7 @@ class Invariants:
         state = rebuilt(run.loop, run)
         for name in State.__dataclass_fields__:
             there, found = getattr(run.loop.state, name), getattr(state, name)
-            if name != "touched" and there != found:
+            if name != "changed" and there != found:
                 _broken("I8", f"state.{name} is {str(there)[:200]}, by its events {str(found)[:200]}")
 
 

@@ -45,11 +45,11 @@ class BestCurve:
         if self._run is None:
             return ZERO
         spent = ZERO
-        for purse in self._run.loop.purses.values():
-            attempt = self._run.world.attempts.get(purse.trial)
-            if attempt is not None and attempt.given.attempt == purse.attempt:
-                busy_ns = max(0, attempt.meter().busy_ns - purse.settled.busy_ns)
-                spent = spent + purse.rate.price.of(busy_ns)
+        for lease in self._run.loop.leases.values():
+            attempt = self._run.world.attempts.get(lease.trial)
+            if attempt is not None and attempt.given.attempt == lease.attempt:
+                busy_ns = max(0, attempt.meter().busy_ns - lease.settled.busy_ns)
+                spent = spent + lease.rate.price.of(busy_ns)
         return spent
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tuner.domain.cost import CostKind, Meter
 from tuner.engine.messages import Progress, Saved, StepReport, Trouble, WorkerState
-from tuner.engine.parting import MARGIN_NS, in_time
+from tuner.engine.preemption_policy import MARGIN_NS, in_time
 from tuner.engine.simulated.clock import SimulatedClock
 from tuner.engine.simulated.training import Overheads, Training
 from tuner.engine.worker.saves import Saves
@@ -42,7 +42,7 @@ class SimulatedAttempt:
     over: bool = False
     waiting: bool = False  # whether it waits for the driver
     need_ns: int = 0  # by how much the lease is too short for the next step
-    parking: bool = False  # whether the driver ordered a pause
+    pausing: bool = False  # whether the driver ordered a pause
     leaving: bool = False  # whether the worker has a preemption notice
     recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     generation: int = 0  # rises when scheduled calls of the training become invalid
@@ -73,7 +73,7 @@ class SimulatedAttempt:
             self._next_step()
 
     def park(self) -> None:
-        self.parking = True
+        self.pausing = True
         if self.waiting and not self.over:
             self._save_and("paused")
 
@@ -160,8 +160,8 @@ class SimulatedAttempt:
         self._next_step()
 
     def _next_step(self) -> None:
-        if self.parking or self.leaving:
-            self._save_and("paused" if self.parking else "preempted")
+        if self.pausing or self.leaving:
+            self._save_and("paused" if self.pausing else "preempted")
             return
         at_rung = self.until is not None and self.step >= self.until
         at_end = self.max_step is not None and self.step >= self.max_step
@@ -190,7 +190,7 @@ class SimulatedAttempt:
 
     def _copied(self) -> None:
         """Continue training after the stall in which the child copied the state to save."""
-        if self.leaving or self.parking:
+        if self.leaving or self.pausing:
             self._next_step()
         else:
             self._step_on()

@@ -7,10 +7,9 @@ from random import Random
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
-from tuner.engine.exposure import exposure
-from tuner.engine.heirs import NO_HEIRS, Heirs
-from tuner.engine.landing import Landing
+from tuner.engine.interruption_risk import exposure
 from tuner.engine.loop import Loop
+from tuner.engine.machine_check import MachineCheck
 from tuner.engine.messages import Progress
 from tuner.engine.placement import Machine, Placement
 from tuner.engine.recovery import recover
@@ -21,6 +20,7 @@ from tuner.engine.simulated.markets import LossesSeen, Markets
 from tuner.engine.simulated.traces import UpTimes
 from tuner.engine.simulated.training import Overheads, Training
 from tuner.engine.simulated.worker import HEARTBEAT_NS, SimulatedAttempt
+from tuner.engine.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.engine.worker.saves import Saves
 from tuner.engine.world import Assignment, Terms
 from tuner.tuning.samplers import Sampler, sampler_for
@@ -93,7 +93,7 @@ class SimulatedRun:
         notice_ns: How long before a worker goes it gets a notice. None means no notice.
         markets: The markets of the machines. Each market has as many machines as the job may run trials at once.
         machine: Returns the machine that an attempt runs on.
-        landing: How the driver checks that machine.
+        machine_check: How the driver checks that machine.
         watchers: Called after each transaction.
         look_ns: How often waiting trials are checked for a move to another market.
     """
@@ -114,15 +114,15 @@ class SimulatedRun:
         watchers: Sequence[Callable[[Tables, Committed], None]] = (),
         placement: Placement | None = None,
         markets: Markets | None = None,
-        landing: Landing | None = None,
+        machine_check: MachineCheck | None = None,
         machine: Callable[[Assignment], Machine | None] = lambda _: None,
-        heirs: Heirs = NO_HEIRS,
+        warm_starts: WarmStarts = NO_WARM_STARTS,
         look_ns: int = LOOK_NS,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
-        self.placement, self.markets, self.heirs = placement, markets, heirs
-        self._landing, self._machine, self._look_ns = landing, machine, look_ns
+        self.placement, self.markets, self.warm_starts = placement, markets, warm_starts
+        self._machine_check, self._machine, self._look_ns = machine_check, machine, look_ns
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal, self._losses = MemoryJournal(terms.job, spec.budget), LossesSeen()
@@ -140,7 +140,7 @@ class SimulatedRun:
         if up_times is not None:
             self.fleet.follow(up_times, notice_ns=notice_ns)
         self._driver_started_ns = 0
-        self._launch(ev.Asked(self.clock.now(), "resume"))
+        self._launch(ev.ControlRequested(self.clock.now(), "resume"))
 
     @property
     def preemptions(self) -> int:
@@ -162,9 +162,9 @@ class SimulatedRun:
         with self.journal.transaction() as tx:
             tx.set_limit(budget)
             tx.append(ev.BudgetChanged(self.clock.now(), budget))
-        self._launch(ev.Asked(self.clock.now(), "resume"))
+        self._launch(ev.ControlRequested(self.clock.now(), "resume"))
 
-    def _launch(self, asked: ev.Asked) -> None:
+    def _launch(self, asked: ev.ControlRequested) -> None:
         if self.journal.tables.job[0] != "running":
             with self.journal.transaction() as tx:
                 tx.put_job("running", None, at=self.clock.now())
@@ -180,8 +180,8 @@ class SimulatedRun:
             world=self.world,
             clock=self.clock,
             placement=self.placement or (self.markets.placement(self.fleet) if self.markets else None),
-            landing=self._landing,
-            heirs=self.heirs,
+            machine_check=self._machine_check,
+            warm_starts=self.warm_starts,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
         self.loop.start(asked)
@@ -231,7 +231,7 @@ class SimulatedRun:
         )
         self.world.attempts[assignment.trial] = attempt
         machine = self._machine(assignment)
-        lease_ns = self.loop.landed(assignment.trial, assignment.attempt, machine)
+        lease_ns = self.loop.node_assigned(assignment.trial, assignment.attempt, machine)
         attempt.given = replace(assignment, lease_ns=lease_ns)
         return attempt
 
@@ -305,7 +305,7 @@ class SimulatedRun:
             return
         self.restarts += 1
         self.journal.ran_ns += self.clock.elapsed_ns() - self._driver_started_ns
-        self._launch(ev.Asked(self.clock.now(), "resume"))
+        self._launch(ev.ControlRequested(self.clock.now(), "resume"))
         self.on_turn()
 
     def _chance(self, probability: float) -> bool:

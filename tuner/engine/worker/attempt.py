@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tuner.domain.environment import Environment
 from tuner.engine.notices import Notice
-from tuner.engine.parting import in_time
+from tuner.engine.preemption_policy import in_time
 from tuner.engine.worker import endings
 from tuner.engine.worker.child_messages import (
     MAX_BETWEEN_REPORTS,

@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tuner.engine.worker.child import come_from, run_child
-from tuner.engine.worker.family import become_subreaper, kill_own_descendants
 from tuner.engine.worker.limits import give_up_privileges
+from tuner.engine.worker.process_tree import become_subreaper, kill_own_descendants
 
 PR_SET_PDEATHSIG = 1
 # Some functions of PyTorch, such as the first optimizer of a process, import torch._dynamo, which takes two seconds of processor time.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Literal
 
-from tuner.engine.worker.family import taken
+from tuner.engine.worker.process_tree import taken
 
 ALLOWED_ENV = frozenset(
     """

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tuner.engine.worker.child import PR_SET_PDEATHSIG, come_from, load
-from tuner.engine.worker.family import KILL_S, become_subreaper, kill_own_descendants
 from tuner.engine.worker.limits import GIB, Question, excess, give_up_privileges
+from tuner.engine.worker.process_tree import KILL_S, become_subreaper, kill_own_descendants
 
 MAX_TEXT = 4000
 MAX_SUGGESTED = 1 << 18

@@ -15,8 +15,8 @@ from typing import Protocol
 import psutil
 
 from tuner.engine.worker.attempt import Attempt
-from tuner.engine.worker.family import descendants, memory_of
 from tuner.engine.worker.nvml import Gpus
+from tuner.engine.worker.process_tree import descendants, memory_of
 from tuner.engine.worker.using import Processes
 
 SAMPLE_S = 1.0

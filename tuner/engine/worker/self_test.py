@@ -34,7 +34,7 @@ class Verdict:
     lasting: bool = True  #: Whether the same code would fail again. False if it may pass another time.
 
 
-class SeatLost(Exception):
+class SelfTestActorLost(Exception):
     """The machine or the process that runs the self-test is gone."""
 
 

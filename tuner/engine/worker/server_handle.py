@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tuner.domain.environment import Environment
-from tuner.engine.worker.family import kill_descendants
 from tuner.engine.worker.limits import Limits
+from tuner.engine.worker.process_tree import kill_descendants
 
 READY_TIMEOUT_S = 120.0
 CLEAN_TIMEOUT_S = 10.0

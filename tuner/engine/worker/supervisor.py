@@ -29,10 +29,10 @@ from tuner.engine.worker.child_messages import (
     SaveFailedMessage,
     parse,
 )
-from tuner.engine.worker.family import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.engine.worker.limits import Limits
 from tuner.engine.worker.logs import LogPump
 from tuner.engine.worker.meter import Stopwatch
+from tuner.engine.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.engine.worker.publishing import Publisher, background, older_than, publish, restored
 from tuner.engine.worker.sampling import Sampler, look
 from tuner.engine.worker.server_handle import ForkServer

@@ -61,8 +61,8 @@ def _first_waiting(
 
 
 def _may_go(state: State, reserve: Reserve | None, trial: TrialRecord, also: TrialRecord | None) -> bool:
-    waits = trial is also or (trial.status == "parked" and not trial.ready)
-    return waits and trial.number not in state.passed and (reserve is None or reserve.can_finish(trial))
+    waits = trial is also or (trial.status == "paused" and not trial.ready)
+    return waits and trial.number not in state.skipped and (reserve is None or reserve.can_finish(trial))
 
 
 def _best_first(

@@ -40,5 +40,5 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
     for rung in reversed(state.rungs):
         for number in rung.promotable(state.reduction_factor):
             trial = state.trials[number]
-            if trial is also or (trial.status == "parked" and not trial.ready):
+            if trial is also or (trial.status == "paused" and not trial.ready):
                 yield trial

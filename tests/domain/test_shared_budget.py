@@ -1,0 +1,105 @@
+"""Test in which shared budgets a job counts, and which budgets are invalid."""
+
+import pytest
+
+from tuner.domain.money import Cost, Money
+from tuner.domain.shared_budget import Alert, SharedBudget, applying, name_fault, parent_fault
+from tuner.domain.time import Instant, parse_rfc3339
+
+ORG = SharedBudget("org", usd=Money(100))
+TEAM = SharedBudget("team", usd=Money(50), match={"team": "vision"}, parent="org")
+ANN = SharedBudget("ann", usd=Money(20), match={"owner": "ann"}, parent="team")
+OTHER = SharedBudget("other", usd=Money(5), match={"team": "text"})
+
+
+@pytest.mark.parametrize(
+    ("tags", "names"),
+    [
+        ({}, ["org"]),
+        ({"team": "vision"}, ["org", "team"]),
+        ({"owner": "ann"}, ["ann", "org", "team"]),
+        ({"owner": "ann", "team": "text"}, ["ann", "org", "other", "team"]),
+    ],
+)
+def test_a_job_counts_in_what_it_matches_and_in_all_above_that(
+    tags: dict[str, str], names: list[str]
+) -> None:
+    assert [budget.name for budget in applying([OTHER, ANN, TEAM, ORG], tags)] == names
+
+
+def test_a_parent_that_is_not_there_or_comes_round_again_is_named() -> None:
+    known = {budget.name: budget for budget in (ORG, TEAM, ANN)}
+    lost = parent_fault(SharedBudget("new", usd=Money(1), parent="taem"), known)
+    assert lost is not None
+    assert "there are team" in lost.detail
+    for parent in ("org", "team", "ann"):
+        round_again = parent_fault(SharedBudget("org", usd=Money(1), parent=parent), known)
+        assert round_again is not None
+        assert round_again.pointer == "/parent"
+    assert parent_fault(ANN, known) is None
+
+
+def test_the_share_is_that_of_the_limit_nearest_to_its_end() -> None:
+    budget = SharedBudget("both", usd=Money(1000), gpu_ms=100)
+    assert budget.share_ppm(Cost(Money(499), 50)) == 500_000
+    assert budget.share_ppm(Cost(Money(999), 50)) == 999_000
+
+
+@pytest.mark.parametrize(
+    ("budget", "pointer"),
+    [
+        (SharedBudget("b"), ""),
+        (SharedBudget("b", usd=Money(0)), "/usd"),
+        (SharedBudget("b", gpu_ms=-1), "/gpu_hours"),
+        (SharedBudget("b", usd=Money(1), timezone="Mars/Base"), "/timezone"),
+        (SharedBudget("b", usd=Money(1), alerts=(Alert(0, "https://a.example"),)), "/alerts/0/at"),
+        (SharedBudget("b", usd=Money(1), alerts=(Alert(1_000_001, "https://a.example"),)), "/alerts/0/at"),
+        (SharedBudget("b", usd=Money(1), alerts=(Alert(5, "ftp://a.example"),)), "/alerts/0/url"),
+        (SharedBudget("b", usd=Money(1), alerts=(Alert(5, "https://u:p@a.example"),)), "/alerts/0/url"),
+        (SharedBudget("b", usd=Money(1), alerts=(Alert(5, "https://a.example:99999"),)), "/alerts/0/url"),
+        (SharedBudget("b", usd=Money(1), alerts=(Alert(5, "https://["),)), "/alerts/0/url"),
+    ],
+)
+def test_faults_are_found_where_they_are(budget: SharedBudget, pointer: str) -> None:
+    assert [fault.pointer for fault in budget.faults()] == [pointer]
+
+
+def test_names_are_plain() -> None:
+    assert name_fault("vision-2026.11_a") is None
+    for name in ("", "-a", "a/b", "a" * 101, "ü"):
+        assert name_fault(name) is not None
+
+
+def test_a_chain_of_parents_has_an_end() -> None:
+    chain = {f"b{n}": SharedBudget(f"b{n}", usd=Money(1), parent=f"b{n + 1}") for n in range(30)}
+    deep = parent_fault(SharedBudget("new", usd=Money(1), parent="b0"), chain)
+    assert deep is not None
+    assert "at most 20 deep" in deep.detail
+    alone = parent_fault(SharedBudget("new", usd=Money(1), parent="org"), {})
+    assert alone is not None
+    assert alone.detail == "there is no budget 'org'; make that first"
+    assert parent_fault(ORG, {}) is None
+
+
+def test_no_more_than_twenty_alerts() -> None:
+    alerts = (Alert(500_000, "https://a.example/hook"),) * 21
+    assert [fault.pointer for fault in SharedBudget("b", usd=Money(1), alerts=alerts).faults()] == ["/alerts"]
+    assert SharedBudget("b", usd=Money(1), alerts=alerts[:20]).faults() == []
+
+
+def test_what_is_not_limited_is_not_shared() -> None:
+    assert SharedBudget("b", gpu_ms=10).share_ppm(Cost(Money(10**9), 5)) == 500_000
+    assert SharedBudget("b", usd=Money(10)).share_ppm(Cost(Money(5), 10**9)) == 500_000
+    assert Cost(Money(10**15), 10).fits(SharedBudget("b", gpu_ms=10).limit)
+
+
+def test_a_period_is_that_of_the_budgets_own_zone() -> None:
+    """In New York it is still Sunday and January when Monday and February have begun in UTC."""
+    at, hour_ns = parse_rfc3339("2027-02-01T03:00:00Z"), 3600 * 10**9
+    new_york = "America/New_York"
+    monthly = SharedBudget("b", usd=Money(1), period="month", timezone=new_york)
+    assert monthly.span(at)[1] == at + 2 * hour_ns
+    weekly = SharedBudget("b", usd=Money(1), period="week", timezone=new_york)
+    assert weekly.span(at)[1] == at + 2 * hour_ns
+    assert SharedBudget("b", usd=Money(1), period="month").span(at)[0] == at - 3 * hour_ns
+    assert SharedBudget("b", usd=Money(1)).span(at) == (Instant(0), None)

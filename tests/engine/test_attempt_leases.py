@@ -1,0 +1,100 @@
+"""Test the money of one attempt: what is metered, held and posted."""
+
+import pytest
+
+from tests.store.builders import JOB, OFFER, budget
+from tuner.domain.cost import Meter
+from tuner.domain.ids import hold_id
+from tuner.domain.money import Cost, Money, Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.records import OpenHold
+from tuner.domain.time import NS, Instant
+from tuner.engine.holds import AttemptLease, HoldService, Wanted
+from tuner.engine.placement import Place
+from tuner.engine.simulated.journal import MemoryJournal, MemoryTx
+
+AT = Instant(0)
+TRIAL = "trial_00000"
+PLACE = Place(OFFER, OFFER.rate(cpus=1, gpus=0))
+DEAR = Offer("m5.24xlarge", Price(1_000_000), cpus=2, gpus=0)
+
+
+class Refuses(MemoryTx):
+    """A ledger that reports enough money, but refuses every hold."""
+
+    def hold(self, hold: OpenHold) -> bool:
+        return False
+
+
+def begun(usd: int = 10**6) -> tuple[MemoryJournal, HoldService, AttemptLease]:
+    """Open an attempt with a first lease of 10 s, of which it has used 8."""
+    journal, hold_service = MemoryJournal(JOB, budget(usd)), HoldService(JOB, 10 * NS)
+    with journal.transaction() as tx:
+        opened = hold_service.open(tx, TRIAL, 1, [PLACE], Wanted(NS, 1, None, AT))
+    assert opened is not None
+    place, lease_ns, held = opened
+    lease = AttemptLease(TRIAL, 1, place, AT, lease_ns, 1, held, 0, None, 0)
+    lease.read(Meter({"train": 8 * NS}), heard_ns=0)
+    return journal, hold_service, lease
+
+
+def test_nobody_is_billed_for_more_than_was_held() -> None:
+    """This holds however long the worker runs on. Costs that were shown before do not change."""
+    journal, hold_service, lease = begun()
+    lease.read(Meter({"setup": NS, "train": 60 * NS, "idle": 5 * NS}), heard_ns=0)
+    assert lease.meter.total_ns == lease.lease_ns == 10 * NS
+    with journal.transaction() as tx:
+        hold_service.close(tx, lease, lost_ns=0, at=AT)
+    assert journal.account().posted == PLACE.rate.cost(10 * NS)
+
+
+def test_a_lease_that_is_cut_takes_nothing_back_that_was_posted() -> None:
+    journal, hold_service, lease = begun()
+    with journal.transaction() as tx:
+        assert hold_service.extend(tx, lease, Wanted(NS, 1, None, AT))
+    lease.read(Meter({"train": 12 * NS, "idle": 3 * NS}), heard_ns=0)
+    lease.cut(13 * NS)
+    assert dict(lease.meter.ns) == {"train": 10 * NS, "idle": 3 * NS}
+    lease.cut(20 * NS)
+    assert lease.lease_ns == 13 * NS
+
+
+def test_a_ledger_that_refuses_what_it_said_was_left_ends_the_turn() -> None:
+    """Nothing of such a transaction is kept. The driver restarts from what is recorded."""
+    journal, hold_service, lease = begun()
+    other = Place(DEAR, Rate(DEAR.price))
+    with pytest.raises(AssertionError, match="read in this transaction"):
+        hold_service.extend(Refuses(journal.tables), lease, Wanted(NS, 1, None, AT))
+    journal, hold_service, lease = begun()
+    with pytest.raises(AssertionError, match="read in this transaction"):
+        hold_service.reprice(Refuses(journal.tables), lease, other, AT)
+    assert [one.id for one in journal.open_holds()] == [hold_id(JOB, TRIAL, 1, 1)]
+    assert journal.account().posted == Cost()
+
+
+def test_training_that_was_posted_and_is_lost_moves_to_lost_and_no_further() -> None:
+    journal, hold_service, lease = begun()
+    with journal.transaction() as tx:
+        assert hold_service.extend(tx, lease, Wanted(NS, 1, None, AT))
+    with journal.transaction() as tx:
+        hold_service.close(tx, lease, lost_ns=100 * NS, at=AT)
+    spent = PLACE.rate.cost(8 * NS)
+    assert journal.account().posted == spent
+    assert {kind: cost for kind, cost in lease.posted.items() if not cost.nothing} == {"lost": spent}
+
+
+def test_why_money_was_refused_is_said() -> None:
+    hold_service = HoldService(JOB, 10 * NS)
+
+    def why(limits: Cost, rate: Rate, *, deadline_ns: int | None = None) -> str:
+        journal = MemoryJournal(JOB, budget(limits.usd.micro_usd, limits.gpu_ms or None))
+        with journal.transaction() as tx:
+            wanted = Wanted(5 * NS, 1, deadline_ns, AT)
+            assert hold_service.open(tx, TRIAL, 1, [Place(OFFER, rate)], wanted) is None
+            return hold_service.limit(tx, rate, wanted, gpus=bool(limits.gpu_ms))[0]
+
+    second = Rate(Price(3600), 1000)  # one micro-dollar and one GPU-second per second
+    assert why(Cost(Money(4)), Rate(Price(3600))) == "budget_usd"
+    assert why(Cost(Money(4), 10**6), second) == "budget_usd"
+    assert why(Cost(Money(100), 4000), second) == "budget_gpu_hours"
+    assert why(Cost(Money(100), 10**6), second, deadline_ns=4 * NS) == "wall_clock"

@@ -1,0 +1,60 @@
+"""Test how attempts end: which failures are the trial's, and which are the machine's or the storage's."""
+
+import pytest
+
+from tuner.domain import events as ev
+from tuner.domain.cost import Meter
+from tuner.domain.time import Instant
+from tuner.domain.trial import AttemptEnd
+from tuner.engine.messages import Progress, Trouble, WorkerState
+from tuner.engine.outcomes import cause_of, end_of, event_of
+
+AT = Instant(5)
+
+
+def said(state: WorkerState, kind: str = "", *, leaving: bool = False) -> Progress:
+    trouble = Trouble(kind, "E", "said") if kind else None
+    return Progress("t", 1, state, Meter(), trouble=trouble, leaving=leaving)
+
+
+@pytest.mark.parametrize(
+    ("progress", "end"),
+    [
+        (said("paused"), "paused"),
+        (said("finished"), "completed"),
+        (said("ended"), "completed"),
+        (said("stopped"), "stopped"),
+        (said("preempted"), "preempted"),
+        (said("failed"), "failed"),
+        (said("failed", "raised"), "failed"),
+        (said("failed", "raised", leaving=True), "failed"),
+        (said("failed", "storage"), "lost"),
+        (said("failed", "storage", leaving=True), "preempted"),
+        (said("failed", "killed"), "failed"),
+        (said("failed", "killed", leaving=True), "preempted"),
+        (said("failed", "saving", leaving=True), "preempted"),
+    ],
+)
+def test_a_workers_last_word_says_how_its_attempt_ended(progress: Progress, end: AttemptEnd) -> None:
+    assert end_of(progress) == end
+
+
+def test_why_it_was_lost_or_failed_is_one_of_the_known_causes() -> None:
+    assert cause_of(None) == "worker"
+    assert cause_of(Trouble("memory", "", "")) == "memory"
+    assert cause_of(Trouble("of another version", "", "")) == "other"
+
+
+@pytest.mark.parametrize(
+    ("end", "event"),
+    [
+        ("completed", ev.Completed(AT, "t")),
+        ("stopped", ev.Stopped(AT, "t")),
+        ("failed", ev.Failed(AT, "t", "why")),
+        ("lost", ev.Lost(AT, "t", 3, "why")),
+        ("preempted", ev.Preempted(AT, "t", 3, "why")),
+        ("paused", ev.Paused(AT, "t", 3)),
+    ],
+)
+def test_each_end_is_an_event_of_its_own(end: AttemptEnd, event: ev.Event) -> None:
+    assert event_of(end, AT, "t", saved=3, reason="why") == event

@@ -1,0 +1,239 @@
+"""Test which jobs may use spot machines, with a real database and a fake cluster."""
+
+import time
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.engine.seats import Seats
+from tests.store.builders import JOB, PROJECT, create, hold, new_job
+from tuner.domain.budget import Budget
+from tuner.domain.errors import Unavailable
+from tuner.domain.ids import SELF_TEST
+from tuner.domain.money import Cost, Money, Price
+from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow, OpenHold
+from tuner.domain.time import NS, Instant
+from tuner.engine.ray_driver.main import Post
+from tuner.engine.ray_driver.spot_eligibility import (
+    LEAST_NS,
+    LOST_MAX,
+    SHARE,
+    STARTS_WITHIN_S,
+    SpotEligibility,
+)
+from tuner.engine.worker.self_test import SelfTestActorLost, Verdict
+from tuner.store import jobs, launches, ledger
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+SPOT = Offer("m", Price(1_000_000), 1, 0, "spot", labels=(("market", "spot"),))
+DEMAND = Offer("m", Price(3_600_000), 1, 0, labels=(("market", "!spot"),))
+SLOW = Verdict(False, "it was not through", lasting=False)
+FORGETS = Verdict(False, "it forgets")
+
+
+def gate(
+    database: Database,
+    seats: Seats,
+    *,
+    offers: tuple[Offer, ...] = (DEMAND, SPOT),
+    goes_on: Any = lambda: True,
+    usd: int = 36_000_000,
+) -> SpotEligibility:
+    """Return the gate of the job, which is created if it does not exist.
+
+    $36 pays for ten hours of an on-demand trial. The gate looks for each kind of machine once, without waiting.
+    """
+    with database.read() as db:
+        known = launches.get(db, JOB)
+    if known is None:
+        new = new_job(limits=Budget(usd=Money(usd)))
+        create(database, replace(new, offer=offers[0], others=offers[1:]))
+        with database.write() as db:
+            launches.beat(db, JOB, 1, Instant(1))
+            jobs.begin_running(db, JOB, at=Instant(1))
+    with database.read() as db:
+        row = jobs.get(db, JOB)
+    return SpotEligibility(database, row, 1, goes_on, -1.0, seat=seats)
+
+
+def refusal(found: SpotEligibility) -> str | None:
+    return found.refusal(died_at=None)
+
+
+def markets(database: Database) -> list[str]:
+    with database.read() as db:
+        return [offer.market for offer in jobs.get(db, JOB).offers]
+
+
+def account(database: Database) -> Any:
+    with database.read() as db:
+        return ledger.account(db, JOB)
+
+
+def begin_a_trial(database: Database) -> None:
+    with SqlJournal(database, JOB, PROJECT, 1, Instant(2)).transaction() as tx:
+        tx.put_attempt(AttemptRow("trial_00000", 1, Instant(2)))
+
+
+def test_the_test_is_on_demand_where_that_is_to_be_had(database: Database) -> None:
+    seats = Seats([DEMAND, SPOT], [Verdict(True)])
+    assert refusal(gate(database, seats)) is None
+    assert seats.asked == [DEMAND]
+    assert (account(database).posted.usd, account(database).held.usd) == (DEMAND.price.of(NS), Money(0))
+
+
+def test_where_nothing_is_free_on_demand_a_spot_machine_will_do(database: Database) -> None:
+    seats = Seats([SPOT], [Verdict(True)])
+    assert refusal(gate(database, seats)) is None
+    assert seats.asked == [DEMAND, SPOT]
+    assert account(database).posted.usd == SPOT.price.of(NS)
+
+
+def test_a_machine_is_waited_for_as_long_as_the_job_goes_on_and_that_costs_nothing(
+    database: Database,
+) -> None:
+    seats, looks = Seats([], [Verdict(True)]), count()
+
+    def goes_on() -> bool:
+        if next(looks) == 100:
+            seats.there = [SPOT]
+        assert seats.orders or account(database).held.usd == Money(0)
+        return True
+
+    patient = gate(database, seats, goes_on=goes_on)
+    assert refusal(patient) is None
+    assert len(seats.asked) == seats.left > 20
+
+
+def test_a_process_that_starts_slower_than_a_machine_is_waited_for_starts_in_the_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def awaited(self: SpotEligibility, done: Any, within_s: float) -> bool:
+        waited.append(within_s)
+        return len(waited) > 20
+
+    monkeypatch.setattr(SpotEligibility, "_awaited", awaited)
+    assert refusal(replace(gate(database, Seats([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
+    assert waited[:6] == [1, 1, 2, 2, 4, 4]
+    assert set(waited[14:20]) == {STARTS_WITHIN_S}
+
+
+def test_nobody_waits_for_a_machine_that_is_not_wanted_any_more(database: Database) -> None:
+    looks = iter([True] * 100)
+    seats = Seats([])
+    assert refusal(gate(database, seats, goes_on=lambda: next(looks, False))) is None
+    assert len(seats.asked) == seats.left
+    assert not seats.orders
+
+
+def test_a_test_whose_machine_is_taken_away_is_made_again_so_many_times(database: Database) -> None:
+    seats = Seats([SPOT], [SelfTestActorLost, SelfTestActorLost, Verdict(True)])
+    assert refusal(gate(database, seats)) is None
+    assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
+    assert account(database).held.usd == Money(0)
+
+
+def test_a_test_that_is_lost_every_time_is_nobody_s_verdict(database: Database) -> None:
+    seats = Seats([DEMAND], [SelfTestActorLost] * (LOST_MAX + 1))
+    with pytest.raises(Unavailable, match="lost 5 times"):
+        refusal(gate(database, seats))
+    assert account(database).held.usd == Money(0)
+
+
+@pytest.mark.parametrize("usd", [36_000_000, 360_000_000])
+def test_the_test_may_take_its_share_of_the_money(database: Database, usd: int) -> None:
+    seats = Seats([DEMAND], [Verdict(True)])
+    assert refusal(gate(database, seats, usd=usd)) is None
+    assert seats.orders[0]["limit_s"] == pytest.approx(usd / 1000 / SHARE, abs=11)
+
+
+def test_a_small_budget_has_ten_minutes_for_it_or_all_that_it_buys(database: Database) -> None:
+    seats = Seats([DEMAND], [Verdict(True)])
+    assert refusal(gate(database, seats, usd=900_000)) is None
+    assert seats.orders[0]["limit_s"] == LEAST_NS / NS - 10
+
+
+def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) -> None:
+    seats = Seats([SPOT], [Verdict(True)])
+    poor = gate(database, seats, offers=(SPOT,))
+    with database.write() as db:
+        ledger.place(db, PROJECT, JOB, hold(1, Cost(Money(36_000_000), 0)))
+    assert "the budget does not pay for it" in str(refusal(poor))
+    assert not seats.orders
+    with database.read() as db:
+        assert {line.trial for line in ledger.lines(db, JOB)} == {"trial_00000"}
+
+
+def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_after_that_one_on_spot(
+    database: Database,
+) -> None:
+    seats = Seats([DEMAND, SPOT], [SLOW])
+    assert refusal(gate(database, seats)) is None
+    assert markets(database) == ["on_demand"]
+    assert refusal(gate(database, seats)) is None
+    assert len(seats.asked) == 1
+
+
+def test_a_job_that_may_have_nothing_but_spot_is_refused_for_it(database: Database) -> None:
+    assert "not through" in str(refusal(gate(database, Seats([SPOT], [SLOW]), offers=(SPOT,))))
+    assert markets(database) == ["spot"]
+
+
+def test_what_fails_for_good_is_refused_though_it_could_run_on_demand(database: Database) -> None:
+    assert "it forgets" in str(refusal(gate(database, Seats([DEMAND], [FORGETS]))))
+    assert markets(database) == ["on_demand", "spot"]
+
+
+@pytest.mark.parametrize("verdict", [FORGETS, SLOW])
+def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
+    """Later changes to its code do not matter: the job keeps its permission."""
+    seats = Seats([DEMAND, SPOT], [Verdict(True), verdict])
+    assert refusal(gate(database, seats)) is None
+    begin_a_trial(database)
+    assert refusal(gate(database, seats)) is None
+    assert len(seats.asked) == 1
+
+
+def test_a_wish_ends_the_test_and_it_is_paid_for(database: Database) -> None:
+    wanted = iter([True] * 3)
+    seats = Seats([DEMAND], [None])
+    assert refusal(gate(database, seats, goes_on=lambda: next(wanted, False))) is None
+    assert account(database).posted.usd == DEMAND.price.of(NS)
+    with database.read() as db:
+        assert {line.trial for line in ledger.lines(db, JOB)} == {SELF_TEST}
+
+
+@pytest.mark.parametrize(
+    ("wall_clock_s", "wish", "goes_on"),
+    [(None, None, True), (60, None, True), (9, None, False), (60, "pause", False)],
+)
+def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
+    database: Database, wall_clock_s: int | None, wish: Any, goes_on: bool
+) -> None:
+    """The job has run for ten seconds, two of them before its last pause."""
+    limit = None if wall_clock_s is None else wall_clock_s * NS
+    create(database, new_job(limits=Budget(usd=Money(1), wall_clock_ns=limit)))
+    now = time.time_ns()
+    with database.write() as db:
+        for state, at_s in (("running", -30), ("paused", -28), ("running", -8)):
+            jobs.move(db, JOB, state, None, at=Instant(now + at_s * NS))  # type: ignore[arg-type]
+        jobs.set_wish(db, JOB, wish)
+    assert Post(database, JOB, 1).goes_on() is goes_on
+
+
+def test_a_driver_that_died_in_the_test_is_paid_for_until_then_though_its_successor_refuses_the_job(
+    database: Database,
+) -> None:
+    found = gate(database, Seats([], []))
+    with database.write() as db:
+        an_hour = Cost(DEMAND.price.of(3600 * NS), 0)
+        hold = OpenHold("former", SELF_TEST, 1, 1, an_hour, Instant(NS), Instant(3601 * NS))
+        ledger.place(db, PROJECT, JOB, hold)
+    found.refuse("it forgets", died_at=Instant(3 * NS))
+    assert account(database).posted.usd == DEMAND.price.of(2 * NS)

@@ -1,0 +1,62 @@
+"""Test the snapshot of a trial from which its placement is decided, and which placement policy is used."""
+
+from dataclasses import replace
+
+from tests.engine.test_fallback import DEAR, DEMAND, DEMAND_MACHINE, SPOT, SPOT_MACHINE, WAIT_NS, Cluster
+from tests.simulation.test_simulated_jobs import spec, terms
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Resources
+from tuner.domain.money import Price, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.engine.fallback import SpotWithFallback, placement_of
+from tuner.engine.pace import Pace
+from tuner.engine.placement import CheapestFree, Place, Placement, Places, TrialSnapshot
+from tuner.engine.trial_snapshot import snapshot
+from tuner.tuning.state import State, TrialRecord
+
+
+def stands(trial: TrialRecord, *, saved: int = 0, max_step: int | None = 27) -> TrialSnapshot:
+    job = replace(spec("1", scheduler="none"), fidelity=Fidelity(max=max_step))
+    state, pace = State.fresh(job, concurrency=1, rate=terms(1).rate), Pace()
+    state.trials.append(trial)
+    state.steps, state.trained_ns = trial.steps, trial.trained_ns
+    if trial.steps:
+        pace.stepped(trial.id, trial.trained_ns // trial.steps)
+    return snapshot(state, trial.id, {}, {trial.id: saved}, pace, now=Instant(0), time_ns=None)
+
+
+def test_a_trial_has_to_do_what_is_left_since_its_newest_checkpoint() -> None:
+    """A step took one second. After four steps, the mean may be wrong by a quarter."""
+    found = stands(TrialRecord(0, {}, 9, steps=4, trained_ns=4 * NS), saved=3)
+    assert (found.target, found.left_ns, found.least_ns) == (9, round(6 * NS * 1.25), round(6 * NS * 0.75))
+    found = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), saved=4)
+    assert (found.target, found.left_ns) == (27, round(23 * NS * 1.25))
+
+
+def test_how_much_is_left_of_a_trial_without_an_end_is_not_known() -> None:
+    found = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), max_step=None)
+    assert (found.target, found.left_ns, found.least_ns) == (None, None, 0)
+
+
+def test_how_long_the_first_step_of_all_takes_is_not_known() -> None:
+    found = stands(TrialRecord(0, {}, 9))
+    assert (found.target, found.left_ns, found.least_ns) == (9, None, 0)
+
+
+def test_spot_is_fallen_back_from_where_both_markets_are_offered() -> None:
+    def of(*offers: Offer) -> Placement:
+        return placement_of(Places(offers, Resources(), list), patience_ns=WAIT_NS)
+
+    assert isinstance(of(DEMAND, SPOT), SpotWithFallback)
+    for offers in ((SPOT, DEAR), (DEMAND,)):
+        assert isinstance(of(*offers), CheapestFree)
+
+
+def test_of_a_machine_that_is_of_no_offer_nothing_is_learned() -> None:
+    """The attempt could run on any machine."""
+    cluster, anywhere = Cluster([SPOT_MACHINE, DEMAND_MACHINE]), Place(None, Rate(Price(10)))
+    cluster.stands(at=anywhere)
+    assert cluster.elsewhere() is None
+    cluster.placement.paid(anywhere, 10**6 * NS, gained_ns=0, now=Instant(NS))
+    assert cluster.begins() == SPOT

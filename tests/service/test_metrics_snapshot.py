@@ -1,0 +1,269 @@
+"""Metrics over all jobs equal the database, however they are summed."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select, update
+
+from tests import fakes
+from tests.copies import copy_job
+from tests.fakes import FakeService
+from tuner.domain.ledger import Account
+from tuner.domain.money import Cost, Money
+from tuner.domain.time import NS, Instant
+from tuner.engine.simulated.world import Faults
+from tuner.service import counters
+from tuner.service.audit import Audit
+from tuner.service.counters import Tally, promotions
+from tuner.service.metrics_snapshot import (
+    KEEP_NS,
+    Reader,
+    by_kind,
+    check_database,
+    has_live_jobs,
+    spent,
+    watched,
+)
+from tuner.service.storage_watch import StorageWatch
+from tuner.store import counts, ledger
+from tuner.store.tables import accounts, holds, reports
+from tuner.store.totals import Running
+
+
+def test_figures_of_an_empty_service_are_nothing(tmp_path: Path) -> None:
+    """Runs without a warning filter, so that deprecations show."""
+    service = fakes.service_in(tmp_path)
+    check_database(service)
+    assert not has_live_jobs(service)
+    found = Reader(service).read()
+    assert (found.totals.jobs, +found.counts, found.posted, found.budgets) == ({}, {}, {}, ())
+    assert found.totals.open == Account(Cost())
+    assert (found.watched.reported_since, found.watched.cpu_share, found.watched.stalled) == (None, None, 0)
+
+
+def test_they_are_kept_for_five_seconds(service: FakeService) -> None:
+    reader = Reader(service)
+    first = reader.read()
+    service.now.at += KEEP_NS - 1
+    assert reader.read() is first
+    service.now.at += 1
+    assert reader.read() is not first
+
+
+def simulated(service: FakeService, seed: int, **how: object) -> str:
+    algorithm = {"scheduler": "asha", "sampler": "random", "seed": seed}
+    job = fakes.submit(fakes.client_of(service), algorithm=algorithm)
+    fakes.simulate(service, job, seed=seed, **how)  # type: ignore[arg-type]
+    return job
+
+
+def promoted(service: FakeService, job: str) -> int:
+    """Return the number of trials that reported beyond a rung, summed over the rungs."""
+    with service.database.read() as db:
+        steps = db.execute(select(reports.c.trial, reports.c.step).where(reports.c.job == job)).all()
+    return sum(len({trial for trial, step in steps if step > rung}) for rung in (1, 3))
+
+
+def test_what_is_added_up_bit_by_bit_is_the_whole(service: FakeService) -> None:
+    """Read ledger entries in small pages, while jobs begin, end and resume."""
+    reader, jobs = Reader(service), list[str]()
+    with patch.multiple(counters, ENTRIES_PAGE=7, UNSETTLED=5):
+        assert reader.read().posted == {}
+        for seed, messages in ((1, 40), (2, None), (3, None)):
+            faults = Faults(crash=0.1, driver_restart=0.03)
+            jobs.append(simulated(service, seed, messages=messages, faults=faults))
+            service.now.pass_s(6)
+            found = reader.read()
+        with service.database.read() as db:
+            whole = counts.of_all(db)
+            posted = [ledger.account(db, job).posted for job in jobs]
+            kinds = [ledger.posted_by_kind(db, job) for job in jobs]
+    assert {key: n for key, n in found.counts.items() if n and key != ("promotions",)} == whole
+    assert found.counts["promotions",] == sum(promoted(service, job) for job in jobs) > 0
+    assert sum(spent(found.posted).values(), Cost()) == sum(posted, Cost())
+    for kind, market in by_kind(found.posted):
+        assert by_kind(found.posted)[kind, market] == sum((one.get(kind, Cost()) for one in kinds), Cost())
+        assert market == "on_demand"
+    assert by_kind(found.posted)["lost", "on_demand"].usd > Money(0)
+
+
+def test_a_job_that_goes_on_after_its_end_is_not_counted_twice(service: FakeService) -> None:
+    job = simulated(service, 1)
+    tally = Tally()
+    tally.read(service, service.now())
+    before = promoted(service, job)
+    client = fakes.client_of(service)
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.02}}).status_code == 200
+    assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+    fakes.begin(service, job)
+    service.now.pass_s(6)
+    found = tally.read(service, service.now())
+    with service.database.read() as db:
+        assert {key: n for key, n in found.items() if n and key != ("promotions",)} == counts.of_all(db)
+    assert found["promotions",] == promoted(service, job) - before
+
+
+@given(st.dictionaries(st.integers(1, 81), st.integers(1, 9)), st.sampled_from([(), (1,), (1, 3, 9, 27)]))
+def test_promotions_count_each_rung_that_was_passed(
+    reached: Mapping[int, int], rungs: tuple[int, ...]
+) -> None:
+    passed = sum(1 for step, n in reached.items() for _ in range(n) for rung in rungs if step > rung)
+    assert promotions(reached, rungs) == passed
+
+
+AT = Instant(10_000 * NS)
+
+
+def running(
+    job: str = "a",
+    *,
+    ago_s: float | None = 60,
+    step_s: int = 1,
+    usd: int = 50,
+    improved: int = 20,
+    **used: int,
+) -> Running:
+    reported = None if ago_s is None else Instant(AT - round(ago_s * NS))
+    account = Account(Cost(Money(100)), Cost(Money(usd)))
+    step_ns = None if ago_s is None else step_s * NS
+    return Running(job, Instant(AT - 3000 * NS), account, reported, step_ns, Money(improved), used)
+
+
+@pytest.mark.parametrize(
+    ("one", "stalled"),
+    [
+        (running(ago_s=600), 0),
+        (running(ago_s=601), 1),
+        (running(ago_s=601, step_s=121), 0),
+        (running(ago_s=606, step_s=121), 1),
+        (running(ago_s=None), 1),
+    ],
+)
+def test_a_job_is_stalled_after_ten_minutes_and_five_steps(one: Running, stalled: int) -> None:
+    assert watched([one], {"a": Fraction(1)}, AT).stalled == stalled
+
+
+def test_the_worst_of_the_running_jobs_is_told() -> None:
+    used = {"cpu_ns": 3, "cpu_wall_ns": 2, "gpu_percent": 150, "gpu_samples": 3}
+    jobs = [running(ago_s=5, usd=90), running("b", ago_s=700, usd=10, **used), running("c", **used)]
+    found = watched(jobs, {"a": Fraction(1), "b": Fraction(2), "c": Fraction(4)}, AT)
+    assert (found.reported_since, found.stalled) == (AT - 700 * NS, 1)
+    assert (found.unimproved, found.unimproved_share) == (Money(70), Fraction(70, 100))
+    assert (found.cpu_share, found.gpu_share) == (Fraction(6, 12), Fraction(1, 2))
+
+
+def test_of_a_running_job_its_last_report_and_what_was_spent_since_its_best(service: FakeService) -> None:
+    job = fakes.submit(fakes.client_of(service))
+    fakes.simulate(service, job, messages=120)
+    found = Reader(service).read()
+    shown = fakes.client_of(service).get(f"/v1/jobs/{job}/report").json()
+    with service.database.read() as db:
+        last = db.execute(select(reports.c.at).order_by(reports.c.at.desc())).scalars().first()
+        account = ledger.account(db, job)
+    assert found.watched.reported_since == last
+    improved = Money.from_usd(shown["best_curve"][-1]["spent_usd"])
+    assert found.watched.unimproved == max(Money(0), account.posted.usd - improved)
+    assert (found.totals.open.posted, found.totals.open.held) == (account.posted, account.held)
+    assert found.totals.open.limit == Cost(account.limit.usd)
+    assert found.totals.nearly_spent == 0
+
+
+def test_the_first_in_line_says_how_long_the_queue_waits(service: FakeService) -> None:
+    client = fakes.client_of(service)
+    first = fakes.submit(client)
+    service.now.pass_s(30)
+    fakes.submit(client)
+    found = Reader(service).read()
+    assert (found.totals.waiting, service.now() - (found.totals.waiting_since or 0)) == (2, 30 * NS)
+    fakes.begin(service, first)
+    service.now.pass_s(10)
+    found = Reader(service).read()
+    assert (found.totals.waiting, service.now() - (found.totals.waiting_since or 0)) == (1, 10 * NS)
+    assert found.totals.silent_since == service.now() - 10 * NS
+
+
+class TestAudit:
+    """The audit of the ledger passes until something else writes into its tables."""
+
+    @pytest.fixture
+    def job(self, service: FakeService) -> str:
+        job = simulated(service, 1, messages=60)
+        copy_job(service.database, job, 120)
+        return job
+
+    def audited(self, service: FakeService) -> dict[str, str]:
+        audit = Audit(service)
+        for _ in range(3):
+            assert service.vitals.checked_at is None
+            audit.some()
+        assert service.vitals.checked_at == service.now()
+        assert service.vitals.counted("ledger_checks") == 121
+        audit.some()
+        assert service.vitals.counted("ledger_checks") == 121, "a round a minute"
+        return service.vitals.violations
+
+    def test_books_that_are_right(self, service: FakeService, job: str) -> None:
+        assert self.audited(service) == {}
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (
+                update(accounts).values(posted_usd=accounts.c.posted_usd - 1),
+                "posted differs from its entries",
+            ),
+            (update(accounts).values(held_usd=accounts.c.held_usd + 1), "held differs from its entries"),
+            (update(accounts).values(posted_gpu_ms=1), "posted differs from its entries"),
+            (update(holds).values(state="settled"), "held differs from its open holds"),
+        ],
+    )
+    def test_books_that_somebody_changed(
+        self, service: FakeService, job: str, change: object, said: str
+    ) -> None:
+        with service.database.write() as db:
+            db.execute(change.where(change.table.c.job == job))  # type: ignore[attr-defined]
+        found = self.audited(service)
+        assert found.keys() == {job}
+        assert found[job].startswith(said)
+
+    def test_a_budget_that_was_removed_is_told_of_no_more(self, service: FakeService) -> None:
+        service.vitals.violations["budget gone"] = "more is posted and held than it allows"
+        Audit(service).some()
+        assert service.vitals.violations == {}
+
+    def test_what_is_mended_is_told_no_more(self, service: FakeService, job: str) -> None:
+        spoilt = update(accounts).where(accounts.c.job == job)
+        with service.database.write() as db:
+            db.execute(spoilt.values(posted_usd=accounts.c.posted_usd - 1))
+        assert self.audited(service)
+        with service.database.write() as db:
+            db.execute(spoilt.values(posted_usd=accounts.c.posted_usd + 1))
+        service.now.pass_s(61)
+        service.vitals.checked_at = Instant(0)
+        audit = Audit(service)
+        service.now.pass_s(61)
+        for _ in range(3):
+            audit.some()
+        assert service.vitals.violations == {}
+
+
+def test_a_storage_that_works_is_left_as_it_was(service: FakeService) -> None:
+    StorageWatch(service).look()
+    assert service.vitals.storage is True
+    assert [*Path(service.settings.storage).rglob("*")] == [Path(service.settings.storage) / ".probes"]
+
+
+def test_a_storage_that_fails_is_told_of_until_it_is_mended(service: FakeService) -> None:
+    root = Path(service.settings.storage)
+    root.write_text("a file where the folder should be")
+    watch = StorageWatch(service)
+    watch.look()
+    assert service.vitals.storage is False
+    root.unlink()
+    watch.look()
+    assert service.vitals.storage is True

@@ -1,0 +1,259 @@
+"""Jobs that continue trials of earlier jobs: which trials they may continue, the cost, and how it is reported."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import fakes
+from tests.fakes import FakeService, body
+from tests.service.passes import row_of
+from tuner.domain.ids import trial_id
+from tuner.domain.records import WarmStart
+from tuner.engine.checkpoints import CheckpointStore, Found
+from tuner.engine.code_digest import code_digest
+from tuner.engine.ray_driver.inheritance import Copier, warm_starts_of
+from tuner.engine.warm_starts import BEFORE, WarmStarts
+from tuner.service.cluster import import_path
+from tuner.store import jobs
+from tuner.store.warm_starts import find_warm_starts
+from tuner.tuning.samplers import sampler_for
+
+CODE = code_digest(fakes.ENTRY, import_path())
+
+
+@pytest.fixture
+def source(service: FakeService, client: TestClient) -> str:
+    """Return a job that ended while some of its trials were unfinished."""
+    job = fakes.submit(client, budget={"usd": 0.002})
+    with service.database.write() as db:
+        jobs.note_code(db, job, CODE)
+    fakes.simulate(service, job)
+    return job
+
+
+def warm(client: TestClient, *sources: str, **changes: Any) -> str:
+    return fakes.submit(client, warm_start={"jobs": list(sources), "checkpoints": True}, **changes)
+
+
+def found(service: FakeService, job: str, *, code: str | None = CODE, limit: int = 10) -> list[WarmStart]:
+    with service.database.read() as db:
+        return find_warm_starts(db, job, jobs.get(db, job).spec, code=code or "", limit=limit)
+
+
+def warm_starts(service: FakeService, job: str) -> WarmStarts:
+    """Return the warm start's trials as if their checkpoints had been copied."""
+    own = {
+        n: replace(one, checkpoint=replace(one.checkpoint, trial=trial_id(n), attempt=BEFORE))
+        for n, one in enumerate(found(service, job))
+    }
+    return WarmStarts(own)
+
+
+def trials(client: TestClient, job: str) -> list[dict[str, Any]]:
+    items = client.get(f"/v1/jobs/{job}/trials?limit=12").json()["items"]
+    return [client.get(f"/v1/jobs/{job}/trials/{one['id']}").json() for one in items]
+
+
+def test_the_best_that_have_checkpoints_are_gone_on_with(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    inherited = found(service, warm(client, source), limit=5)
+    scores = [one.reports[-1].value for one in inherited]
+    assert len(scores) == 5
+    assert scores == sorted(scores, key=lambda value: -(value or 0))
+    for one in inherited:
+        assert one.reports[-1].step == one.checkpoint.step
+    everyone = found(service, warm(client, source), limit=1000)
+    assert max(one.reports[-1].value or 0 for one in everyone) == scores[0]
+    assert len({str(one.config) for one in everyone}) == len(everyone)
+
+
+def test_what_ran_with_other_code_is_not_gone_on_with(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    assert found(service, warm(client, source), code="other") == []
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha_stopping", "none", "auto"])
+def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
+    service: FakeService, client: TestClient, source: str, scheduler: str
+) -> None:
+    algorithm = {"scheduler": scheduler, "sampler": "random", "seed": 5}
+    job = warm(client, source, algorithm=algorithm, budget={"usd": 0.001})
+    theirs = warm_starts(service, job)
+    fakes.simulate(service, job, warm_starts=theirs)
+    went_on = 0
+    for trial, warm_start in zip(trials(client, job), theirs.by_number.values(), strict=False):
+        step, cost = warm_start.checkpoint.step, warm_start.reports[-1].cost.usd
+        assert trial["config"] == warm_start.config
+        assert trial["inherited"] == {
+            "job": source,
+            "trial": warm_start.trial,
+            "step": step,
+            "cost_usd": cost.usd,
+            "gpu_hours": 0,
+        }
+        costs = {point["step"]: point["cost_usd"] for point in trial["curve"]}
+        assert [costs[row.step] for row in warm_start.reports] == [
+            row.cost.usd.usd for row in warm_start.reports
+        ]
+        if trial["attempt_list"]:
+            went_on += 1
+            assert trial["attempt_list"][0]["from_step"] == step
+            assert min((point for point in costs if point > step), default=step + 1) == step + 1
+            paid = sum(trial["bill"].values())
+            assert max(costs.values()) <= cost.usd + paid + 1e-6
+            assert max(costs.values()) > cost.usd
+    assert went_on or scheduler == "asha_stopping"
+    others = trials(client, job)[len(theirs.by_number) :]
+    assert all(trial["inherited"] is None for trial in others)
+    spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
+    assert spent <= 0.001
+
+
+def test_best_under_a_budget_counts_what_an_earlier_job_paid(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    job = warm(client, source, budget={"usd": 0.001})
+    fakes.simulate(service, job, warm_starts=warm_starts(service, job), messages=3)
+    theirs = client.get(f"/v1/jobs/{source}/best").json()
+    mine = client.get(f"/v1/jobs/{job}/best").json()
+    kept = max(found(service, job), key=lambda one: one.reports[-1].value or 0).reports[-1]
+    assert mine["metric"] >= (kept.value or 0)
+    assert (mine["config"], mine["cost_usd"]) == (theirs["config"], theirs["cost_usd"])
+    cheap = client.get(f"/v1/jobs/{job}/best?max_cost_usd={mine['cost_usd'] / 2:.6f}")
+    assert cheap.status_code == 404 or cheap.json()["cost_usd"] <= mine["cost_usd"] / 2
+
+
+def test_a_job_that_is_rebuilt_decides_on_its_inheritance_as_before(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    job = warm(client, source)
+    theirs = warm_starts(service, job)
+    run = fakes.simulate(service, job, warm_starts=theirs, messages=60)
+    before = [(t.config, t.steps, t.status in ("completed", "stopped")) for t in run.loop.state.trials]
+    run.warm_starts = WarmStarts()
+    run._restart(run.loop)
+    after = [(t.config, t.steps, t.status in ("completed", "stopped")) for t in run.loop.state.trials]
+    assert after[: len(before)] == before
+    run.run()
+
+
+def test_a_target_that_was_reached_before_costs_nothing(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    reached = found(service, warm(client, source))[0].reports[-1].value
+    job = warm(client, source, objective={"metric": "acc", "mode": "max", "target": reached})
+    fakes.simulate(service, job, warm_starts=warm_starts(service, job))
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert (shown["state"], shown["stop_reason"], shown["spend"]["usd"]) == ("succeeded", "target", 0)
+
+
+# Copies
+
+
+def store(tmp_path: Path, job: str) -> CheckpointStore:
+    return CheckpointStore(str(tmp_path / "storage"), "default", job)
+
+
+def saved(tmp_path: Path, warm_start: WarmStart) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "state").write_text(warm_start.trial)
+    kept = warm_start.checkpoint
+    store(tmp_path, warm_start.job).publish(warm_start.trial, kept.attempt, kept.step, folder)
+
+
+def test_a_copy_stays_when_the_earlier_job_removes_its_own(
+    service: FakeService, client: TestClient, source: str, tmp_path: Path
+) -> None:
+    job = warm(client, source)
+    spec, inherited = row_of(service, job).spec, found(service, job)[:2]
+    saved(tmp_path, inherited[0])  # the other trial's checkpoint is gone
+    copier = Copier(str(tmp_path / "storage"), "default", job)
+    for _ in range(2):  # once for the first driver, once for the driver that replaces it after its death
+        made = warm_starts_of(spec, sampler_for(spec), inherited, begun=0, copier=copier).by_number
+        assert list(made) == [0]
+        kept = made[0].checkpoint
+        assert (kept.trial, kept.attempt, kept.step) == ("trial_00000", 0, inherited[0].checkpoint.step)
+    theirs = inherited[0].checkpoint
+    store(tmp_path, source).prune(inherited[0].trial, theirs.attempt + 1, newest=0, keep=1)
+    assert store(tmp_path, source).found(inherited[0].trial) == []
+    files = store(tmp_path, job).fetch("trial_00000", Found(kept.step, 0), tmp_path / "read")
+    assert (files / "state").read_text() == inherited[0].trial
+
+
+def test_on_a_grid_each_goes_on_at_its_own_place(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    grid = {
+        "algorithm": {"scheduler": "none", "sampler": "grid", "seed": 3},
+        "search_space": {"width": {"type": "categorical", "choices": [8, 16, 32]}},
+    }
+    first = fakes.submit(client, **grid)
+    with service.database.write() as db:
+        jobs.note_code(db, first, CODE)
+    fakes.simulate(service, first)
+    job = warm(client, first, **grid)
+    spec, inherited = row_of(service, job).spec, found(service, job)
+    assert inherited
+    for one in inherited:
+        saved(tmp_path, one)
+    copier = Copier(str(tmp_path / "storage"), "default", job)
+    made = warm_starts_of(spec, sampler_for(spec), inherited, begun=0, copier=copier).by_number
+    assert len(made) == len(inherited)
+    for number, one in made.items():
+        assert sampler_for(spec).suggest(number) == one.config
+    later = warm_starts_of(spec, sampler_for(spec), inherited, begun=max(made), copier=copier).by_number
+    assert list(later) == [max(made)]
+
+
+# Allowed and refused requests
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"constants": {"data_dir": "elsewhere"}}, "constants"),
+        ({"fidelity": {"unit": "batch", "min": 1, "max": 9}}, "one epoch, here it is one batch"),
+    ],
+)
+def test_checkpoints_of_something_else_are_refused(
+    client: TestClient, source: str, changes: dict[str, Any], words: str
+) -> None:
+    sent = body(warm_start={"jobs": [source], "checkpoints": True}, **changes)
+    (error,) = client.post("/v1/jobs", json=sent).json()["errors"]
+    assert error["pointer"] == "/warm_start/jobs/0"
+    assert words in error["detail"]
+    assert client.post("/v1/jobs", json={**sent, "warm_start": {"jobs": [source]}}).status_code == 201
+
+
+@pytest.mark.parametrize(("code", "words"), [("other", "has changed since"), (None, "is not known")])
+def test_checkpoints_of_other_code_are_refused(
+    service: FakeService, client: TestClient, code: str | None, words: str
+) -> None:
+    job = fakes.submit(client)
+    with service.database.write() as db:
+        jobs.note_code(db, job, code)
+    fakes.simulate(service, job)
+    sent = body(warm_start={"jobs": [job], "checkpoints": True})
+    (error,) = client.post("/v1/jobs", json=sent).json()["errors"]
+    assert words in error["detail"]
+
+
+def test_code_that_changed_while_a_job_ran_is_not_known(service: FakeService, source: str) -> None:
+    with service.database.write() as db:
+        jobs.note_code(db, source, CODE)
+        assert jobs.get(db, source).code == CODE
+        jobs.note_code(db, source, "other")
+        assert jobs.get(db, source).code is None
+        jobs.note_code(db, source, "other")
+        assert jobs.get(db, source).code is None
+
+
+def test_checkpoints_of_no_job_are_refused(client: TestClient) -> None:
+    (error,) = client.post("/v1/jobs", json=body(warm_start={"checkpoints": True})).json()["errors"]
+    assert error["pointer"] == "/warm_start/jobs"

@@ -1,0 +1,164 @@
+"""Test that a job paused by a shared budget resumes when that budget allows more, but never if a user paused
+it.
+"""
+
+from dataclasses import replace
+
+from tests.store.builders import JOB, OFFER, PROJECT, budget, create, hold, new_job
+from tests.store.test_shared_budgets import account, check, put
+from tuner.domain.calendar import DAY_NS
+from tuner.domain.cost import Meter
+from tuner.domain.money import Cost, Money, Price
+from tuner.domain.offer import Offer
+from tuner.domain.shared_budget import SharedBudget
+from tuner.domain.time import NS, Instant
+from tuner.engine.holds import AttemptLease, HoldService
+from tuner.engine.placement import Place
+from tuner.store import budget_waits, jobs, shared_budget_changes
+from tuner.store.database import Database
+from tuner.store.journal import SqlJournal
+
+NOW = Instant(10 * DAY_NS)
+ALL = SharedBudget("all", usd=Money(100))
+
+
+def running(database: Database, name: str = JOB, *, tags: dict[str, str] | None = None) -> SqlJournal:
+    create(database, new_job(name, limits=budget(10**6), tags=tags))
+    with database.write() as db:
+        jobs.begin_running(db, name, at=NOW)
+    return SqlJournal(database, name, PROJECT, 1, NOW)
+
+
+def pause(journal: SqlJournal, *, waits_for: str = "all", at: int = NOW) -> None:
+    with journal.transaction() as tx:
+        tx.put_job("paused", "budget_usd", at=Instant(at), waits_for=waits_for)
+
+
+def goes_on(database: Database, at: int) -> bool:
+    with database.read() as db:
+        return [one.job for one in budget_waits.over(db, PROJECT, Instant(at))] == [JOB]
+
+
+def test_a_dearer_machine_is_refused_where_only_the_budget_above_is_too_small(database: Database) -> None:
+    journal, hold_service = running(database), HoldService(JOB, 10 * NS)
+    cheap = Place(OFFER, OFFER.rate(cpus=1, gpus=0))
+    dear = Offer("m5.24xlarge", Price(100_000_000), cpus=2, gpus=0)
+    found = Place(dear, dear.rate(cpus=1, gpus=0))
+    put(database, SharedBudget("all", usd=Money(1000)), at=NOW)
+    lease = AttemptLease("trial_00000", 1, cheap, NOW, 10 * NS, 1, cheap.rate.cost(10 * NS), 0, None, 0)
+    with journal.transaction() as tx:
+        assert tx.hold(hold(1, lease.held))
+    lease.meter = Meter({"setup": NS})
+    held = lease.held
+    with journal.transaction() as tx:
+        assert not hold_service.reprice(tx, lease, found, NOW)
+    assert found.rate.cost(lease.lease_ns).fits(held), "its hold is all that it may use up"
+    with journal.transaction() as tx:
+        hold_service.close(tx, lease, lost_ns=0, at=NOW)
+    check(database)
+
+
+def test_money_that_came_back_while_the_job_was_still_pausing_lets_it_go_on(database: Database) -> None:
+    """The job takes a while to save everything and pause. Meanwhile the money comes back, and the budget is
+    never raised after that.
+    """
+    journal = running(database)
+    put(database, ALL, at=NOW)
+    with journal.transaction() as tx:
+        assert tx.hold(hold(1, Cost(Money(100))))
+        assert not tx.hold(hold(2, Cost(Money(1))))
+        tx.settle(hold(1, Cost()).id, {"train": Cost(Money(100))}, at=NOW)
+    put(database, SharedBudget("all", usd=Money(10_000)), at=NOW)
+    pause(journal)
+    assert account(database, "all").left.usd == Money(9_900)
+    assert not goes_on(database, NOW + 59 * NS)
+    assert goes_on(database, NOW + 61 * NS)
+
+
+def test_a_budget_that_is_used_up_is_not_tried_again(database: Database) -> None:
+    journal = running(database)
+    put(database, ALL, at=NOW)
+    with journal.transaction() as tx:
+        assert tx.hold(hold(1, Cost(Money(100))))
+        tx.settle(hold(1, Cost()).id, {"train": Cost(Money(100))}, at=NOW)
+    pause(journal)
+    assert not goes_on(database, NOW + 1000 * DAY_NS)
+
+
+def test_a_raise_lets_it_go_on_at_once(database: Database) -> None:
+    journal = running(database)
+    put(database, ALL, at=NOW)
+    pause(journal)
+    assert not goes_on(database, NOW)
+    put(database, SharedBudget("all", usd=Money(1000)), at=NOW)
+    assert goes_on(database, NOW)
+
+
+def test_it_does_not_wait_for_a_budget_that_is_above_it_no_more(database: Database) -> None:
+    journal = running(database, tags={"p": "a"})
+    put(database, SharedBudget("all", usd=Money(100), match={"p": "a"}), at=NOW)
+    with journal.transaction() as tx:
+        assert tx.hold(hold(1, Cost(Money(100))))
+        tx.settle(hold(1, Cost()).id, {"train": Cost(Money(100))}, at=NOW)
+    pause(journal)
+    assert not goes_on(database, NOW + DAY_NS)
+    with database.write() as db:
+        jobs.set_tags(db, JOB, PROJECT, {"p": "b"})
+        shared_budget_changes.recount(db, PROJECT, NOW)
+    assert goes_on(database, NOW)
+
+
+def test_who_asked_for_a_pause_while_the_budget_ran_out_gets_one(database: Database) -> None:
+    journal = running(database)
+    put(database, ALL, at=NOW)
+    with database.write() as db:
+        jobs.set_wish(db, JOB, "pause")
+    pause(journal)
+    put(database, SharedBudget("all", usd=Money(10_000)), at=NOW)
+    assert not goes_on(database, NOW + DAY_NS)
+
+
+def test_a_wait_that_a_person_ended_meanwhile_is_nobodys(database: Database) -> None:
+    journal = running(database)
+    put(database, ALL, at=NOW)
+    pause(journal)
+    with database.read() as db:
+        (wait,) = budget_waits.waiting(db, PROJECT)
+    with database.write() as db:
+        assert budget_waits.claim(db, wait)
+        budget_waits.end(db, JOB)
+        assert not budget_waits.claim(db, wait)
+
+
+def test_it_goes_on_in_the_next_period_or_when_its_budget_is_gone(database: Database) -> None:
+    journal = running(database)
+    put(database, SharedBudget("all", usd=Money(100), period="day"), at=NOW)
+    with journal.transaction() as tx:
+        assert tx.hold(replace(hold(1, Cost(Money(100))), placed_at=NOW))
+    pause(journal)
+    assert not goes_on(database, NOW + DAY_NS - 1)
+    assert goes_on(database, NOW + DAY_NS)
+    with database.write() as db:
+        shared_budget_changes.remove(db, PROJECT, "all", at=NOW)
+    assert goes_on(database, NOW)
+
+
+def test_each_try_in_vain_is_followed_by_a_longer_wait(database: Database) -> None:
+    """The wait grows up to an hour. Another budget, or a change of this one, resets it."""
+    running(database)
+    with database.write() as db:
+        jobs.move(db, JOB, "paused", None, at=NOW)
+    put(database, ALL, SharedBudget("other", usd=Money(5)), at=NOW)
+
+    def waits_s(name: str) -> float | None:
+        with database.write() as db:
+            budget_waits.note(db, PROJECT, JOB, name, NOW)
+            found = budget_waits.waiting(db, PROJECT)
+            return (found[0].not_before - NOW) / NS if found else None
+
+    assert [waits_s("all") for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert waits_s("other") == 60
+    assert waits_s("all") == 60
+    put(database, ALL, at=NOW)
+    assert waits_s("all") == 120
+    assert waits_s("gone") is None

@@ -1,0 +1,282 @@
+"""Test that shared budgets are as strict as a job's own budget when jobs race for the last cent, and that a
+recount agrees with the ledger.
+"""
+
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests import fakes
+from tests.store import hammer
+from tests.store.builders import PROJECT, budget, cost, create, hold, new_job
+from tests.store.crowd import crowd
+from tests.strategies import examples
+from tuner.domain.calendar import DAY_NS
+from tuner.domain.cost import total
+from tuner.domain.errors import Conflict
+from tuner.domain.ledger import Account
+from tuner.domain.money import FREE, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.shared_budget import SharedBudget
+from tuner.domain.time import NS, Instant
+from tuner.store import jobs, ledger, shared_budget_changes, shared_budgets
+from tuner.store.database import Database
+
+JOBS = [f"job_000000000000000{number}" for number in range(3)]
+TAGS: list[dict[str, str]] = [{"p": "a"}, {"p": "b"}, {}]
+ORG = SharedBudget("org", usd=Money(100), gpu_ms=60)
+A = SharedBudget("a", usd=Money(60), match={"p": "a"}, parent="org", period="day")
+NOW = Instant(10 * DAY_NS)
+
+
+def put(database: Database, *given: SharedBudget, at: Instant = NOW) -> None:
+    with database.write() as db:
+        for one in given:
+            shared_budgets.lock_exclusive(db)
+            shared_budget_changes.put(db, PROJECT, one, secret="s", at=at)
+
+
+def place(database: Database, job: str, number: int, usd: int, gpu_ms: int = 0, at: int = NOW) -> bool:
+    with database.write() as db:
+        return ledger.place(db, PROJECT, job, at_time(hold(number, cost(usd, gpu_ms), job=job), at))
+
+
+def at_time(one: OpenHold, at: int) -> OpenHold:
+    return OpenHold(one.id, one.trial, one.attempt, one.slice, one.cost, Instant(at), Instant(at + NS))
+
+
+def settle(database: Database, job: str, number: int, usd: int, at: int = NOW) -> None:
+    with database.write() as db:
+        name = hold(number, FREE, job=job).id
+        ledger.settle(db, PROJECT, job, name, {"train": cost(usd)}, Instant(at))
+
+
+def account(database: Database, name: str, at: int = NOW) -> Account:
+    with database.read() as db:
+        return shared_budgets.standing(
+            db, PROJECT, shared_budgets.get(db, PROJECT, name).budget, Instant(at)
+        ).account
+
+
+def make(database: Database, **limits: Any) -> None:
+    for job, tags in zip(JOBS, TAGS, strict=True):
+        create(database, new_job(job, tags=tags, limits=budget(**{"usd": 10**6, "gpu_ms": 10**6, **limits})))
+
+
+def check(database: Database, at: Instant = NOW) -> None:
+    with database.write() as db:
+        assert shared_budget_changes.violations(db, PROJECT, at) == []
+        assert ledger.violations(db) == []
+
+
+def test_a_hold_counts_in_the_budget_it_matches_and_in_the_one_above(database: Database) -> None:
+    make(database)
+    put(database, ORG, A)
+    assert place(database, JOBS[0], 1, 30, 5)
+    assert place(database, JOBS[1], 1, 20, 5)
+    assert account(database, "a").held == cost(30, 5)
+    assert account(database, "org").held == cost(50, 10)
+    settle(database, JOBS[0], 1, 10)
+    assert account(database, "a") == Account(A.limit, posted=cost(10))
+    assert account(database, "org") == Account(ORG.limit, posted=cost(10), held=cost(20, 5))
+    check(database)
+
+
+@pytest.mark.parametrize(("usd", "gpu_ms", "fits"), [(60, 60, True), (61, 0, False), (1, 61, False)])
+def test_a_hold_that_one_of_them_refuses_counts_nowhere(
+    database: Database, usd: int, gpu_ms: int, fits: bool
+) -> None:
+    make(database)
+    put(database, ORG, A)
+    assert place(database, JOBS[0], 1, usd, gpu_ms) is fits
+    wanted = cost(usd, gpu_ms) if fits else FREE
+    with database.read() as db:
+        assert ledger.account(db, JOBS[0]).held == wanted
+    assert account(database, "a").held == account(database, "org").held == wanted
+    check(database)
+
+
+def test_what_the_jobs_own_budget_refuses_counts_in_none(database: Database) -> None:
+    make(database, usd=10)
+    put(database, ORG, A)
+    assert not place(database, JOBS[0], 1, 11)
+    assert account(database, "org").held == FREE
+    check(database)
+
+
+def test_a_period_begins_anew_and_settles_where_it_was_held(database: Database) -> None:
+    make(database)
+    put(database, A.__class__("a", usd=Money(60), match={"p": "a"}, period="day"))
+    midnight = NOW + DAY_NS
+    assert place(database, JOBS[0], 1, 50, at=midnight - NS)
+    assert not place(database, JOBS[0], 2, 20, at=midnight - 1)
+    assert place(database, JOBS[0], 2, 60, at=midnight)
+    settle(database, JOBS[0], 1, 45, at=midnight + 1)
+    assert account(database, "a", midnight - 1).posted == cost(45)
+    assert account(database, "a", midnight) == Account(cost(60, A.limit.gpu_ms), held=cost(60))
+    check(database, Instant(midnight))
+
+
+def test_a_new_budget_counts_what_its_jobs_used_and_hold_of_its_period(database: Database) -> None:
+    make(database)
+    place(database, JOBS[0], 1, 30, at=NOW - DAY_NS)
+    settle(database, JOBS[0], 1, 25)
+    place(database, JOBS[0], 2, 20)
+    settle(database, JOBS[0], 2, 15)
+    place(database, JOBS[0], 3, 10)
+    put(database, ORG, A)
+    assert account(database, "a") == Account(A.limit, posted=cost(15), held=cost(10))
+    assert account(database, "org") == Account(ORG.limit, posted=cost(40), held=cost(10))
+    settle(database, JOBS[0], 3, 10)
+    assert account(database, "a").posted == cost(25)
+    check(database)
+
+
+def test_a_budget_below_what_is_used_already_is_refused_and_changes_nothing(database: Database) -> None:
+    make(database)
+    put(database, ORG)
+    place(database, JOBS[2], 1, 30)
+    with pytest.raises(Conflict, match=r"\$0.00003 .* 'org'"):
+        put(database, SharedBudget("org", usd=Money(29)))
+    assert account(database, "org") == Account(ORG.limit, held=cost(30))
+    put(database, SharedBudget("org", usd=Money(30)))
+    assert not place(database, JOBS[2], 2, 1)
+
+
+def test_new_tags_take_a_jobs_spend_along_or_are_refused(database: Database) -> None:
+    make(database)
+    put(database, A.__class__("b", usd=Money(40), match={"p": "b"}), ORG, A)
+    assert place(database, JOBS[0], 1, 30)
+    assert place(database, JOBS[1], 1, 11)
+
+    def retag(job: str, tags: dict[str, str]) -> None:
+        with database.write() as db:
+            shared_budgets.lock_exclusive(db)
+            jobs.set_tags(db, job, PROJECT, tags)
+            shared_budget_changes.recount(db, PROJECT, NOW)
+
+    with pytest.raises(Conflict, match="'b'"):
+        retag(JOBS[0], {"p": "b"})
+    assert account(database, "a").held == cost(30)
+    retag(JOBS[1], {"p": "a"})
+    assert account(database, "a").held == cost(41)
+    assert account(database, "b").held == FREE
+    check(database)
+
+
+def test_one_that_is_above_others_is_not_removed(database: Database) -> None:
+    put(database, ORG, A)
+    with pytest.raises(Conflict, match="a; remove those first"), database.write() as db:
+        shared_budget_changes.remove(db, PROJECT, "org", at=NOW)
+    with database.write() as db:
+        shared_budget_changes.remove(db, PROJECT, "a", at=NOW)
+        shared_budget_changes.remove(db, PROJECT, "org", at=NOW)
+        assert shared_budgets.kept(db, PROJECT) == []
+
+
+def test_jobs_that_race_for_the_last_cent_get_exactly_what_fits(database: Database) -> None:
+    """Four processes with one job each. The jobs' own budgets would allow everything."""
+    make(database)
+    create(database, new_job("job_0000000000000003", tags={"p": "a"}, limits=budget(10**6, 10**6)))
+    put(database, SharedBudget("all", usd=Money(150)))
+    with crowd(hammer.only_hold_for, database, [(number, 15) for number in range(4)]) as processes:
+        while any(one.poll() is None for one in processes):
+            seen = account(database, "all")
+            assert (seen.posted + seen.held).fits(seen.limit)
+            time.sleep(0.01)
+    fit = 150 // 7
+    assert account(database, "all").held.usd == Money(7 * fit)
+    check(database)
+
+
+class Machine(RuleBasedStateMachine):
+    """Hold, settle, tag and budget in any order: no limit is exceeded, and a recount finds the same amounts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.database = fakes.database_in_memory()
+        self.count, self.at = 0, int(NOW)
+        self.open: list[tuple[str, OpenHold]] = []
+
+    def teardown(self) -> None:
+        self.database.dispose()
+
+    @initialize()
+    def begin(self) -> None:
+        make(self.database, usd=300, gpu_ms=300)
+        put(self.database, ORG, A)
+        for job in JOBS:
+            self.place(job=job, usd=15, gpu_ms=5)
+
+    @rule(hours=st.integers(1, 30))
+    def time_passes(self, hours: int) -> None:
+        self.at += hours * 3600 * NS
+
+    @rule(job=st.sampled_from(JOBS), usd=st.integers(0, 40), gpu_ms=st.integers(0, 20))
+    def place(self, job: str, usd: int, gpu_ms: int) -> None:
+        self.count += 1
+        with self.database.write() as db:
+            own = ledger.account(db, job).left
+            wanted = at_time(hold(self.count, cost(usd, gpu_ms), job=job), self.at)
+            allowed = shared_budgets.allowance(db, PROJECT, job, Instant(self.at), own)
+            placed = ledger.place(db, PROJECT, job, wanted)
+        assert placed == wanted.cost.fits(allowed.left)
+        if placed:
+            self.open.append((job, wanted))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        """Settle a hold and place the next one, no larger than the amount that was left."""
+        job, held = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        used = {"train": cost(data.draw(st.integers(0, held.cost.usd.micro_usd)))}
+        self.count += 1
+        with self.database.write() as db:
+            freed = held.cost - total(used)  # type: ignore[arg-type]
+            own = ledger.account(db, job).left + freed
+            allowed = shared_budgets.allowance(
+                db, PROJECT, job, Instant(self.at), own, freeing=held.id, freed=freed
+            ).left
+            ledger.settle(db, PROJECT, job, held.id, used, Instant(self.at))  # type: ignore[arg-type]
+            following = at_time(hold(self.count, allowed, job=job), self.at)
+            assert ledger.place(db, PROJECT, job, following)
+        self.open.append((job, following))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        job, held = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        with self.database.write() as db:
+            used = cost(data.draw(st.integers(0, held.cost.usd.micro_usd)))
+            ledger.settle(db, PROJECT, job, held.id, {"train": used}, Instant(self.at))
+
+    @rule(job=st.sampled_from(JOBS), tags=st.sampled_from(TAGS))
+    def retag(self, job: str, tags: dict[str, str]) -> None:
+        with suppress(Conflict), self.database.write() as db:
+            jobs.set_tags(db, job, PROJECT, tags)
+            shared_budget_changes.recount(db, PROJECT, Instant(self.at))
+
+    @rule(
+        name=st.sampled_from(["org", "a", "c"]),
+        usd=st.none() | st.integers(1, 150).map(Money),
+        gpu_ms=st.integers(1, 100),
+        period=st.sampled_from(["day", "month", None]),
+        match=st.sampled_from([{}, {"p": "a"}, {"p": "b"}]),
+    )
+    def change(self, name: str, usd: Money | None, gpu_ms: int, period: Any, match: dict[str, str]) -> None:
+        parent = "org" if name != "org" else None
+        new = SharedBudget(name, usd=usd, gpu_ms=gpu_ms, period=period, match=match, parent=parent)
+        with suppress(Conflict):
+            put(self.database, new, at=Instant(self.at))
+
+    @invariant()
+    def a_recount_finds_what_is_kept(self) -> None:
+        check(self.database, Instant(self.at))
+
+
+TestAboveMachine = Machine.TestCase
+TestAboveMachine.settings = examples(20, stateful_step_count=20)

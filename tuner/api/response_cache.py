@@ -1,0 +1,121 @@
+"""A cache for answers that many clients request at the same time.
+
+A cached answer is used until its data changes. If the data keeps changing, the answer is still used for 20 times the time that it took to
+make, so that making it takes at most a twentieth of one core, for any number of clients. For example, an answer that took 5 ms is used for
+a tenth of a second. An outdated answer is used for at most two seconds.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from fastapi import Request, Response
+
+from tuner.domain.job import FINAL
+from tuner.schemas.base import Answer
+from tuner.service import answers
+from tuner.service.bootstrap import Service
+
+SHARE = 20.0
+OLDEST_S = 2.0
+KEPT = 4000
+MOST_BYTES = 64 << 20
+A = TypeVar("A", bound=Answer)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Kept(Generic[T]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    version: Hashable = None
+    value: T | None = None
+    fresh_until: float = 0.0
+    size: int = 0
+
+
+class Shared(Generic[T]):
+    """Thread-safe cache of the most recently used values.
+
+    It holds at most `KEPT` values, and `MOST_BYTES` bytes as counted by `size_of`.
+    """
+
+    def __init__(self, size_of: Callable[[T], int] = lambda _: 0) -> None:
+        self._lock, self._size_of, self._bytes = threading.Lock(), size_of, 0
+        self._kept: OrderedDict[Hashable, _Kept[T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable, version: Hashable, make: Callable[[], T]) -> T:
+        """Return the cached value of this key if it has this version or is still fresh. Otherwise return and cache a new one from `make`.
+
+        Other threads that ask for the same key wait while one thread makes the value.
+        """
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept())
+            self._kept.move_to_end(key)
+        with kept.lock:
+            if kept.value is not None and (version == kept.version or time.monotonic() < kept.fresh_until):
+                return kept.value
+            began = time.monotonic()
+            try:
+                kept.value, kept.version = make(), version
+            except BaseException:
+                self._forget(key, kept)
+                raise
+            now = time.monotonic()
+            kept.fresh_until = now + min(OLDEST_S, SHARE * (now - began))
+            self._weigh(key, kept, self._size_of(kept.value))
+            return kept.value
+
+    def _forget(self, key: Hashable, kept: _Kept[T]) -> None:
+        """Remove a key because `make` failed. Otherwise requests for many objects that do not exist would displace cached values."""
+        with self._lock:
+            if self._kept.get(key) is kept:
+                self._bytes -= self._kept.pop(key).size
+
+    def _weigh(self, key: Hashable, kept: _Kept[T], size: int) -> None:
+        """Record the size of a value, and remove the least recently used values until the rest fits."""
+        with self._lock:
+            if self._kept.get(key) is kept:
+                self._bytes += size - kept.size
+                kept.size = size
+            while len(self._kept) > KEPT or (self._bytes > MOST_BYTES and len(self._kept) > 1):
+                self._bytes -= self._kept.popitem(last=False)[1].size
+
+
+def answer(request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]) -> Response:
+    """Return the answer that `make` returns for a job, as JSON, cached by `name` and job.
+
+    The answer may be up to two seconds old. Raise NotFound if the job does not exist.
+    """
+    version = answers.version(service, job)
+    key = (service.database, service.project, name, job, version.state)
+    shared: Shared[bytes] = request.app.state.shared
+    return as_json(shared.get(key, version, lambda: make().model_dump_json().encode()))
+
+
+def answer_once_ended(
+    request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]
+) -> Response:
+    """Return the answer that `make` returns for a job, as JSON. It is cached only if the job has ended.
+
+    Raise NotFound if the job does not exist.
+    """
+    version = answers.version(service, job)
+    if version.state not in FINAL:
+        return as_json(make().model_dump_json().encode())
+    key = (service.database, service.project, name, job, version)
+    shared: Shared[bytes] = request.app.state.shared
+    return as_json(shared.get(key, None, lambda: make().model_dump_json().encode()))
+
+
+def as_json(text: bytes) -> Response:
+    """Return a response with JSON text that a model has written.
+
+    A route that returns a model is slower, because FastAPI validates and encodes the model again.
+    """
+    return Response(text, media_type="application/json")

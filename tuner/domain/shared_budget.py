@@ -1,0 +1,144 @@
+"""Shared budgets: limits for all jobs with certain tags together, per calendar period or in total."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from urllib.parse import urlsplit
+
+from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
+from tuner.domain.calendar import Period, period_of, zone
+from tuner.domain.errors import Fault
+from tuner.domain.money import ZERO, Cost, Money
+from tuner.domain.time import Instant
+
+PPM = 1_000_000
+MAX_ALERTS = 20
+MAX_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A webhook that is called when a share of the budget is spent."""
+
+    at_ppm: int  #: The share in millionths.
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBudget:
+    """A shared budget.
+
+    It limits the jobs that have all tags of `match`, and the jobs under its child budgets (those that name it as `parent`). At
+    least one of `usd` and `gpu_ms` is set.
+    """
+
+    name: str
+    usd: Money | None = None
+    gpu_ms: int | None = None
+    #: Empty if the budget limits all jobs of the project.
+    match: Mapping[str, str] = field(default_factory=dict)
+    #: The spend is counted from zero in each period. None if it is counted in total.
+    period: Period | None = None
+    timezone: str = "UTC"
+    parent: str | None = None
+    alerts: tuple[Alert, ...] = ()
+
+    @property
+    def limit(self) -> Cost:
+        """Return the limit that the ledger enforces. A missing limit becomes a number too large to be reached."""
+        usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
+        return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
+
+    def span(self, at: Instant) -> tuple[Instant, Instant | None]:
+        """Return the start and end of the period that contains `at`."""
+        return period_of(at, self.period, zone(self.timezone))
+
+    def matches(self, tags: Mapping[str, str]) -> bool:
+        return all(tags.get(key) == value for key, value in self.match.items())
+
+    def share_ppm(self, posted: Cost) -> int:
+        """Return the spent share of the limit in dollars or GPU time, whichever is larger, in millionths, rounded down."""
+        parts = [0]
+        if self.usd is not None:
+            parts.append(posted.usd.micro_usd * PPM // self.usd.micro_usd)
+        if self.gpu_ms is not None:
+            parts.append(posted.gpu_ms * PPM // self.gpu_ms)
+        return max(parts)
+
+    def faults(self) -> list[Fault]:
+        found = []
+        if self.usd is None and self.gpu_ms is None:
+            found.append(Fault("", "give at least one of usd and gpu_hours"))
+        if self.usd is not None and self.usd <= ZERO:
+            found.append(Fault("/usd", "must be more than 0"))
+        if self.gpu_ms is not None and self.gpu_ms <= 0:
+            found.append(Fault("/gpu_hours", "must be more than 0"))
+        try:
+            zone(self.timezone)
+        except ValueError as error:
+            found.append(Fault("/timezone", str(error)))
+        if len(self.alerts) > MAX_ALERTS:
+            found.append(Fault("/alerts", f"give at most {MAX_ALERTS}"))
+        for number, alert in enumerate(self.alerts):
+            found += _alert_faults(f"/alerts/{number}", alert)
+        return found
+
+
+def _alert_faults(where: str, alert: Alert) -> list[Fault]:
+    found = []
+    if not 0 < alert.at_ppm <= PPM:
+        found.append(Fault(f"{where}/at", "is the share of the budget, more than 0 and at most 1"))
+    try:
+        url = urlsplit(alert.url)
+        right = (
+            url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and "@" not in url.netloc
+        )
+    except ValueError:
+        right = False
+    plain = alert.url.isascii() and alert.url.isprintable() and " " not in alert.url
+    if not right or not plain or len(alert.url) > 2000:
+        found.append(Fault(f"{where}/url", "must be a URL such as https://example.com/hook, without a user"))
+    return found
+
+
+def name_fault(name: str) -> Fault | None:
+    allowed = all(c.isalnum() or c in "._-" for c in name) and name.isascii()
+    if name and name[0].isalnum() and len(name) <= 100 and allowed:
+        return None
+    return Fault(
+        "name", "use 1 to 100 letters, digits, dots, dashes and underscores, a letter or digit first"
+    )
+
+
+def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fault | None:
+    """Return a fault if the budget's parent does not exist, or if its parents form a cycle or are nested too deep."""
+    if budget.parent is None:
+        return None
+    if budget.parent not in known and budget.parent != budget.name:
+        near = get_close_matches(budget.parent, known, 3) or sorted(known)[:3]
+        said = f"; there are {', '.join(near)}" if near else "; make that first"
+        return Fault("/parent", f"there is no budget {budget.parent[:60]!r}{said}")
+    above = {**known, budget.name: budget}
+    if budget.name in _ancestors(budget, above):
+        return Fault("/parent", f"{budget.parent!r} has {budget.name!r} above itself")
+    if len(_ancestors(budget, above)) > MAX_DEPTH:
+        return Fault("/parent", f"budgets are nested at most {MAX_DEPTH} deep")
+    return None
+
+
+def applying(budgets: Iterable[SharedBudget], tags: Mapping[str, str]) -> list[SharedBudget]:
+    """Return the shared budgets that limit a job with these tags, each once, sorted by name."""
+    known = {budget.name: budget for budget in budgets}
+    found = {budget.name for budget in known.values() if budget.matches(tags)}
+    for name in sorted(found):
+        found |= set(_ancestors(known[name], known))
+    return [known[name] for name in sorted(found)]
+
+
+def _ancestors(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Sequence[str]:
+    found: list[str] = []
+    parent = budget.parent
+    while parent is not None and parent in known and parent not in found:
+        found.append(parent)
+        parent = known[parent].parent
+    return found

@@ -1,0 +1,99 @@
+"""Build a service from its settings. Only this module connects the parts of a service."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from tuner.domain.access import BACKGROUND, DEFAULT_PROJECT, Actor
+from tuner.domain.time import Instant
+from tuner.engine.storage import Storage
+from tuner.engine.worker.limits import Limits
+from tuner.service.cluster import Cluster, RayCluster
+from tuner.service.leading import Leading
+from tuner.service.service_health import Vitals
+from tuner.service.trainables import Prober, SubprocessProber
+from tuner.settings import Settings, write_private
+from tuner.store.database import Database
+
+PROJECT = DEFAULT_PROJECT
+
+
+def system_now() -> Instant:
+    return Instant(time.time_ns())
+
+
+@dataclass(frozen=True)
+class Service:
+    """The parts that a use case needs: settings, database, cluster and so on, with the actor and project of the request.
+
+    In background work, which has no request, the actor is `BACKGROUND` and the project is the default one.
+    """
+
+    settings: Settings
+    database: Database
+    cluster: Cluster
+    prober: Prober
+    now: Callable[[], Instant] = system_now
+    project: str = PROJECT
+    vitals: Vitals = field(default_factory=Vitals)
+    actor: Actor = BACKGROUND
+
+    def within(self, actor: Actor) -> Self:
+        """Return a service with the same parts for another actor, in the actor's project."""
+        return self._but(project=actor.project, actor=actor)
+
+    def of(self, project: str) -> Self:
+        """Return a service with the same parts in another project, for background work."""
+        return self if project == self.project else self._but(project=project)
+
+    def _but(self, **changes: Any) -> Self:
+        found = replace(self, **changes)
+        found.__dict__["leading"] = self.leading
+        return found
+
+    @cached_property
+    def leading(self) -> Leading:
+        """Return this service's part in the election of the leader."""
+        found = Leading(self.database, self.now)
+        self.vitals.leads = found.is_leading
+        return found
+
+
+def build(settings: Settings) -> Service:
+    """Build the service and bring its database up to date.
+
+    Raises:
+        Unavailable: The database does not answer.
+        ValueError: The storage cannot be used.
+    """
+    settings.make_home()
+    try:
+        Storage(settings.storage)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"TUNER_STORAGE: {settings.storage!r} cannot be used: {error}") from error
+    database = Database(settings.database_url, failpoint=settings.failpoint)
+    database.migrate()
+    if "@" in settings.database_url and not settings.database_url_file:
+        keep_url(settings.database_url_path, settings.database_url)
+    limits = Limits(
+        settings.max_processes, settings.max_open_files, settings.import_memory_gib << 30, settings.pass_env
+    )
+    return Service(settings, database, RayCluster(settings), SubprocessProber(limits))
+
+
+def keep_url(path: Path, url: str) -> None:
+    """Write the database URL to the file that drivers read.
+
+    If the file already has this URL, it is not written again, because a driver may read it at any moment. Another service
+    with the same home may write it at the same time.
+    """
+    with suppress(FileNotFoundError):
+        if path.read_text() == url:
+            return
+        path.unlink()
+    with suppress(FileExistsError):  # another service with the same settings has written it in the meantime
+        write_private(path, url)

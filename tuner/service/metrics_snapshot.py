@@ -1,0 +1,189 @@
+"""Metrics of all jobs, for the operators of the service.
+
+The metrics are computed from the database and cached for a few seconds.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tuner.domain.access import DEFAULT_PROJECT
+from tuner.domain.ledger import Account
+from tuner.domain.money import FREE, ZERO, Cost, Money
+from tuner.domain.shared_budget import SharedBudget
+from tuner.domain.time import NS, Instant
+from tuner.service.bootstrap import Service
+from tuner.service.counters import Ledger, Shape, Tally, shape_of
+from tuner.service.shared_budgets import full_name
+from tuner.store import launches, shared_budgets, totals
+from tuner.store.cluster_hours import Kind, idle_cost, times
+from tuner.store.counts import Counts
+from tuner.store.database import Connection
+from tuner.store.totals import Posted, Running
+from tuner.store.totals import Totals as Totals
+
+KEEP_NS = 5 * NS
+BUDGETS_MAX = 20
+# A running job is stalled if its last report is older than five of its mean steps and older than ten minutes.
+STALLED_STEPS = 5
+STALLED_NS = 600 * NS
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A shared budget in its present period."""
+
+    budget: SharedBudget
+    account: Account
+    project: str = DEFAULT_PROJECT
+
+    @property
+    def name(self) -> str:
+        return full_name(self.project, self.budget.name)
+
+    @property
+    def used(self) -> Fraction:
+        """Return the used fraction of the limit that is closest to being reached."""
+        budget, posted = self.budget, self.account.posted
+        parts = [Fraction(0)]
+        if budget.usd is not None:
+            parts.append(Fraction(posted.usd.micro_usd, budget.usd.micro_usd))
+        if budget.gpu_ms is not None:
+            parts.append(Fraction(posted.gpu_ms, budget.gpu_ms))
+        return max(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Metrics of the running jobs."""
+
+    #: Of the times of each job's last report, the oldest; None if no job runs.
+    reported_since: Instant | None
+    stalled: int  #: Number of stalled jobs.
+    unimproved: Money  #: The highest spend of a job since its best result last improved.
+    unimproved_share: Fraction  #: The highest such spend as a fraction of the job's budget in dollars, which may be that of another job.
+    #: Fraction of the CPUs of running attempts that is in use; None if it was not measured.
+    cpu_share: Fraction | None
+    gpu_share: Fraction | None  #: The same for their GPUs.
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All metrics, read at one time."""
+
+    now: Instant  #: When they were read.
+    totals: Totals
+    counts: Counts  #: Counts by key. The key `("promotions",)` counts promotions since this process began.
+    posted: Posted
+    budgets: tuple[Budget, ...]
+    watched: Watched
+    idle: Mapping[Kind, Money]  #: Cost of machines while no trial ran on them, by instance type and market.
+
+
+class Reader:
+    """Read the metrics. Thread-safe. Use one reader per process, because it keeps sums and reads only new records."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lock = threading.Lock()
+        self._last: Figures | None = None
+        self._ledger, self._tally = Ledger(), Tally()
+        self._shapes: dict[str, Shape] = {}
+
+    def read(self) -> Figures:
+        """Return the metrics, at most `KEEP_NS` old. Raise Unavailable if the database does not answer."""
+        with self._lock:
+            now, last = self._service.now(), self._last
+            if last is None or not 0 <= now - last.now < KEEP_NS:
+                self._last = last = self._read(now)
+            return last
+
+    def _read(self, now: Instant) -> Figures:
+        """Read the metrics in short transactions, because with SQLite's rollback journal a read blocks every commit."""
+        service = self._service
+        posted = self._ledger.read(service)
+        with service.database.read() as db:
+            found = totals.totals(db, now)
+            budgets = _budgets(db, now)
+            idle = idle_cost(times(db, DEFAULT_PROJECT, Instant(0), now))
+        with service.database.read() as db:
+            running = totals.running(db)
+            self._shapes = {one.job: self._shapes.get(one.job) or shape_of(db, one.job) for one in running}
+        cpus = {job: shape.cpus for job, shape in self._shapes.items()}
+        counted = self._tally.read(service, now)
+        return Figures(now, found, counted, posted, budgets, watched(running, cpus, now), idle)
+
+
+def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> Watched:
+    """Return the metrics of the running jobs.
+
+    Args:
+        cpus: The CPUs of one trial, by the id of its job.
+    """
+    since = [(one, one.reported_at or one.running_since) for one in running]
+    spent = [max(ZERO, one.account.posted.usd - one.improved_spent) for one in running]
+    shares = [
+        Fraction(usd.micro_usd, one.account.limit.usd.micro_usd)
+        for one, usd in zip(running, spent, strict=True)
+        if one.account.limit.usd > ZERO
+    ]
+    used = {
+        name: sum(one.used.get(name, 0) for one in running)
+        for name in ("cpu_ns", "gpu_percent", "gpu_samples")
+    }
+    paid = sum((one.used.get("cpu_wall_ns", 0) * cpus[one.job] for one in running), Fraction(0))
+    samples = used["gpu_samples"]
+    return Watched(
+        min((at for _, at in since), default=None),
+        sum(1 for one, at in since if now - at > max(STALLED_NS, STALLED_STEPS * (one.step_ns or 0))),
+        max(spent, default=ZERO),
+        max(shares, default=Fraction(0)),
+        used["cpu_ns"] / paid if paid else None,
+        Fraction(used["gpu_percent"], samples * 100) if samples else None,
+    )
+
+
+def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
+    """Return the shared budgets of all projects that are closest to their limits.
+
+    At most `BUDGETS_MAX` are returned, so that the number of metrics is bounded.
+    """
+    found = [
+        Budget(one.budget, shared_budgets.standing(db, project, one.budget, now).account, project)
+        for project in shared_budgets.projects(db)
+        for one in shared_budgets.kept(db, project)
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.used, one.name))[:BUDGETS_MAX])
+
+
+def spent(posted: Posted) -> dict[str, Cost]:
+    """Return the spend by market.
+
+    Corrections are left out, because they only move cost between kinds. A counter of the spend therefore never falls.
+    """
+    found: dict[str, Cost] = {}
+    for (entry, _, market), cost in posted.items():
+        if entry == "post":
+            found[market] = found.get(market, FREE) + cost
+    return found
+
+
+def by_kind(posted: Posted) -> dict[tuple[str, str], Cost]:
+    """Return the spend by kind and market, with corrections, as bills show it."""
+    found: dict[tuple[str, str], Cost] = {}
+    for (_, kind, market), cost in posted.items():
+        found[kind, market] = found.get((kind, market), FREE) + cost
+    return found
+
+
+def check_database(service: Service) -> None:
+    """Raise Unavailable if the database does not answer."""
+    with service.database.read() as db:
+        totals.ping(db)
+
+
+def has_live_jobs(service: Service) -> bool:
+    """Return whether any job has a driver or waits for one."""
+    with service.database.read() as db:
+        return bool(launches.live(db))

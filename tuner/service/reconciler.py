@@ -1,0 +1,192 @@
+"""The reconciler: a background loop for shared budgets, webhooks, the audit and idle machines.
+
+It resumes jobs that waited for a budget, records alerts and sends their webhooks, audits the ledger, and meters idle
+machines. The leader does all of this; other services only audit the ledger.
+
+Everything is derived from the database, so the process may be killed at any moment. The next leader repeats nothing,
+except that a webhook may be sent twice. The receiver can recognize the second one by its delivery id.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+from typing import Any
+
+from tuner.domain.errors import Fenced, TunerError
+from tuner.domain.shared_budget import PPM, Alert, SharedBudget
+from tuner.domain.time import Instant, rfc3339
+from tuner.service.audit import Audit
+from tuner.service.bootstrap import Service
+from tuner.service.cluster_meter import ClusterMeter
+from tuner.service.control import go_on
+from tuner.service.leading import Term
+from tuner.service.shared_budgets import without_room
+from tuner.service.webhook_sender import WebhookSender
+from tuner.store import budget_waits, deliveries, jobs, launches, shared_budgets
+from tuner.store.database import Connection
+from tuner.store.deliveries import Delivery
+from tuner.store.shared_budgets import BudgetPeriod, Kept
+
+log = logging.getLogger("tuner.reconciler")
+
+PASS_S = 1.0
+SENDS_S = 10.0  # how long `stop()` waits for webhooks that are being sent
+
+
+class Reconciler(threading.Thread):
+    """Run the passes of the reconciler in a thread. After `stop()` it cannot be started again."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(name="reconciler", daemon=True)
+        self._service = service
+        self._over = threading.Event()
+        self._audit = Audit(service)
+        self._meter = ClusterMeter(service)
+        self.webhooks = WebhookSender(service)
+
+    def run(self) -> None:
+        while not self._over.wait(PASS_S):
+            try:
+                self.one_pass()
+            except Fenced as fenced:
+                log.warning(
+                    "a pass of the reconciler ended early, because another service leads now: %s",
+                    fenced.detail,
+                )
+            except TunerError as error:
+                self._service.vitals.count("reconciler_failures")
+                log.warning("%s: %s", error.title(), error.detail)
+            except Exception:
+                self._service.vitals.count("reconciler_failures")
+                log.exception("a pass of the reconciler failed; the next one starts from the beginning")
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        self._over.set()
+        self.join(timeout_s)
+        self.webhooks.settle(SENDS_S)
+
+    def one_pass(self) -> None:
+        """Make one pass.
+
+        Raises:
+            Unavailable: The database does not answer.
+            Fenced: Another service became the leader during the pass.
+        """
+        if (term := self._service.leading.term()) is not None:
+            self._let_go_on(term)
+            self._note_alerts(term)
+            self.webhooks.send_due(term)
+            self._meter.look()
+            self._service.vitals.reconciler_at = self._service.now()
+        self._audit.some()
+
+    def _let_go_on(self, term: Term) -> None:
+        with self._service.database.read() as db:
+            projects = budget_waits.projects(db)
+        for project in projects:
+            self._let_go_on_in(self._service.of(project), term)
+
+    def _let_go_on_in(self, service: Service, term: Term) -> None:
+        """Resume the jobs of a project that waited for a shared budget which has money again.
+
+        Every condition is checked again in the transaction, because it may have changed since it was read.
+        """
+        now = service.now()
+        with service.database.read() as db:
+            over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
+        for wait in over:
+            with service.leading.write(term, "reconciler.go_on") as db:
+                row = jobs.get(db, wait.job)
+                if row.state != "paused" or not _rests(db, wait.job) or not budget_waits.claim(db, wait):
+                    continue
+                size = row.spec.resources
+                rate = row.offer.rate(cpus=size.cpus, gpus=size.gpus)
+                if (still := without_room(db, service, row.tags, rate)) is not None:
+                    budget_waits.note(db, service.project, wait.job, still[0].name, now)
+                    continue
+                go_on(db, row, now)
+                log.info("%s is resumed: the shared budget %r has room again", wait.job, wait.name)
+
+    # Webhooks
+
+    def _note_alerts(self, term: Term) -> None:
+        """Record a webhook delivery for each alert whose share of its shared budget was reached.
+
+        Periods of a budget that ended while no service ran are included.
+        """
+        with self._service.database.read() as db:
+            projects = shared_budgets.projects(db)
+        for project in projects:
+            self._note_alerts_of(self._service.of(project), term)
+
+    def _note_alerts_of(self, service: Service, term: Term) -> None:
+        with service.database.read() as db:
+            found = _passed(db, service)
+            known = {one.id for one in found if deliveries.exists(db, one.id)}
+        if fresh := [one for one in found if one.id not in known]:
+            with service.leading.write(term, "reconciler.alerts") as db:
+                for one in fresh:
+                    deliveries.add(db, one)
+
+
+def _rests(db: Connection, job: str) -> bool:
+    """Return whether the job has no launch that is ordered or running.
+
+    A paused job may have a launch that is ordered for the next opening of its window.
+    """
+    launch = launches.get(db, job)
+    return launch is None or launch.state == "ended"
+
+
+def _passed(db: Connection, service: Service) -> list[Delivery]:
+    """Return a webhook delivery for each alert of the project whose share was reached.
+
+    All periods since the alert's budget was last changed are considered.
+    """
+    found = []
+    for one in shared_budgets.kept(db, service.project):
+        if not one.budget.alerts:
+            continue
+        for standing in shared_budgets.periods(db, service.project, one.budget.name, since=one.updated_at):
+            share = one.budget.share_ppm(standing.account.posted)
+            found += [
+                _delivery(service, one, standing, alert, share)
+                for alert in one.budget.alerts
+                if alert.at_ppm <= share
+            ]
+    return found
+
+
+def _delivery(service: Service, one: Kept, standing: BudgetPeriod, alert: Alert, share: int) -> Delivery:
+    """Return the webhook delivery of an alert.
+
+    The delivery's id is derived from the alert, budget, limit and period, so that recording it again creates no second
+    delivery.
+    """
+    name, now = one.budget.name, service.now()
+    limit = one.budget.limit
+    words = (service.project, name, one.created_at, standing.began_at, limit, alert.at_ppm, alert.url)
+    digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
+    body = json.dumps(_body(f"dlv_{digest[:32]}", one.budget, standing, alert, share, now))
+    return Delivery(f"dlv_{digest[:32]}", service.project, name, alert.url, body, "pending", now, now)
+
+
+def _body(
+    name: str, budget: SharedBudget, standing: BudgetPeriod, alert: Alert, share: int, now: Instant
+) -> dict[str, Any]:
+    posted = standing.account.posted
+    return {
+        "id": name,
+        "type": "budget.share_passed",
+        "at": rfc3339(now),
+        "budget": budget.name,
+        "share": alert.at_ppm / PPM,
+        "spent_share": share / PPM,
+        "spent_usd": posted.usd.usd,
+        "limit_usd": None if budget.usd is None else budget.usd.usd,
+        "spent_gpu_hours": round(posted.gpu_hours, 9),
+        "limit_gpu_hours": None if budget.gpu_ms is None else round(budget.limit.gpu_hours, 9),
+        "period_start": None if budget.period is None else rfc3339(standing.began_at),
+        "period_end": None if standing.ends_at is None else rfc3339(standing.ends_at),
+    }

@@ -1,0 +1,199 @@
+"""Change shared budgets, show what is left of them and when it runs out, and refuse jobs for which too little is left."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.domain.access import DEFAULT_PROJECT
+from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
+from tuner.domain.errors import BudgetRefused, Conflict, Fault, Invalid
+from tuner.domain.money import Money, Rate
+from tuner.domain.quota import BUDGET
+from tuner.domain.shared_budget import SharedBudget, applying, name_fault, parent_fault
+from tuner.domain.time import Instant, rfc3339
+from tuner.planning.burn import SLOT_NS, WINDOW_NS, Burn, burn
+from tuner.service import audit_log
+from tuner.service.bootstrap import Service
+from tuner.service.tags import tag_faults
+from tuner.service.webhooks import may_be_private, url_fault
+from tuner.store import budget_waits, deliveries, shared_budget_changes, shared_budgets, spend
+from tuner.store.database import Connection
+from tuner.store.deliveries import Delivery as Delivery
+from tuner.store.shared_budgets import BudgetPeriod, Kept
+from tuner.tuning.guard import UNKNOWN_NEED_NS
+
+SHOWN_DELIVERIES = 20
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """When a budget runs out at the spending rate of the last day."""
+
+    usd_per_hour: Money
+    gpu_ms_per_hour: int
+    runs_out_at: Instant | None  #: None if it does not run out at this rate, or not before the period ends.
+    earliest_at: Instant | None
+    latest_at: Instant | None
+
+
+@dataclass(frozen=True)
+class BudgetView:
+    """A shared budget as it is shown to users."""
+
+    kept: Kept
+    standing: BudgetPeriod
+    forecast: Forecast
+    waiting: list[str]  #: Jobs that wait until this budget has money left.
+    deliveries: list[Delivery]
+    #: The key that signs its webhooks. Set only when the key is new, because it is never shown again.
+    secret: str | None = None
+
+
+def full_name(project: str, budget: str) -> str:
+    """Return the name of a budget that is unique over all projects."""
+    return budget if project == DEFAULT_PROJECT else f"{project}/{budget}"
+
+
+def put(service: Service, budget: SharedBudget, *, new_secret: bool = False) -> tuple[BudgetView, bool]:
+    """Create or replace a shared budget. Return it and whether it is new.
+
+    Raises:
+        Invalid: The budget is wrong.
+        Conflict: A limit is below the amount that is already spent and held.
+    """
+    with service.database.write("budget.put") as db:
+        shared_budgets.lock_exclusive(db)
+        known = {one.budget.name: one for one in shared_budgets.kept(db, service.project)}
+        tags = [Fault(f"/match{f.pointer.removeprefix('/tags')}", f.detail) for f in tag_faults(budget.match)]
+        faults = [
+            *tags,
+            name_fault(budget.name),
+            parent_fault(budget, {n: one.budget for n, one in known.items() if n != BUDGET}),
+        ]
+        urls = (
+            url_fault(f"/alerts/{number}/url", alert.url, private=may_be_private(service.settings, alert.url))
+            for number, alert in enumerate(budget.alerts)
+        )
+        found = [*budget.faults(), *(fault for fault in (*faults, *urls) if fault is not None)]
+        if found:
+            raise Invalid(*found)
+        before = known.get(budget.name)
+        fresh = f"whsec_{secrets.token_urlsafe(32)}" if before is None or new_secret else None
+        secret = fresh or (before.secret if before is not None else "")
+        shared_budget_changes.put(db, service.project, budget, secret=secret, at=service.now())
+        was = None if before is None else audit_log.of_above(before.budget)
+        audit_log.note(db, service, "budget.put", budget.name, before=was, after=audit_log.of_above(budget))
+        views = _views(db, service, [shared_budgets.get(db, service.project, budget.name)], secret=fresh)
+    return views[0], before is None
+
+
+def remove(service: Service, name: str) -> None:
+    """Remove a shared budget.
+
+    Raises:
+        NotFound: There is no such budget.
+        Conflict: It contains other budgets, or is the project's quota.
+    """
+    if name == BUDGET:
+        raise Conflict(
+            f"{BUDGET!r} is the project's quota, which whoever runs the service sets by PUT /v1/quota"
+        )
+    with service.database.write("budget.remove") as db:
+        shared_budgets.lock_exclusive(db)
+        was = audit_log.of_above(shared_budgets.get(db, service.project, name).budget)
+        shared_budget_changes.remove(db, service.project, name, at=service.now())
+        deliveries.forget(db, service.project, name)
+        audit_log.note(db, service, "budget.remove", name, before=was)
+
+
+def get(service: Service, name: str) -> BudgetView:
+    """Return a shared budget.
+
+    Raises:
+        NotFound: There is no such budget.
+    """
+    with service.database.read() as db:
+        return _views(db, service, [shared_budgets.get(db, service.project, name)])[0]
+
+
+def all_of(service: Service) -> list[BudgetView]:
+    """Return all shared budgets of the project, by name."""
+    with service.database.read() as db:
+        return _views(db, service, shared_budgets.kept(db, service.project))
+
+
+def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str], rate: Rate) -> None:
+    """Raise BudgetRefused if a shared budget that applies to these tags cannot pay for one second of a trial at this rate."""
+    found = without_room(db, service, tags, rate)
+    if found is None:
+        return
+    budget, now = found
+    left = now.account.left
+    gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
+    usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
+    later = "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when it begins anew"
+    name, mend = f"budget {budget.name!r} above this job", f"raise it with PUT /v1/budgets/{budget.name}"
+    if budget.name == BUDGET:
+        name, mend = "quota of this project", "whoever runs the service can raise it with PUT /v1/quota"
+    raise BudgetRefused(f"the {name} has {usd}{gpus} left, less than a second of a trial: {mend}{later}")
+
+
+def without_room(
+    db: Connection, service: Service, tags: Mapping[str, str], rate: Rate
+) -> tuple[SharedBudget, BudgetPeriod] | None:
+    """Return the first shared budget for these tags that cannot pay for one second of a trial, or None if all can."""
+    budgets = [one.budget for one in shared_budgets.kept(db, service.project)]
+    for budget in applying(budgets, tags):
+        now = shared_budgets.standing(db, service.project, budget, service.now())
+        if rate.affords_ns(now.account.left) < UNKNOWN_NEED_NS:
+            return budget, now
+    return None
+
+
+def _views(
+    db: Connection, service: Service, budgets: list[Kept], *, secret: str | None = None
+) -> list[BudgetView]:
+    now, project = service.now(), service.project
+    slots = spend.slots(db, project, Instant(now - WINDOW_NS), SLOT_NS)
+    counted = shared_budget_changes.covered(db, project)
+    waits = budget_waits.waiting(db, project)
+    found = []
+    for one in budgets:
+        name = one.budget.name
+        standing = shared_budgets.standing(db, project, one.budget, now)
+        mine = {job: spent for job, spent in slots.items() if job in counted[name]}
+        waiting = [wait.job for wait in waits if wait.name == name]
+        told = deliveries.of_budget(db, project, name, limit=SHOWN_DELIVERIES)
+        found.append(BudgetView(one, standing, _forecast(standing, mine, now), waiting, told, secret))
+    return found
+
+
+def _forecast(
+    standing: BudgetPeriod, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
+) -> Forecast:
+    """Return when the first limit, dollars or GPU-hours, runs out at the spending rate of the last day."""
+    sums: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for spent in slots.values():
+        for number, amounts in spent.items():
+            for unit, amount in zip(sums, amounts, strict=True):
+                unit[number] = unit.get(number, 0) + amount
+    account = standing.account
+    usd = burn(sums[0], account.left.usd.micro_usd)
+    gpus = burn(sums[1], account.left.gpu_ms)
+    bounded = [
+        one
+        for one, limit, unlimited in (
+            (usd, account.limit.usd.micro_usd, UNLIMITED_MICRO_USD),
+            (gpus, account.limit.gpu_ms, UNLIMITED_GPU_MS),
+        )
+        if limit < unlimited and one.in_ns is not None
+    ]
+    first = min(bounded, key=lambda one: one.in_ns or 0, default=Burn(0, None, None, None))
+    times = (_at(standing, now, ns) for ns in (first.in_ns, first.earliest_ns, first.latest_ns))
+    return Forecast(Money(usd.per_hour), gpus.per_hour, *times)
+
+
+def _at(standing: BudgetPeriod, now: Instant, ns: int | None) -> Instant | None:
+    if ns is None or (standing.ends_at is not None and now + ns >= standing.ends_at):
+        return None
+    return Instant(now + ns)

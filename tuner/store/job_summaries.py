@@ -1,0 +1,52 @@
+"""The account, launch and newest event of several jobs, in one query."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from tuner.domain.ledger import Account
+from tuner.store.launches import Launch
+from tuner.store.ledger import account_of
+from tuner.store.tables import accounts, events, launches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobSummary:
+    """A job's account, launch and newest event.
+
+    Instances compare by identity. Reading an unchanged row again returns the same object while it is cached.
+    """
+
+    account: Account
+    launch: Launch | None
+    #: Number of the newest event, 0 before the first. It changes whenever a trial or report is recorded.
+    seq: int
+
+
+_LAUNCH = [column for column in launches.c if column.name not in ("job", "project")]
+_NAMES = [column.name for column in _LAUNCH]
+_SEQ = (
+    select(func.max(events.c.seq)).where(events.c.job == accounts.c.job).correlate(accounts).scalar_subquery()
+)
+_COLUMNS = ["newest", *accounts.c.keys(), *_NAMES]
+_QUERY = (
+    select(_SEQ.label("newest"), accounts, *_LAUNCH)
+    .outerjoin(launches, launches.c.job == accounts.c.job)
+    .where(accounts.c.job.in_(bindparam("jobs", expanding=True)))
+)
+
+
+def of_jobs(db: Connection, names: Collection[str]) -> dict[str, JobSummary]:
+    return {row.job: _standing(tuple(row)) for row in db.execute(_QUERY, {"jobs": list(names)}).all()}
+
+
+@lru_cache(maxsize=4096)
+def _standing(values: tuple[Any, ...]) -> JobSummary:
+    """Convert a row. Equal rows are converted once and cached, because the same pages are requested again and again."""
+    told = dict(zip(_COLUMNS, values, strict=True))
+    launch = None if told["epoch"] is None else Launch(told["job"], **{name: told[name] for name in _NAMES})
+    return JobSummary(account_of(SimpleNamespace(**told)), launch, told["newest"] or 0)

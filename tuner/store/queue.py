@@ -1,0 +1,88 @@
+"""The queue: which jobs wait for a driver, and what each owner already uses of the cluster."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, and_, func, select
+
+from tuner.domain.fair_share import Share, Waiting
+from tuner.domain.money import Money
+from tuner.domain.time import NS, Instant
+from tuner.domain.window import Window
+from tuner.store.codec import decode
+from tuner.store.tables import accounts, job_tags, jobs, launches
+
+OWNER = "owner"
+OF_LATE_NS = 24 * 3600 * NS
+AT_ONCE = 500
+_WITH_WINDOW = '"$":"Window"'  # as the codec writes it; inside a JSON string the quotes would be escaped
+BEGUN = and_(jobs.c.state == "running", jobs.c.running_since.is_not(None))
+_TAGGED = and_(job_tags.c.job == jobs.c.id, job_tags.c.key == OWNER)
+_OWNER = (jobs.c.project, job_tags.c.value)
+
+
+def waiting(db: Connection, now: Instant) -> list[Waiting]:
+    """Return the jobs whose launch is ordered and due, and which have no driver.
+
+    A job whose driver died while the job was running is left out, because it keeps its place in the cluster.
+    """
+    due = (launches.c.state == "wanted") & (launches.c.not_before <= now) & ~BEGUN
+    query = (
+        select(jobs.c.id, jobs.c.priority, launches.c.wanted_at, *_OWNER)
+        .join(launches, launches.c.job == jobs.c.id)
+        .outerjoin(job_tags, _TAGGED)
+        .where(due)
+    )
+    return [
+        Waiting(job, _owner(project, owner), priority, since, project)
+        for job, priority, since, project, owner in db.execute(query)
+    ]
+
+
+def begun(db: Connection) -> set[str]:
+    """Return the running jobs whose driver has started. If the driver died since, the job keeps its place in the cluster."""
+    return set(db.execute(select(jobs.c.id).where(BEGUN)).scalars())
+
+
+def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
+    """Return the time windows of these jobs, by job. A job without a window is left out.
+
+    Only the specs of jobs with a window are read. When the service starts, it may ask for thousands of jobs, and
+    only a few have a window.
+    """
+    found: dict[str, Window] = {}
+    for first in range(0, len(names), AT_ONCE):
+        those = jobs.c.id.in_(names[first : first + AT_ONCE])
+        query = select(jobs.c.id, jobs.c.spec).where(those, jobs.c.spec.contains(_WITH_WINDOW))
+        found |= {row.id: decode(row.spec).window for row in db.execute(query)}
+    return found
+
+
+def shares(db: Connection, now: Instant) -> dict[str, Share]:
+    """Return each owner's number of jobs with a driver, and what those jobs and the jobs that ended in the last 24 hours spent.
+
+    A job whose driver died while the job was running counts as a job with a driver.
+    """
+    found: dict[str, Share] = {}
+    # Three queries, because with an OR over two tables PostgreSQL may scan all jobs for each row.
+    for counts, which in (
+        (1, launches.c.state.in_(("submitted", "running")) & jobs.c.ended_at.is_(None)),
+        (1, (launches.c.state == "wanted") & BEGUN & jobs.c.ended_at.is_(None)),
+        (0, jobs.c.ended_at > now - OF_LATE_NS),
+    ):
+        query = (
+            select(func.count(), func.sum(accounts.c.posted_usd), *_OWNER)
+            .join(launches, launches.c.job == jobs.c.id)
+            .join(accounts, accounts.c.job == jobs.c.id)
+            .outerjoin(job_tags, _TAGGED)
+            .where(which)
+            .group_by(*_OWNER)
+        )
+        for count, spent, project, owner in db.execute(query):
+            before = found.get(_owner(project, owner), Share())
+            more = Share(before.at_work + count * counts, before.spent + Money(int(spent)))
+            found[_owner(project, owner)] = more
+    return found
+
+
+def _owner(project: str, owner: str | None) -> str:
+    return f"{project}/{owner or ''}"
