@@ -97,6 +97,7 @@ def test_a_half_started_head_is_cleared_away(home: Path) -> None:
     assert not list(marked(head.session))
 
 
+@pytest.mark.extended
 def test_a_head_that_cannot_start_says_why(tmp_path: Path) -> None:
     reconciler = LocalHead(tmp_path, cpus=-1)
     with pytest.raises(RayUnavailable, match=r"ended with status [12]"):
