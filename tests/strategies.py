@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from tuner.domain.space import Categorical, Float, Int, Parameter, Space
 
 
-def examples(count: int, **more: Any) -> settings:
+def examples(count: int, *, gate: int | None = None, **more: Any) -> settings:
     """Return settings for `count` examples in the gate. In the full run, `count` is scaled by the ratio of the
     profiles' examples.
+
+    Args:
+        gate: How many of them the gate runs, if that is not `count`.
     """
-    return settings(max_examples=count * settings().max_examples // 100, **more)
+    scaled = count * settings().max_examples // 100
+    return settings(max_examples=gate if gate and scaled == count else scaled, **more)
 
 
 names = st.text("abcdefghij_", min_size=1, max_size=6)

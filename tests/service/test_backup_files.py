@@ -102,7 +102,7 @@ def test_nothing_is_left_where_a_backup_cannot_be_written(service: FakeService, 
 def test_every_backup_under_load_is_consistent(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
-    job, over = fakes.submit(client), Event()
+    job, over = fakes.submit(client, budget={"usd": 0.001}), Event()
 
     def restored() -> None:
         number = 0
@@ -216,7 +216,7 @@ def test_checkpoints_that_the_storage_does_not_have_are_named(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client)
-    fakes.simulate(service, job, messages=120)
+    fakes.simulate(service, job, messages=40)
     back_up(service, tmp_path / "b")
     found = put_back(service, tmp_path / "b")
     assert found.missing
@@ -229,7 +229,7 @@ def test_a_trial_whose_checkpoint_gave_way_to_later_ones_goes_on_from_what_is_th
 ) -> None:
     """A trial without any checkpoint in the storage does not start from scratch, because it may be the wrong storage."""
     job = fakes.submit(client)
-    fakes.simulate(service, job, messages=120)
+    fakes.simulate(service, job, messages=40)
     back_up(service, tmp_path / "b")
     saved = saved_steps(service, job)
     went_on, nowhere = sorted(saved)[:2]

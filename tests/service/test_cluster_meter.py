@@ -43,7 +43,7 @@ def test_idle_workers_are_counted_by_kind_and_the_head_is_not(
     service: FakeService, client: TestClient
 ) -> None:
     assert client.get("/v1/spend").json()["cluster_idle_usd"] is None
-    watch(service, begun(service), times=720)
+    watch(service, begun(service), times=360, seconds=10)
     answer = client.get("/v1/spend").json()
     assert answer["cluster_idle_usd"] == 0.3762
     assert answer["cluster"]["unseen_hours"] == 0

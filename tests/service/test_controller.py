@@ -165,7 +165,7 @@ def end(service: FakeService, job: str) -> None:
 
 
 def test_owners_take_turns_where_not_all_fit(service: FakeService, client: TestClient) -> None:
-    small = {"usd": 0.001}
+    small = {"usd": 0.0002}
     greedy = [owned(service, client, "alice", budget=small) for _ in range(3)]
     others = [owned(service, client, "bob", budget=small), owned(service, client, "", budget=small)]
     turns = [greedy[0], *others, greedy[1], greedy[2]]
@@ -189,7 +189,7 @@ def test_who_has_nothing_at_work_comes_before_who_has(service: FakeService, clie
 
 
 def test_who_spent_less_in_the_last_day_comes_first(service: FakeService, client: TestClient) -> None:
-    first = owned(service, client, "alice")
+    first = owned(service, client, "alice", budget={"usd": 0.0002})
     one_pass(service)
     fakes.simulate(service, first)
     alices, bobs = owned(service, client, "alice"), owned(service, client, "bob")

@@ -127,7 +127,7 @@ def test_a_job_that_is_given_up_has_its_books_closed(service: FakeService, clien
     """The first driver wrote reports and left holds; the next five wrote nothing."""
     job = submit(service, client)
     one_pass(service)
-    fakes.simulate(service, job, messages=60)
+    fakes.simulate(service, job, messages=20)
     with service.database.read() as db:
         assert ledger.open_holds(db, job)
         before = ledger.account(db, job)

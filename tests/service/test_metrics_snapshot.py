@@ -57,7 +57,7 @@ def test_they_are_kept_for_five_seconds(service: FakeService) -> None:
 
 def simulated(service: FakeService, seed: int, **how: object) -> str:
     algorithm = {"scheduler": "asha", "sampler": "random", "seed": seed}
-    job = fakes.submit(fakes.client_of(service), algorithm=algorithm)
+    job = fakes.submit(fakes.client_of(service), algorithm=algorithm, budget={"usd": 0.001})
     fakes.simulate(service, job, seed=seed, **how)  # type: ignore[arg-type]
     return job
 
@@ -159,7 +159,7 @@ def test_the_worst_of_the_running_jobs_is_told() -> None:
 
 def test_of_a_running_job_its_last_report_and_what_was_spent_since_its_best(service: FakeService) -> None:
     job = fakes.submit(fakes.client_of(service))
-    fakes.simulate(service, job, messages=120)
+    fakes.simulate(service, job, messages=40)
     found = Reader(service).read()
     shown = fakes.client_of(service).get(f"/v1/jobs/{job}/report").json()
     with service.database.read() as db:
@@ -192,7 +192,7 @@ class TestAudit:
 
     @pytest.fixture
     def job(self, service: FakeService) -> str:
-        job = simulated(service, 1, messages=60)
+        job = simulated(service, 1, messages=30)
         copy_job(service.database, job, 120)
         return job
 

@@ -104,12 +104,12 @@ def test_a_job_that_lost_its_driver_keeps_its_place(service: FakeService, client
 def test_its_dollars_bind_all_jobs_together_and_begin_anew_with_the_period(
     service: FakeService, client: TestClient
 ) -> None:
-    put(client, usd=0.003, period="day")
-    jobs = [fakes.submit(client, budget={"usd": 0.002}) for _ in range(2)]
+    put(client, usd=0.0006, period="day")
+    jobs = [fakes.submit(client, budget={"usd": 0.0004}) for _ in range(2)]
     for job in jobs:
         fakes.simulate(service, job)
     spent = [client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] for job in jobs]
-    assert 0.0025 < sum(spent) <= 0.003
+    assert 0.0005 < sum(spent) <= 0.0006
     found = client.get("/v1/quota").json()
     assert found["used"]["usd"] == pytest.approx(sum(spent), abs=1e-9)
     assert detail(client, jobs[1]).startswith("the quota of the project is used up")
@@ -119,7 +119,7 @@ def test_its_dollars_bind_all_jobs_together_and_begin_anew_with_the_period(
     )
     with service.database.read() as db:
         assert ledger.violations(db) == []
-    check_problem(client.put("/v1/quota", json={"usd": 0.001, "period": "day"}), 409)
+    check_problem(client.put("/v1/quota", json={"usd": 0.0002, "period": "day"}), 409)
     service.now.at += DAY_NS
     Reconciler(service).one_pass()
     assert client.get(f"/v1/jobs/{jobs[1]}").json()["state"] == "running"

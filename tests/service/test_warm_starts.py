@@ -1,5 +1,6 @@
 """Jobs that continue trials of earlier jobs: which trials they may continue, the cost, and how it is reported."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,24 @@ from tuner.tuning.samplers import sampler_for
 CODE = code_digest(fakes.ENTRY, import_path())
 
 
-@pytest.fixture
-def source(service: FakeService, client: TestClient) -> str:
-    """Return a job that ended while some of its trials were unfinished."""
-    job = fakes.submit(client, budget={"usd": 0.002})
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[FakeService, str]:
+    """Return a service with a job that ended while some of its trials were unfinished. Tests copy its database."""
+    service = fakes.service_in(tmp_path_factory.mktemp("ended"))
+    job = fakes.submit(fakes.client_of(service), budget={"usd": 0.002})
     with service.database.write() as db:
         jobs.note_code(db, job, CODE)
     fakes.simulate(service, job)
+    service.database.dispose()
+    return service, job
+
+
+@pytest.fixture
+def source(service: FakeService, ended: tuple[FakeService, str]) -> str:
+    """Return an ended job in the database of `service`."""
+    other, job = ended
+    shutil.copyfile(str(other.database.url.database), str(service.database.url.database))
+    service.now.at = other.now.at
     return job
 
 
@@ -82,7 +94,7 @@ def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
     service: FakeService, client: TestClient, source: str, scheduler: str
 ) -> None:
     algorithm = {"scheduler": scheduler, "sampler": "random", "seed": 5}
-    job = warm(client, source, algorithm=algorithm, budget={"usd": 0.001})
+    job = warm(client, source, algorithm=algorithm, budget={"usd": 0.0004})
     theirs = warm_starts(service, job)
     fakes.simulate(service, job, warm_starts=theirs)
     went_on = 0
@@ -111,7 +123,7 @@ def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
     others = trials(client, job)[len(theirs.by_number) :]
     assert all(trial["inherited"] is None for trial in others)
     spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
-    assert spent <= 0.001
+    assert spent <= 0.0004
 
 
 def test_best_under_a_budget_counts_what_an_earlier_job_paid(
@@ -131,9 +143,9 @@ def test_best_under_a_budget_counts_what_an_earlier_job_paid(
 def test_a_job_that_is_rebuilt_decides_on_its_inheritance_as_before(
     service: FakeService, client: TestClient, source: str
 ) -> None:
-    job = warm(client, source)
+    job = warm(client, source, budget={"usd": 0.001})
     theirs = warm_starts(service, job)
-    run = fakes.simulate(service, job, warm_starts=theirs, messages=60)
+    run = fakes.simulate(service, job, warm_starts=theirs, messages=30)
     before = [(t.config, t.steps, t.status in ("completed", "stopped")) for t in run.loop.state.trials]
     run.warm_starts = WarmStarts()
     run._restart(run.loop)
@@ -235,7 +247,7 @@ def test_checkpoints_of_something_else_are_refused(
 def test_checkpoints_of_other_code_are_refused(
     service: FakeService, client: TestClient, code: str | None, words: str
 ) -> None:
-    job = fakes.submit(client)
+    job = fakes.submit(client, budget={"usd": 0.0002})
     with service.database.write() as db:
         jobs.note_code(db, job, code)
     fakes.simulate(service, job)

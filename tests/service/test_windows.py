@@ -41,7 +41,9 @@ def look(service: FakeService, at: str | None = None) -> list[str]:
 @pytest.fixture
 def closed(service: FakeService, client: TestClient) -> str:
     """Return a job whose window closed while it ran."""
-    job = fakes.submit(client, window=OPEN, budget={"usd": 0.02, "wall_clock": 100})
+    job = fakes.submit(
+        client, window=OPEN, budget={"usd": 0.02, "wall_clock": 60}, resources={"max_concurrent_trials": 1}
+    )
     look(service)
     fakes.simulate(service, job)
     service.now.pass_s(60)
@@ -86,7 +88,7 @@ def test_a_job_whose_window_closes_is_paused_and_goes_on_at_the_next_opening(
     after = shown(client, closed)
     assert after["progress"]["steps"] > before["progress"]["steps"]
     assert (after["state"], after["stop_reason"]) == ("succeeded", "wall_clock")
-    assert after["progress"]["running_seconds"] == pytest.approx(100, abs=3)
+    assert after["progress"]["running_seconds"] == pytest.approx(60, abs=3)
 
 
 def test_a_pause_of_a_job_that_waits_for_its_window_lasts(

@@ -1,33 +1,41 @@
-"""Other processes that work on a test's database."""
+"""Other processes that work on a test's database.
 
-import subprocess
-import sys
+They are forked by one server per test process, which has imported everything: an import takes a second of a core.
+"""
+
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess as Process
 
 from tuner.store.database import Database
 
-ROOT = Path(__file__).parents[2]
-Process = subprocess.Popen[str]
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.store.hammer"])
 
 
 @contextmanager
-def process(act: Callable[..., None], database: Database, *arguments: object) -> Iterator[Process]:
-    """Run an act of `tests.store.hammer` in a process, and yield the process when it is ready. It is killed at
-    the end of the block.
+def process(
+    act: Callable[..., None], database: Database, *arguments: object
+) -> Iterator[tuple[Process, Connection]]:
+    """Run an act of `tests.store.hammer` in a process. It is killed at the end of the block.
+
+    Yields:
+        The process, and a connection to it, when it is ready.
     """
-    command = [sys.executable, "-m", "tests.store.hammer", act.__name__, str(database.url)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [*command, *map(str, arguments)], cwd=ROOT, stdin=pipe, stdout=pipe, text=True
-    ) as found:
-        try:
-            assert found.stdout is not None
-            assert found.stdout.readline().strip()
-            yield found
-        finally:
-            found.kill()
+    mine, theirs = FORKS.Pipe()
+    url = database.url.render_as_string(hide_password=False)
+    found = FORKS.Process(target=act, args=(theirs, url, *arguments))
+    found.start()
+    theirs.close()  # so that `recv` fails if the process ends
+    try:
+        assert mine.recv()
+        yield found, mine
+    finally:
+        found.kill()
+        found.join()
+        mine.close()
 
 
 @contextmanager
@@ -38,10 +46,11 @@ def crowd(
     successfully.
     """
     with ExitStack() as stack:
-        processes = [stack.enter_context(process(act, database, *given)) for given in arguments]
-        for one in processes:
-            assert one.stdin is not None
-            one.stdin.write("go\n")
-            one.stdin.flush()
+        started = [stack.enter_context(process(act, database, *given)) for given in arguments]
+        for _, connection in started:
+            connection.send("go")
+        processes = [one for one, _ in started]
         yield processes
-        assert [one.wait() for one in processes] == [0] * len(processes)
+        for one in processes:
+            one.join()
+        assert [one.exitcode for one in processes] == [0] * len(processes)

@@ -1,6 +1,7 @@
-"""Acts for the other processes of the store's tests: `python -m tests.store.hammer ACT URL ...`.
+"""Acts for the other processes of the store's tests: tests/store/crowd.py.
 
-Each act prints a line when it is ready. Acts with a fixed amount of work begin when they read a line.
+Each act sends a word over its connection when it is ready. Acts with a fixed amount of work begin when they receive
+one.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from multiprocessing.connection import Connection
 from random import Random
 
 from tests.store.builders import JOB, PROJECT, cost, hold
@@ -27,9 +29,9 @@ FIRST_OF_A_VICTIM = 1_000_000
 CONTINUE, REFUSED = signal.SIGCONT, 7
 
 
-def hold_and_settle(url: str, first: str, last: str) -> None:
+def hold_and_settle(test: Connection, url: str, first: int, last: int) -> None:
     """Place and settle one hold after another. Holds that do not fit are skipped."""
-    for database, number in _slices(url, first, last):
+    for database, number in _slices(test, url, first, last):
         with database.write() as db:
             fits = ledger.place(db, PROJECT, JOB, hold(number, HELD))
         if fits:
@@ -37,27 +39,27 @@ def hold_and_settle(url: str, first: str, last: str) -> None:
                 ledger.settle(db, PROJECT, JOB, hold(number, HELD).id, {"train": USED}, Instant(0))
 
 
-def only_hold(url: str, first: str, last: str) -> None:
+def only_hold(test: Connection, url: str, first: int, last: int) -> None:
     """Place holds and never release them."""
-    for database, number in _slices(url, first, last):
+    for database, number in _slices(test, url, first, last):
         with database.write() as db:
             ledger.place(db, PROJECT, JOB, hold(number, HELD))
 
 
-def only_hold_for(url: str, job: str, count: str) -> None:
+def only_hold_for(test: Connection, url: str, job: int, count: int) -> None:
     """Place holds for the given job and never release them."""
-    name = f"job_{int(job):016}"
-    for database, number in _slices(url, "0", count):
+    name = f"job_{job:016}"
+    for database, number in _slices(test, url, 0, count):
         with database.write() as db:
             ledger.place(db, PROJECT, name, hold(number, HELD, job=name))
 
 
-def renew_for(url: str, job: str, count: str) -> None:
+def renew_for(test: Connection, url: str, job: int, count: int) -> None:
     """Renew holds as a job's driver does: settle one and place the next within what is left, in one
     transaction.
     """
-    name, held = f"job_{int(job):016}", None
-    for database, number in _slices(url, "0", count):
+    name, held = f"job_{job:016}", None
+    for database, number in _slices(test, url, 0, count):
         with database.write() as db:
             freed = FREE if held is None else held.cost - USED
             own = ledger.account(db, name).left + freed
@@ -72,56 +74,56 @@ def renew_for(url: str, job: str, count: str) -> None:
             assert held is None or ledger.place(db, PROJECT, name, held)
 
 
-def _slices(url: str, first: str, last: str) -> Iterator[tuple[Database, int]]:
+def _slices(test: Connection, url: str, first: int, last: int) -> Iterator[tuple[Database, int]]:
     database = Database(url)
-    _wait()
-    for number in range(int(first), int(last)):
+    _wait(test)
+    for number in range(first, last):
         yield database, number
     database.dispose()
 
 
-def migrate(url: str) -> None:
+def migrate(test: Connection, url: str) -> None:
     database = Database(url)
-    _wait()
+    _wait(test)
     database.migrate()
     database.dispose()
 
 
-def hold_for_ever(url: str, victim: str) -> None:
+def hold_for_ever(test: Connection, url: str, victim: int) -> None:
     """Run transactions of four holds, three of which are settled, until the process is killed."""
     database = Database(url)
     for turn in count():
-        first = (int(victim) + 1) * FIRST_OF_A_VICTIM + turn * HOLDS_A_TRANSACTION
+        first = (victim + 1) * FIRST_OF_A_VICTIM + turn * HOLDS_A_TRANSACTION
         with database.write() as db:
             for number in range(first, first + HOLDS_A_TRANSACTION):
                 ledger.place(db, PROJECT, JOB, hold(number, HELD))
                 if number > first:
                     ledger.settle(db, PROJECT, JOB, hold(number, HELD).id, {"train": USED}, Instant(turn))
         if turn == 0:
-            print("committed", flush=True)
+            test.send("committed")
 
 
-def spill_and_stay(url: str) -> None:
+def spill_and_stay(test: Connection, url: str) -> None:
     """Write half of a transaction to the database file and never commit it."""
     database = Database(url)
     with database.write() as db:
         db.exec_driver_sql("PRAGMA cache_size = 2")  # pages; what does not fit is written before the commit
         for number in range(400):
             ledger.place(db, PROJECT, JOB, hold(number, HELD))
-        _wait()
+        _wait(test)
 
 
-def lead(url: str, seed: str, terms: str) -> None:
+def lead(test: Connection, url: str, seed: int, terms: int) -> None:
     """Lead `terms` times, with a clock that jumps ahead. Each time, try to write with the term after giving it
     up.
     """
-    rng, database, ahead = Random(int(seed)), Database(url), 0
+    rng, database, ahead = Random(seed), Database(url), 0
 
     def now() -> Instant:
         return Instant(time.time_ns() + ahead * NS)
 
-    _wait()
-    for _ in range(int(terms)):
+    _wait(test)
+    for _ in range(terms):
         leading = Leading(database, now)
         while (term := leading.term()) is None:
             ahead += 1
@@ -136,7 +138,7 @@ def lead(url: str, seed: str, terms: str) -> None:
     database.dispose()
 
 
-def stop_in_a_write(url: str) -> None:
+def stop_in_a_write(test: Connection, url: str) -> None:
     """Begin a write as the leader and stop in the middle of it. The exit status says whether the write was
     refused afterwards.
     """
@@ -147,7 +149,7 @@ def stop_in_a_write(url: str) -> None:
     try:
         with leading.write(term) as db:
             db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({term.token}, 'stopped')")
-            print("stops", flush=True)
+            test.send("stops")
             os.kill(os.getpid(), signal.SIGSTOP)
     except Unavailable:
         sys.exit(REFUSED)
@@ -158,10 +160,6 @@ def _note(leading: Leading, term: Term) -> None:
         db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({term.token}, '{leading.holder}')")
 
 
-def _wait() -> None:
-    print("ready", flush=True)
-    sys.stdin.readline()
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:])
+def _wait(test: Connection) -> None:
+    test.send("ready")
+    test.recv()

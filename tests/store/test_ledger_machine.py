@@ -188,4 +188,4 @@ def _something(sums: Mapping[CostKind, Cost]) -> Used:
 
 
 TestLedgerMachine = LedgerMachine.TestCase
-TestLedgerMachine.settings = examples(40, stateful_step_count=30)
+TestLedgerMachine.settings = examples(40, gate=15, stateful_step_count=30)

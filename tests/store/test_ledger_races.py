@@ -26,7 +26,7 @@ def account(database: Database) -> Account:
 
 def watch(database: Database, processes: list[Process]) -> None:
     """Check that the account stays within its limit until all processes have ended."""
-    while any(one.poll() is None for one in processes):
+    while any(one.is_alive() for one in processes):
         seen = account(database)
         assert (seen.posted + seen.held).fits(seen.limit)
         time.sleep(0.01)

@@ -87,7 +87,7 @@ def place(found: Any) -> tuple[str, int] | None:
     return None if found is None else (found.trial, found.step)
 
 
-@examples(60)
+@examples(60, gate=30)
 @given(found=REPORTS, mode=MODES)
 def test_every_answer_is_that_of_a_search_through_all_reports(
     database: Database, found: list[Given], mode: Mode
@@ -129,7 +129,7 @@ def beats(mode: str, b: Any, a: Any) -> bool:
     return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
 
 
-@examples(40)
+@examples(40, gate=20)
 @given(found=REPORTS, mode=MODES)
 def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
     database: Database, found: list[Given], mode: Mode

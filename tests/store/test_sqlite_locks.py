@@ -2,7 +2,6 @@
 proceed.
 """
 
-import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from tests.store.crowd import FORKS
 from tuner.domain.errors import Unavailable
 from tuner.store import sqlite_locks
 from tuner.store.database import Database
@@ -140,9 +140,8 @@ def database(tmp_path: Path) -> Any:
 
 
 def locked(database: Database, how: str) -> tuple[Any, Connection]:
-    context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=holds, args=(database.url.database, how, theirs))
+    mine, theirs = FORKS.Pipe()
+    process = FORKS.Process(target=holds, args=(database.url.database, how, theirs))
     process.start()
     assert mine.recv() == "locked"
     return process, mine

@@ -26,7 +26,7 @@ def fill(url: str, home: Path) -> None:
         life.ask("another member", "PUT", "/v1/members/grace", role="admin")
         life.service.cluster.found = [fakes.SMALL]
         source = life.acks["submit hangs"]
-        life.submit("learns", usd=0.0002, warm_start={"jobs": [source]}, tags={"team": "vision"})
+        life.submit("learns", usd=0.0001, warm_start={"jobs": [source]}, tags={"team": "vision"})
         life.finish()
         fakes.stand_idle(service, NODE, looks=3, seconds=5)
         _wait_for_money(life)

@@ -114,6 +114,11 @@ def cut(full: dict[str, Rows], to: dict[str, Rows]) -> dict[str, Rows]:
     }
 
 
+@pytest.mark.parametrize(
+    "filled",
+    ["sqlite", pytest.param("postgresql", marks=[pytest.mark.needs("postgresql"), pytest.mark.extended])],
+    indirect=True,
+)
 def test_rows_that_a_schema_can_hold_survive_downgrade_and_upgrade(database: Database) -> None:
     full, schemas = rows(database), {}
     assert database.revision() == newest_revision()

@@ -39,9 +39,9 @@ def test_a_driver_goes_on_to_its_end_and_spends_what_it_would_have(
     service: FakeService, tmp_path: Path
 ) -> None:
     client = fakes.client_of(service)
-    undisturbed, upgraded = (fakes.submit(client, budget={"usd": 0.001}) for _ in range(2))
+    undisturbed, upgraded = (fakes.submit(client, budget={"usd": 0.0004}) for _ in range(2))
     fakes.simulate(service, undisturbed)
-    run = fakes.simulate(service, upgraded, messages=40)
+    run = fakes.simulate(service, upgraded, messages=15)
     with service.database.read() as db:
         assert jobs.get(db, upgraded).state == "running"
     upgrade(service, tmp_path / "newer")
@@ -59,7 +59,7 @@ def test_a_service_that_runs_goes_on_and_one_that_starts_says_why_it_does_not(
     service: FakeService, tmp_path: Path
 ) -> None:
     client, controller = fakes.client_of(service), Controller(service)
-    before = fakes.submit(client)
+    before = fakes.submit(client, budget={"usd": 0.0003})
     controller.one_pass()
     upgrade(service, tmp_path / "newer")
     after = fakes.submit(client, resources={"max_concurrent_trials": 1}, tags={"team": "vision"})

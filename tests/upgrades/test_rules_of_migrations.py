@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect
 
 from tests.upgrades import made_up
 from tuner.settings import release
-from tuner.store import database
+from tuner.store import database as store
 from tuner.store.database import Database
 
 # Earlier migrations were written before the first release.
@@ -62,31 +62,39 @@ def _is_of_new(rule: object, old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def steps() -> list[Script]:
-    found = list(ScriptDirectory(str(database.MIGRATIONS)).walk_revisions())[::-1]
+    found = list(ScriptDirectory(str(store.MIGRATIONS)).walk_revisions())[::-1]
     return [one for one in found if one.revision >= FIRST_HELD_TO_IT]
 
 
-def breaking(url: str, upto: str) -> list[str]:
-    """Return what the migration to this revision breaks."""
-    found = Database(url)
+def breaking(found: Database, upto: str) -> list[str]:
+    """Migrate the database to this revision, and return what its migration breaks."""
     with found.write() as db:
         config = Config()
-        config.set_main_option("script_location", str(database.MIGRATIONS))
+        config.set_main_option("script_location", str(store.MIGRATIONS))
         config.attributes["connection"] = db
         (script,) = (one for one in steps() if one.revision == upto)
         command.upgrade(config, str(script.down_revision))
         before = schema(db)
         command.upgrade(config, upto)
         after = schema(db)
-    found.dispose()
     return broken(before, after)
 
 
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database that is migrated from one test to the next."""
+    found = Database(f"sqlite:///{tmp_path_factory.mktemp('growing')}/tuner.db")
+    yield found
+    found.dispose()
+
+
 @pytest.mark.parametrize("revision", [one.revision for one in steps()])
-def test_a_migration_breaks_nothing_but_what_no_release_has_used_since(revision: str, tmp_path: Path) -> None:
+def test_a_migration_breaks_nothing_but_what_no_release_has_used_since(
+    revision: str, growing: Database
+) -> None:
     (script,) = (one for one in steps() if one.revision == revision)
     unused_since = getattr(script.module, "unused_since", None)
-    found = breaking(f"sqlite:///{tmp_path}/tuner.db", revision)
+    found = breaking(growing, revision)
     if unused_since is None:
         assert found == [], (
             "add now, and remove a release later, with unused_since naming the last release that used it"
@@ -99,15 +107,18 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
+# `database` is at the newest revision of this version, before the made-up one.
+
+
 @pytest.fixture
 def newer(tmp_path: Path) -> Iterator[Path]:
     with made_up.known(tmp_path / "newer"):
-        yield database.MIGRATIONS / "versions" / f"{made_up.REVISION}_made_up.py"
+        yield store.MIGRATIONS / "versions" / f"{made_up.REVISION}_made_up.py"
 
 
-def test_the_made_up_one_keeps_the_rule(newer: Path, tmp_path: Path) -> None:
+def test_the_made_up_one_keeps_the_rule(newer: Path, database: Database) -> None:
     assert newer.exists()
-    assert breaking(f"sqlite:///{tmp_path}/tuner.db", made_up.REVISION) == []
+    assert breaking(database, made_up.REVISION) == []
 
 
 @pytest.mark.parametrize(
@@ -130,6 +141,6 @@ def test_the_made_up_one_keeps_the_rule(newer: Path, tmp_path: Path) -> None:
         ('op.create_index("ux", "jobs", ["name"], unique=True)', "jobs has a new rule: ('name',)"),
     ],
 )
-def test_one_that_breaks_it_is_found(newer: Path, tmp_path: Path, change: str, said: str) -> None:
+def test_one_that_breaks_it_is_found(newer: Path, database: Database, change: str, said: str) -> None:
     newer.write_text(f"{newer.read_text()}    {change}\n")
-    assert said in breaking(f"sqlite:///{tmp_path}/tuner.db", made_up.REVISION)
+    assert said in breaking(database, made_up.REVISION)
