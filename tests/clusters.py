@@ -19,10 +19,8 @@ GPUS = 3
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service and its Ray cluster with logical GPUs. Tests must leave both running and undamaged. A CPU costs twice as
-    much as without a setting, so that the budgets of the docs last half as long.
-    """
-    service = Served(tmp_path_factory.mktemp("home"), prices="local=0.20", gpus=GPUS).start()
+    """A service and its Ray cluster with logical GPUs. Tests must leave both running and undamaged."""
+    service = Served(tmp_path_factory.mktemp("home"), gpus=GPUS).start()
     yield service
     service.stop()
 

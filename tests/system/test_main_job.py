@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served, dashboard: Dashboard) -> None:
     watch = Watch(served, dashboard)
     watch.start()
-    asked = job("steady:train", budget={"usd": 0.0015}, constants={"step_s": 0.2}, tags={"owner": "alice"})
+    asked = job("steady:train", budget={"usd": 0.00075}, constants={"step_s": 0.2}, tags={"owner": "alice"})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
     until("Ray's dashboard shows what the worker does", lambda: shows_work(dashboard))
     ended = served.finished(submitted.id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
-    assert 0.97 * 1500 <= books.micro(ended.spend.usd) <= 1500
+    assert 0.97 * 750 <= books.micro(ended.spend.usd) <= 750
     books.check(served.client, submitted.id)
     check_bill(served, ended, watch.worked_s())
     check_what_ray_shows(served, dashboard, submitted.id)
@@ -83,7 +83,7 @@ def check_what_ray_shows(served: Served, ray: Dashboard, job_id: str) -> None:
     """Check that Ray's dashboard shows the job's name, owner, budget and spend, its workers, and each attempt that a worker was given."""
     (told,) = [one for one in ray.get("/api/jobs/") if one["submission_id"] == f"{job_id}-1"]
     assert told["metadata"]["tuning_job"] == job_id
-    assert (told["metadata"]["owner"], told["metadata"]["budget_usd"]) == ("alice", "0.0015")
+    assert (told["metadata"]["owner"], told["metadata"]["budget_usd"]) == ("alice", "0.00075")
     assert told["metadata"]["job_name"] == "test"
     spent = served.client.job(job_id).spend.usd
     until("the spend is final", lambda: float(metadata(ray, job_id)["spent_usd"]) == spent)

@@ -54,13 +54,11 @@ def environment(served: Served) -> dict[str, str]:
 
 def adapted(line: str, served: Served) -> str:
     """Return the line for this service: JOB becomes the newest job of the README's kind that has a best trial,
-    and URLs and paths are replaced. A pilot may spend almost twice as much, because a CPU costs twice as much: half of
-    the time might not suffice for a setup on a busy machine.
+    and URLs and paths are replaced.
     """
     found = (job for job in served.client.jobs() if job.name == "digits" and job.best_so_far)
     newest = next(found, None)
     line = line.replace("JOB.yaml", "job.yaml").replace("JOB", newest.id if newest else "JOB")
-    line = line.replace("--pilot-usd 0.001", "--pilot-usd 0.0019")
     line = line.replace("benchmarks/data", str(ROOT / "benchmarks" / "data"))
     return line.replace("http://127.0.0.1:8000", served.client.url).replace("~/.tuner", str(served.home))
 

@@ -25,8 +25,7 @@ ALREADY = ("make install", "source .venv/bin/activate")  # already done, because
 class Newcomer:
     """A user who types what the page shows.
 
-    Only the port differs, and the machine has one CPU at four times the page's price, so that budgets last a quarter as
-    long.
+    Only the port differs, and the machine has one CPU at twice the page's price, so that budgets last half as long.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +37,7 @@ class Newcomer:
         # Remove OMP_NUM_THREADS, as in most terminals. PyTorch then uses all cores.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TUNER_", "OMP_"))}
         small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "1", "TUNER_CLOUD": "none"}
-        dear = {"TUNER_NODE_PRICES": "local=0.20"}
+        dear = {"TUNER_NODE_PRICES": "local=0.10"}
         self._environment = {**clean, **small, **dear, "PATH": path, "HOME": str(self._home)}
         self._service: subprocess.Popen[bytes] | None = None
         self._job = "JOB"

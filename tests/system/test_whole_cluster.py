@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 import pytest
-from deploy.processes.reconciler import UP_WITHIN_S
 
 from deploy.processes.folder import Folder
+from deploy.processes.keeper import UP_WITHIN_S
 from tests.system import books
 from tests.system.serving import USER_CODE, job, until
 from tuner.client import Client, Event
