@@ -30,6 +30,7 @@ GROUPS = {
         "system/test_control.py",
         "system/test_pages.py",
         "system/test_pilot.py",
+        "system/test_bill.py",
         "system/test_notebook.py",
         "cluster/test_jobs.py",
         "cluster/test_dashboard.py",

@@ -14,16 +14,12 @@ import pytest
 
 from tests.system import books
 from tests.system.serving import Served, job, until
-from tests.system.worker_watch import Watch
 from tuner.engine.ray_cluster import Dashboard
-from tuner.schemas.job import JobFacts
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served, dashboard: Dashboard) -> None:
-    watch = Watch(served, dashboard)
-    watch.start()
     asked = job("steady:train", budget={"usd": 0.00075}, constants={"step_s": 0.2}, tags={"owner": "alice"})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
@@ -32,7 +28,8 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served, das
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
     assert 0.97 * 750 <= books.micro(ended.spend.usd) <= 750
     books.check(served.client, submitted.id)
-    check_bill(served, ended, watch.worked_s())
+    bill = served.client.bill(submitted.id)
+    assert (bill.preemptions, bill.savings.against_on_demand_usd) == (0, 0)
     check_what_ray_shows(served, dashboard, submitted.id)
     assert gpus_seen(served, submitted.id) == {""}, "the job asked for no GPU, though the machine has some"
 
@@ -48,27 +45,6 @@ def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served, das
     assert limited.metric == max(
         metric for metric, *_, cost in points if cost <= cheap and metric is not None
     )
-
-
-def check_bill(served: Served, ended: JobFacts, worked_s: float) -> None:
-    """Check that a job paid for the time for which its worker existed, at the price of the node."""
-    for trial in served.client.trials(ended.id):
-        for attempt in served.client.trial(ended.id, trial.id).attempt_list:
-            assert attempt.machine is not None, "its driver looked at the node"
-            assert attempt.machine.instance_type == "local"
-            assert attempt.machine.price_source == "TUNER_NODE_PRICES"
-            assert attempt.usd_per_hour == ended.price.trial_usd_per_hour
-    bill, advice = served.client.bill(ended.id), served.client.advice(ended.id)
-    assert (bill.preemptions, bill.savings.against_on_demand_usd) == (0, 0)
-    assert advice.measured_usd == advice.spent_usd > 0
-    # The steps sleep, so the CPU is underused.
-    assert "cpu_underused" in [finding.kind for finding in advice.findings]
-    expected = worked_s * ended.price.trial_usd_per_hour / 3600
-    difference = abs(ended.spend.usd - expected) / expected
-    print(
-        f"bill ${ended.spend.usd:.6f}, {worked_s:.1f} s of wall time x price ${expected:.6f}: {difference:.2%} apart"
-    )
-    assert difference <= 0.02
 
 
 def shows_work(dashboard: Dashboard) -> bool:
