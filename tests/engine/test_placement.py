@@ -16,8 +16,8 @@ from tuner.engine.placement import (
     Machine,
     Place,
     Places,
-    Standing,
     Taken,
+    TrialSnapshot,
 )
 
 MARKET = "ray.io/market-type"
@@ -34,12 +34,12 @@ def placement(*machines: Machine, offers: tuple[Offer, ...] = (DEMAND, OTHER_SPO
     return CheapestFree(Places(offers, Resources(), lambda: machines))
 
 
-def begins(taken: Taken | None = None) -> Standing:
-    return Standing(trial=TRIAL, taken=taken or {})
+def begins(taken: Taken | None = None) -> TrialSnapshot:
+    return TrialSnapshot(trial=TRIAL, taken=taken or {})
 
 
-def waits(at: Place, waited_ns: int, taken: Taken | None = None) -> Standing:
-    return Standing(trial=TRIAL, taken=taken or {}, at=at, waited_ns=waited_ns)
+def waits(at: Place, waited_ns: int, taken: Taken | None = None) -> TrialSnapshot:
+    return TrialSnapshot(trial=TRIAL, taken=taken or {}, at=at, waited_ns=waited_ns)
 
 
 def place(offer: Offer) -> Place:
@@ -107,7 +107,7 @@ def test_an_attempt_stays_where_there_is_nowhere_to_go(taken: dict[Offer, int]) 
 
 def test_an_attempt_that_runs_stays_where_it_is() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
-    assert there.elsewhere(Standing(trial=TRIAL, at=place(DEMAND))) is None
+    assert there.elsewhere(TrialSnapshot(trial=TRIAL, at=place(DEMAND))) is None
 
 
 def test_what_an_attempt_brought_changes_nothing_about_which_kind_is_the_cheapest() -> None:

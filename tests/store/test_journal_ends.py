@@ -4,9 +4,9 @@ holds that a dead driver left open.
 
 import pytest
 from sqlalchemy import select
-from tests.store.test_shared_budgets_waits import running
 
 from tests.store.builders import JOB, cost, hold
+from tests.store.test_shared_budget_waits import running
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.store import jobs, launches

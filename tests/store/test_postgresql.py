@@ -14,7 +14,7 @@ from hypothesis import given
 
 from tests.postgres import SharedServer
 from tests.store import hammer
-from tests.store import test_front as fronts
+from tests.store import test_pareto_front as fronts
 from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
