@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import spaces
+from tests.strategies import examples, spaces
 from tuner.domain.history import most_telling, transferred
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 
@@ -22,6 +22,7 @@ SGD: Config = {"lr": 0.1, "optimizer": "sgd", "width": 8, "momentum": 0.5}
 ADAMW: Config = {"lr": 0.1, "optimizer": "adamw", "width": 8}
 
 
+@examples(100, gate=40)
 @given(spaces(), st.integers())
 def test_a_configuration_of_the_space_is_handed_on_as_it_is(space: Space, seed: int) -> None:
     config = space.sample(Random(seed))

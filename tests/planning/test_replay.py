@@ -62,6 +62,7 @@ def paths(found: list[Seen]) -> list[Path]:
     return Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found)).all
 
 
+@examples(100, gate=40)
 @given(trials(), st.sampled_from(METHODS), st.integers())
 def test_nobody_spends_less_than_the_cheapest_trial_that_reaches_the_goal_nor_more_than_all(
     found: list[Seen], method: Method, seed: int
@@ -74,6 +75,7 @@ def test_nobody_spends_less_than_the_cheapest_trial_that_reaches_the_goal_nor_mo
     assert method == "stopping_asha" or UNREACHED not in spending(method, ways, seed=seed, orders=5)
 
 
+@examples(100, gate=30)
 @given(trials(), st.integers())
 def test_estimates_are_within_what_their_orders_spent_and_repeatable(found: list[Seen], seed: int) -> None:
     asked = evidence(found, seed=seed)
@@ -101,6 +103,7 @@ def test_a_random_search_that_was_one_is_estimated_at_what_it_would_spend_on_ave
     assert abs(sum(spent) / len(spent) - expected) < 0.1 * sum(path.cost for path in ways)
 
 
+@examples(100, gate=40)
 @given(trials(whole=True))
 def test_in_its_own_order_a_random_search_spends_what_it_spent(found: list[Seen]) -> None:
     spent, goal = 0, goal_of(found)
@@ -112,6 +115,7 @@ def test_in_its_own_order_a_random_search_spends_what_it_spent(found: list[Seen]
         spent += trial.last.cost
 
 
+@examples(100, gate=40)
 @given(trials(whole=True), st.integers(1, LAST - 1))
 def test_a_trial_that_was_cut_short_is_taken_to_do_as_well_as_it_would_have_done(
     found: list[Seen], kept: int
@@ -160,6 +164,7 @@ def rays_choice(found: list[Seen]) -> list[int]:
     return ended
 
 
+@examples(100, gate=30)
 @given(trials(whole=True))
 def test_trials_are_stopped_where_ray_tune_stops_them(found: list[Seen]) -> None:
     expected = sum(trial.curve[step - 1].cost for trial, step in zip(found, rays_choice(found), strict=True))

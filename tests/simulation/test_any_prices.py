@@ -104,7 +104,7 @@ def check_purses(run: SimulatedRun) -> None:
         assert lease.meter.total_ns <= lease.lease_ns
 
 
-@examples(60)
+@examples(60, gate=25)
 @given(market=markets)
 def test_with_attempts_at_any_prices_no_limit_is_passed_by_a_micro_dollar(market: Market) -> None:
     dearest = max(market.places, key=lambda place: place.rate.price).rate

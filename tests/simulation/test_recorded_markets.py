@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import seeds
 from tests.simulation.made_tables import arrays, written
 from tests.simulation.test_simulated_jobs import check_books, outcome
 from tuner.domain.job import Algorithm, Market, SchedulerName
@@ -96,7 +97,7 @@ def markets(run: SimulatedRun) -> list[str]:
 # Budgets hold
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds.first(8, 16))
 def test_no_market_makes_a_job_spend_more_than_its_budget(table: RecordedTable, seed: int) -> None:
     rng = Random(f"recorded/{seed}")
     trace = rng.choice([*SHIPPED, drawn(seed)])
@@ -127,9 +128,28 @@ def test_no_market_makes_a_job_spend_more_than_its_budget(table: RecordedTable, 
 # Decisions
 
 
-@pytest.mark.parametrize("scheduler", ["auto", "asha", "asha_stopping", "none"])
+# In the gate, each scheduler at least once, and each market; with fallback, with and without a notice.
 @pytest.mark.parametrize(
-    ("market", "notice_ns"), [("spot", None), ("spot_with_fallback", None), ("spot_with_fallback", 30 * NS)]
+    ("scheduler", "market", "notice_ns"),
+    [
+        ("asha", "spot", None),
+        ("none", "spot", None),
+        ("auto", "spot_with_fallback", 30 * NS),
+        ("asha_stopping", "spot_with_fallback", None),
+        *(
+            pytest.param(*variant, marks=pytest.mark.extended)
+            for variant in (
+                ("auto", "spot", None),
+                ("asha_stopping", "spot", None),
+                ("auto", "spot_with_fallback", None),
+                ("asha", "spot_with_fallback", None),
+                ("none", "spot_with_fallback", None),
+                ("asha", "spot_with_fallback", 30 * NS),
+                ("asha_stopping", "spot_with_fallback", 30 * NS),
+                ("none", "spot_with_fallback", 30 * NS),
+            )
+        ),
+    ],
 )
 def test_a_job_that_is_preempted_often_decides_as_one_that_is_not(
     table: RecordedTable, scheduler: SchedulerName, market: Market, notice_ns: int | None
@@ -161,7 +181,7 @@ def in_time(
     return run_of(table, replace(spot, **more), **limits), took
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds.first(3, 6))
 @pytest.mark.parametrize("spare", [0.01, 0.05, 0.2, 1.0])
 def test_a_deadline_that_is_met_on_demand_is_met_with_fallback(
     table: RecordedTable, seed: int, spare: float

@@ -97,7 +97,7 @@ def outcome(run: SimulatedRun) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("seed", seeds.first(2, 4))
+@pytest.mark.parametrize("seed", seeds.first(1, 4))
 def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +116,9 @@ def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4, 16])
 def test_a_budget_that_binds_is_used(concurrency: int) -> None:
-    run = SimulatedRun(spec("0.05"), terms(concurrency), Curves())
+    run = SimulatedRun(spec("0.03"), terms(concurrency), Curves())
     run.run()
-    assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 50_000
+    assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 30_000
 
 
 def test_what_a_cold_worker_took_to_begin_does_not_keep_the_rest_of_the_money_from_being_used() -> None:
@@ -169,7 +169,7 @@ def test_trials_bind_and_the_leader_is_finished() -> None:
     assert state.trials[state.leader].status == "completed"
 
 
-@examples(15)
+@examples(15, gate=6)
 @given(
     seed=st.integers(0, 10**6),
     scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]),
@@ -196,7 +196,7 @@ def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
     assert outcome(run) == outcome(whole)
 
 
-@examples(20)
+@examples(20, gate=8)
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]))
 def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, scheduler: SchedulerName) -> None:
     calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=12), terms(1), Curves())
@@ -214,7 +214,7 @@ def learning(usd: str, seed: int, **budget: object) -> JobSpec:
     return replace(spec(usd, **budget), algorithm=Algorithm(scheduler="auto", sampler="auto", seed=seed))
 
 
-@pytest.mark.parametrize("seed", seeds.first(2, 4))
+@pytest.mark.parametrize("seed", seeds.first(1, 4))
 def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
     calm = SimulatedRun(learning("1", seed, trials=40), terms(1), Curves())
     calm.run()
@@ -226,11 +226,11 @@ def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
 
 
 def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: pytest.Config) -> None:
-    """This holds in all of the first 5 runs, and in at least 95 % of 20 in the full run. No run spends more
+    """This holds in all of the first 3 runs, and in at least 95 % of 20 in the full run. No run spends more
     than its budget.
     """
     finished = []
-    for seed in range(20 if pytestconfig.option.all else 5):
+    for seed in range(20 if pytestconfig.option.all else 3):
         run = SimulatedRun(learning("0.01", seed), terms(2), Curves(), seed=seed)
         run.run()
         check_books(run)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.simulation.made_tables import arrays, table, written
 from tests.simulation.test_traces import COUNTS, count
 from tests.simulation.test_traces import file as trace_file
+from tuner.cli.main import app
 from tuner.domain.errors import BadFile, Invalid
 from tuner.domain.job import Algorithm, SamplerName, SchedulerName
 from tuner.domain.time import NS
@@ -182,30 +184,34 @@ def test_a_notice_saves_what_would_be_lost(tmp_path: Path) -> None:
 # The trace
 
 
-def traced(folder: Path, name: str, hash_seed: str) -> bytes:
-    """Run the simulator in a separate process, and return the bytes of its trace."""
+def words_for(folder: Path, trace: Path) -> list[str]:
+    """Return the arguments of a simulation with all faults that writes this trace."""
     words = ["--table", str(folder / "made.npz"), "--budget-trainings", "15", "--seed", "5", "--json"]
     rates = [word for rate, value in ALL.items() for word in (f"--{rate.replace('_', '-')}", str(value))]
-    trace = folder / name
     words += ["--trace", str(trace), "--preemptions", str(folder / "trace.csv"), "--wall-clock", "1h"]
-    words += ["--market", "spot_with_fallback"]
+    return ["simulate", *words, "--market", "spot_with_fallback", *rates]
+
+
+def test_the_same_seed_is_the_same_trace_byte_for_byte_in_another_process(folder: Path) -> None:
+    """The other process hashes strings with another seed."""
+    here, there = folder / "here.jsonl", folder / "there.jsonl"
+    told = CliRunner().invoke(app, words_for(folder, here))
+    assert told.exit_code == 0, told.output
     done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", "simulate", *words, *rates],
+        [sys.executable, "-m", "tuner.cli.main", *words_for(folder, there)],
         env={
-            "PYTHONHASHSEED": hash_seed,
+            "PYTHONHASHSEED": "1",
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "PATH": "/usr/bin:/bin",
         },
         capture_output=True,
+        text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr.decode()
-    return trace.read_bytes() + done.stdout
-
-
-def test_the_same_seed_is_the_same_trace_byte_for_byte_in_another_process(folder: Path) -> None:
-    first = traced(folder, "first.jsonl", "1")
-    assert first == traced(folder, "second.jsonl", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == told.stdout
+    first = here.read_bytes()
+    assert first == there.read_bytes()
     assert first.count(b'"$":"Reported"') > 20
     assert first.count(b'"entry":"post"') > 20
 

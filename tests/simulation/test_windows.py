@@ -61,7 +61,7 @@ def test_a_job_runs_night_after_night_and_loses_a_first_step_at_most() -> None:
     check_books(nights.run)
 
 
-@examples(10)
+@examples(10, gate=5)
 @given(seed=st.integers(0, 10**6), minutes=st.integers(1, 3), crashes=st.booleans())
 def test_no_hold_is_placed_outside_of_the_window_or_reaches_beyond_its_end(
     seed: int, minutes: int, crashes: bool

@@ -376,7 +376,7 @@ worlds = st.builds(
 )
 
 
-@examples(300)
+@examples(300, gate=120)
 @given(worlds, st.integers(0, 250))
 def test_the_deadline_is_met_wherever_going_on_demand_at_once_would_meet_it(world: World, spare: int) -> None:
     world.time = world.work + world.launch + spare
