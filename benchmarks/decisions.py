@@ -82,7 +82,7 @@ class Job:
                 return [ev.Suggested(AT, trial, {"x": self._quality[trial]})]
             case do.Begin(trial):
                 self._running.append(trial)
-            case do.Park(trial):
+            case do.Pause(trial):
                 self._running.remove(trial)
                 return [ev.Paused(AT, trial, self._at[trial])]
             case do.Finish(trial):

@@ -108,7 +108,7 @@ def test_a_service_with_storage_that_it_cannot_write_to_does_not_start(
     monkeypatch.setenv("TUNER_PORT", "0")
     said = CliRunner().invoke(app, ["serve"])
     assert said.exit_code == 1
-    assert "TUNER_STORAGE names it" in said.stderr
+    assert "create the folder or bucket of TUNER_STORAGE" in said.stderr
 
 
 def test_dashboard_opens_rays_page_of_a_job_without_the_key(
