@@ -155,15 +155,13 @@ class Settings:
         Raises:
             ValueError: It cannot be created, or this user cannot write to it.
         """
-        mend = "set TUNER_HOME to a directory that this user can create or write to"
+        fix = "set TUNER_HOME to a directory that this user can create or write to"
         try:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise ValueError(
-                f"TUNER_HOME: {self.home} cannot be created: {error.strerror}; {mend}"
-            ) from error
+            raise ValueError(f"TUNER_HOME: {self.home} cannot be created: {error.strerror}; {fix}") from error
         if not os.access(self.home, os.R_OK | os.W_OK | os.X_OK):
-            raise ValueError(f"TUNER_HOME: this user cannot write to {self.home}; {mend}")
+            raise ValueError(f"TUNER_HOME: this user cannot write to {self.home}; {fix}")
 
     def node_price(self, instance_type: str, market: str) -> float | None:
         """Return the price of a whole node from TUNER_NODE_PRICES in USD per hour, or None if it is not listed."""
@@ -252,8 +250,8 @@ def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
             found = Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not text"
-            mend = "let this user read it, or name another file"
-            raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {mend}") from error
+            fix = "let this user read it, or name another file"
+            raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {fix}") from error
         if not found:
             raise ValueError(
                 f"TUNER_DATABASE_URL_FILE: {file} is empty: write the URL of the database into it"

@@ -1,4 +1,4 @@
-"""What this machine has to have. Each fault comes with its mend."""
+"""What this machine has to have. Each fault comes with its fix."""
 
 import importlib.util
 import pwd

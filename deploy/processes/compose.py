@@ -19,7 +19,7 @@ OURS = "tuner"
 
 
 class Refused(Exception):
-    """What is wrong and how it is mended, a line for each thing. Nothing was started."""
+    """What is wrong and how to fix it, one line each. Nothing was started."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))

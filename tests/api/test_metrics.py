@@ -22,7 +22,7 @@ from tuner.api.families import OWN
 from tuner.api.metrics import Latency, Metrics
 from tuner.domain.errors import Unavailable
 from tuner.domain.trial import TrialState
-from tuner.service.service_health import Vitals
+from tuner.service.service_health import ServiceHealth
 from tuner.store.database import Database
 
 STATES = {"queued", "running", "paused", "succeeded", "cancelled", "failed"}
@@ -170,7 +170,7 @@ def test_a_database_that_does_not_answer_is_told_of(client: TestClient, service:
 
 
 def test_open_streams_of_events_are_counted() -> None:
-    metrics = Metrics(lambda: pytest.fail("nothing is read"), Vitals())
+    metrics = Metrics(lambda: pytest.fail("nothing is read"), ServiceHealth())
 
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]

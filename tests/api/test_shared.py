@@ -86,7 +86,7 @@ def test_what_fails_takes_no_room(service: FakeService) -> None:
     fakes.simulate(service, job)
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
     assert client.get(f"/v1/jobs/{job}/trials").is_success
-    shared_: Shared[bytes] = app.state.shared
+    shared_: Shared[bytes] = app.state.responses
     before = len(shared_)
     for number in range(3):
         assert client.get(f"/v1/jobs/{job}/trials/trial_9{number:04}").status_code == 404

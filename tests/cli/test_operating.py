@@ -80,12 +80,12 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     assert said.exit_code == 1
     found = parts(said.stdout)
     assert not any(one["ok"] for one in found.values())
-    assert "chmod 600" in str(found["key"]["mend"])
-    assert "chmod 700" in str(found["home"]["mend"])
-    assert "run that version" in str(found["database"]["mend"])
-    assert "TUNER_STORAGE" in str(found["storage"]["mend"])
-    assert "TUNER_RAY_ADDRESS" in str(found["ray"]["mend"])
-    assert "RAY_AUTH_TOKEN" in str(found["token"]["mend"])
+    assert "chmod 600" in str(found["key"]["fix"])
+    assert "chmod 700" in str(found["home"]["fix"])
+    assert "run that version" in str(found["database"]["fix"])
+    assert "TUNER_STORAGE" in str(found["storage"]["fix"])
+    assert "TUNER_RAY_ADDRESS" in str(found["ray"]["fix"])
+    assert "RAY_AUTH_TOKEN" in str(found["token"]["fix"])
 
 
 def test_doctor_says_that_a_database_is_older(url: str) -> None:
@@ -96,7 +96,7 @@ def test_doctor_says_that_a_database_is_older(url: str) -> None:
     database.dispose()
     said = CliRunner().invoke(app, ["doctor", "--json"])
     assert said.exit_code == 1
-    assert "tuner migrate" in str(parts(said.stdout)["database"]["mend"])
+    assert "tuner migrate" in str(parts(said.stdout)["database"]["fix"])
 
 
 def test_a_service_with_storage_that_it_cannot_write_to_does_not_start(

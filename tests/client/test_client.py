@@ -322,15 +322,15 @@ def test_whether_the_service_is_ready_is_told_without_an_error(answer: int | Non
 
 
 @pytest.mark.parametrize(
-    ("method", "words", "mend"),
+    ("method", "words", "fix"),
     [
         ("best", {"max_cost": 5}, "did you mean 'max_cost_usd'"),
         ("pareto", {"max_cost_usd": 5}, "known are instance_type, market, region"),
         ("patch", {"tag": {}}, "did you mean 'tags'"),
     ],
 )
-def test_an_unknown_keyword_argument_is_a_type_error(method: str, words: dict[str, Any], mend: str) -> None:
+def test_an_unknown_keyword_argument_is_a_type_error(method: str, words: dict[str, Any], fix: str) -> None:
     server = Server(httpx2.Response(500))
-    with pytest.raises(TypeError, match=mend):
+    with pytest.raises(TypeError, match=fix):
         getattr(server.client(), method)("job_1", **words)
     assert server.requests == []

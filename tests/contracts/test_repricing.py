@@ -36,7 +36,7 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
 
     Asserts after each act that the hold covers the rest of the lease, and that posted and held amounts fit the budget.
     """
-    hold_service, told = HoldService(JOB, 10 * NS), list[object]()
+    hold_service, results = HoldService(JOB, 10 * NS), list[object]()
     with journal.transaction() as tx:
         opened = hold_service.open(tx, FIRST, 1, [place(first)], Wanted(NS, 1, None, Instant(0)))
         if opened is None:
@@ -57,22 +57,22 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
                 if kept and lease.settled.total_ns > before:
                     cost = lease.rate.cost(lease.settled.total_ns) - lease.rate.cost(before)
                     assert total(lease.posted) == billed + cost
-                told.append(kept)
+                results.append(kept)
             else:
-                told.append(hold_service.extend(tx, lease, Wanted(NS, 1, None, at)))
+                results.append(hold_service.extend(tx, lease, Wanted(NS, 1, None, at)))
             left = lease.rate.cost(lease.lease_ns) - lease.rate.cost(lease.settled.total_ns)
             assert left.fits(lease.held)
         account = journal.account()
         assert (account.posted + account.held).fits(account.limit)
         assert account.held == lease.held
-        told.append(account)
+        results.append(account)
     with journal.transaction() as tx:
         hold_service.close(tx, lease, lost_ns=0, at=Instant(worked_ns))
         tx.put_attempt(lease.ended("paused", Instant(worked_ns), reason="", detail=""))
         assert total(tx.posted(FIRST, 1)) == total(lease.posted)
     assert total(lease.posted) == journal.account().posted
     assert not journal.open_holds()
-    return [*told, journal.account(), journal.attempts()]
+    return [*results, journal.account(), journal.attempts()]
 
 
 @given(prices, acts)

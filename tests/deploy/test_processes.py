@@ -156,12 +156,12 @@ def test_a_machine_without_the_programs_is_told_what_to_install(monkeypatch: pyt
     monkeypatch.setattr(checks, "postgres_programs", lambda: None)
     monkeypatch.setattr(checks, "MODULES", {"no_such_module": "dev"})
     said = "\n".join(checks.faults_of_machine())
-    for mend in (
+    for fix in (
         "apt install prometheus",
         "apt install postgresql",
         "pip install -c constraints.txt -e '.[dev]'",
     ):
-        assert mend in said
+        assert fix in said
 
 
 @pytest.mark.parametrize("network", ["127.0.0", "10.0.0", "127.77", "127.77.300", "127.77.0.1"])

@@ -27,7 +27,7 @@ def word(attempt: int, **facts: str) -> Progress:
 @pytest.mark.usefixtures("seen")
 def test_it_is_told_when_it_landed_and_again_when_its_cloud_said_more() -> None:
     found = attached.Attached()
-    machine = found.node_assigned("t", 1, "n1")
+    machine = found.machine_of("t", 1, "n1")
     assert machine is not None
     assert (its.market_of(machine.labels), machine.cpus, machine.gpus) == ("spot", 4.0, 1.0)
     assert found.heard(word(1)) is None
@@ -35,7 +35,7 @@ def test_it_is_told_when_it_landed_and_again_when_its_cloud_said_more() -> None:
     assert more is not None
     assert (its.market_of(more.labels), its.instance_type_of(more.labels)) == ("on_demand", "g6.xlarge")
     assert found.heard(word(1, market="on_demand", instance_type="g6.xlarge")) is None
-    known = found.node_assigned("t", 2, "n1")
+    known = found.machine_of("t", 2, "n1")
     assert known is not None
     assert its.instance_type_of(known.labels) == "g6.xlarge", "the next attempt there knows at once"
 
@@ -43,7 +43,7 @@ def test_it_is_told_when_it_landed_and_again_when_its_cloud_said_more() -> None:
 def test_what_ray_did_not_say_at_first_is_looked_at_with_the_worker_s_first_word(seen: list[Any]) -> None:
     found = attached.Attached()
     seen.clear()
-    assert found.node_assigned("t", 1, "n1") is None
+    assert found.machine_of("t", 1, "n1") is None
     seen.append(NODE)
     assert found.heard(word(1)) is not None
     assert found.heard(word(1)) is None

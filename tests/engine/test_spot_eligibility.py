@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.seats import Seats
+from tests.engine.self_test_actors import TestActors
 from tests.store.builders import JOB, PROJECT, create, hold, new_job
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Unavailable
@@ -37,7 +37,7 @@ FORGETS = Verdict(False, "it forgets")
 
 def gate(
     database: Database,
-    seats: Seats,
+    actors: TestActors,
     *,
     offers: tuple[Offer, ...] = (DEMAND, SPOT),
     goes_on: Any = lambda: True,
@@ -57,7 +57,7 @@ def gate(
             jobs.begin_running(db, JOB, at=Instant(1))
     with database.read() as db:
         row = jobs.get(db, JOB)
-    return SpotEligibility(database, row, 1, goes_on, -1.0, seat=seats)
+    return SpotEligibility(database, row, 1, goes_on, -1.0, start_actor=actors)
 
 
 def refusal(found: SpotEligibility) -> str | None:
@@ -80,33 +80,33 @@ def begin_a_trial(database: Database) -> None:
 
 
 def test_the_test_is_on_demand_where_that_is_to_be_had(database: Database) -> None:
-    seats = Seats([DEMAND, SPOT], [Verdict(True)])
-    assert refusal(gate(database, seats)) is None
-    assert seats.asked == [DEMAND]
+    actors = TestActors([DEMAND, SPOT], [Verdict(True)])
+    assert refusal(gate(database, actors)) is None
+    assert actors.asked == [DEMAND]
     assert (account(database).posted.usd, account(database).held.usd) == (DEMAND.price.of(NS), Money(0))
 
 
 def test_where_nothing_is_free_on_demand_a_spot_machine_will_do(database: Database) -> None:
-    seats = Seats([SPOT], [Verdict(True)])
-    assert refusal(gate(database, seats)) is None
-    assert seats.asked == [DEMAND, SPOT]
+    actors = TestActors([SPOT], [Verdict(True)])
+    assert refusal(gate(database, actors)) is None
+    assert actors.asked == [DEMAND, SPOT]
     assert account(database).posted.usd == SPOT.price.of(NS)
 
 
 def test_a_machine_is_waited_for_as_long_as_the_job_goes_on_and_that_costs_nothing(
     database: Database,
 ) -> None:
-    seats, looks = Seats([], [Verdict(True)]), count()
+    actors, looks = TestActors([], [Verdict(True)]), count()
 
     def goes_on() -> bool:
         if next(looks) == 100:
-            seats.there = [SPOT]
-        assert seats.orders or account(database).held.usd == Money(0)
+            actors.there = [SPOT]
+        assert actors.orders or account(database).held.usd == Money(0)
         return True
 
-    patient = gate(database, seats, goes_on=goes_on)
+    patient = gate(database, actors, goes_on=goes_on)
     assert refusal(patient) is None
-    assert len(seats.asked) == seats.left > 20
+    assert len(actors.asked) == actors.left > 20
 
 
 def test_a_process_that_starts_slower_than_a_machine_is_waited_for_starts_in_the_end(
@@ -119,53 +119,53 @@ def test_a_process_that_starts_slower_than_a_machine_is_waited_for_starts_in_the
         return len(waited) > 20
 
     monkeypatch.setattr(SpotEligibility, "_awaited", awaited)
-    assert refusal(replace(gate(database, Seats([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
+    assert refusal(replace(gate(database, TestActors([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
     assert waited[:6] == [1, 1, 2, 2, 4, 4]
     assert set(waited[14:20]) == {STARTS_WITHIN_S}
 
 
 def test_nobody_waits_for_a_machine_that_is_not_wanted_any_more(database: Database) -> None:
     looks = iter([True] * 100)
-    seats = Seats([])
-    assert refusal(gate(database, seats, goes_on=lambda: next(looks, False))) is None
-    assert len(seats.asked) == seats.left
-    assert not seats.orders
+    actors = TestActors([])
+    assert refusal(gate(database, actors, goes_on=lambda: next(looks, False))) is None
+    assert len(actors.asked) == actors.left
+    assert not actors.orders
 
 
 def test_a_test_whose_machine_is_taken_away_is_made_again_so_many_times(database: Database) -> None:
-    seats = Seats([SPOT], [SelfTestActorLost, SelfTestActorLost, Verdict(True)])
-    assert refusal(gate(database, seats)) is None
+    actors = TestActors([SPOT], [SelfTestActorLost, SelfTestActorLost, Verdict(True)])
+    assert refusal(gate(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
     assert account(database).held.usd == Money(0)
 
 
 def test_a_test_that_is_lost_every_time_is_nobody_s_verdict(database: Database) -> None:
-    seats = Seats([DEMAND], [SelfTestActorLost] * (LOST_MAX + 1))
+    actors = TestActors([DEMAND], [SelfTestActorLost] * (LOST_MAX + 1))
     with pytest.raises(Unavailable, match="lost 5 times"):
-        refusal(gate(database, seats))
+        refusal(gate(database, actors))
     assert account(database).held.usd == Money(0)
 
 
 @pytest.mark.parametrize("usd", [36_000_000, 360_000_000])
 def test_the_test_may_take_its_share_of_the_money(database: Database, usd: int) -> None:
-    seats = Seats([DEMAND], [Verdict(True)])
-    assert refusal(gate(database, seats, usd=usd)) is None
-    assert seats.orders[0]["limit_s"] == pytest.approx(usd / 1000 / SHARE, abs=11)
+    actors = TestActors([DEMAND], [Verdict(True)])
+    assert refusal(gate(database, actors, usd=usd)) is None
+    assert actors.orders[0]["limit_s"] == pytest.approx(usd / 1000 / SHARE, abs=11)
 
 
 def test_a_small_budget_has_ten_minutes_for_it_or_all_that_it_buys(database: Database) -> None:
-    seats = Seats([DEMAND], [Verdict(True)])
-    assert refusal(gate(database, seats, usd=900_000)) is None
-    assert seats.orders[0]["limit_s"] == LEAST_NS / NS - 10
+    actors = TestActors([DEMAND], [Verdict(True)])
+    assert refusal(gate(database, actors, usd=900_000)) is None
+    assert actors.orders[0]["limit_s"] == LEAST_NS / NS - 10
 
 
 def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) -> None:
-    seats = Seats([SPOT], [Verdict(True)])
-    poor = gate(database, seats, offers=(SPOT,))
+    actors = TestActors([SPOT], [Verdict(True)])
+    poor = gate(database, actors, offers=(SPOT,))
     with database.write() as db:
         ledger.place(db, PROJECT, JOB, hold(1, Cost(Money(36_000_000), 0)))
     assert "the budget does not pay for it" in str(refusal(poor))
-    assert not seats.orders
+    assert not actors.orders
     with database.read() as db:
         assert {line.trial for line in ledger.lines(db, JOB)} == {"trial_00000"}
 
@@ -173,37 +173,37 @@ def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) ->
 def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_after_that_one_on_spot(
     database: Database,
 ) -> None:
-    seats = Seats([DEMAND, SPOT], [SLOW])
-    assert refusal(gate(database, seats)) is None
+    actors = TestActors([DEMAND, SPOT], [SLOW])
+    assert refusal(gate(database, actors)) is None
     assert markets(database) == ["on_demand"]
-    assert refusal(gate(database, seats)) is None
-    assert len(seats.asked) == 1
+    assert refusal(gate(database, actors)) is None
+    assert len(actors.asked) == 1
 
 
 def test_a_job_that_may_have_nothing_but_spot_is_refused_for_it(database: Database) -> None:
-    assert "not through" in str(refusal(gate(database, Seats([SPOT], [SLOW]), offers=(SPOT,))))
+    assert "not through" in str(refusal(gate(database, TestActors([SPOT], [SLOW]), offers=(SPOT,))))
     assert markets(database) == ["spot"]
 
 
 def test_what_fails_for_good_is_refused_though_it_could_run_on_demand(database: Database) -> None:
-    assert "it forgets" in str(refusal(gate(database, Seats([DEMAND], [FORGETS]))))
+    assert "it forgets" in str(refusal(gate(database, TestActors([DEMAND], [FORGETS]))))
     assert markets(database) == ["on_demand", "spot"]
 
 
 @pytest.mark.parametrize("verdict", [FORGETS, SLOW])
 def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
     """Later changes to its code do not matter: the job keeps its permission."""
-    seats = Seats([DEMAND, SPOT], [Verdict(True), verdict])
-    assert refusal(gate(database, seats)) is None
+    actors = TestActors([DEMAND, SPOT], [Verdict(True), verdict])
+    assert refusal(gate(database, actors)) is None
     begin_a_trial(database)
-    assert refusal(gate(database, seats)) is None
-    assert len(seats.asked) == 1
+    assert refusal(gate(database, actors)) is None
+    assert len(actors.asked) == 1
 
 
 def test_a_wish_ends_the_test_and_it_is_paid_for(database: Database) -> None:
     wanted = iter([True] * 3)
-    seats = Seats([DEMAND], [None])
-    assert refusal(gate(database, seats, goes_on=lambda: next(wanted, False))) is None
+    actors = TestActors([DEMAND], [None])
+    assert refusal(gate(database, actors, goes_on=lambda: next(wanted, False))) is None
     assert account(database).posted.usd == DEMAND.price.of(NS)
     with database.read() as db:
         assert {line.trial for line in ledger.lines(db, JOB)} == {SELF_TEST}
@@ -230,7 +230,7 @@ def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
 def test_a_driver_that_died_in_the_test_is_paid_for_until_then_though_its_successor_refuses_the_job(
     database: Database,
 ) -> None:
-    found = gate(database, Seats([], []))
+    found = gate(database, TestActors([], []))
     with database.write() as db:
         an_hour = Cost(DEMAND.price.of(3600 * NS), 0)
         hold = OpenHold("former", SELF_TEST, 1, 1, an_hour, Instant(NS), Instant(3601 * NS))

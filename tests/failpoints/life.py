@@ -16,7 +16,7 @@ from unittest.mock import patch
 from sqlalchemy import event
 
 from tests import fakes
-from tests.engine.seats import Seats
+from tests.engine.self_test_actors import TestActors
 from tests.fakes import FakeCluster, FakeService
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
@@ -215,8 +215,8 @@ class Life:
         post.say_versions()
         row = post.begin()
         if any(offer.market == "spot" for offer in row.offers):
-            seats = Seats(list(row.offers), [self.verdicts[job]])
-            gate = SpotEligibility(post.database, row, post.epoch, lambda: True, -1.0, seat=seats)
+            actors = TestActors(list(row.offers), [self.verdicts[job]])
+            gate = SpotEligibility(post.database, row, post.epoch, lambda: True, -1.0, start_actor=actors)
             if (why := gate.refusal(died_at=None)) is not None:
                 gate.refuse(why, died_at=None)
                 return None

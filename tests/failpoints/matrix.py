@@ -100,8 +100,8 @@ def process(chapter: str, url: str, home: Path, failpoint: str, earlier: Earlier
         os.close(reads)
         _child(chapter, url, home, failpoint, earlier, late_s, writes)
     os.close(writes)
-    with os.fdopen(reads) as told:
-        words = [json.loads(line) for line in told]
+    with os.fdopen(reads) as lines:
+        words = [json.loads(line) for line in lines]
     _, status = os.waitpid(pid, 0)
     return Told(os.waitstatus_to_exitcode(status), words)
 
@@ -109,14 +109,14 @@ def process(chapter: str, url: str, home: Path, failpoint: str, earlier: Earlier
 def _child(
     chapter: str, url: str, home: Path, failpoint: str, earlier: Earlier, late_s: int, writes: int
 ) -> None:
-    def tell(*words: Any) -> None:
-        os.write(writes, (json.dumps(words) + "\n").encode())
+    def send(*message: Any) -> None:
+        os.write(writes, (json.dumps(message) + "\n").encode())
 
     status = 1
     signal.alarm(LIMIT_S)
     try:
-        with _told(tell):
-            life = Life(url, home, failpoint, earlier, tell, late_s)
+        with _commits_sent(send):
+            life = Life(url, home, failpoint, earlier, send, late_s)
             CHAPTERS[chapter](life)
             life.tell_all()
         status = 0
@@ -134,11 +134,11 @@ def calm(databases: Databases, chapter: str) -> tuple[Counter[str], list[str]]:
     """
     words: list[list[Any]] = []
 
-    def tell(*told: Any) -> None:
-        words.append(json.loads(json.dumps(told)))
+    def send(*message: Any) -> None:
+        words.append(json.loads(json.dumps(message)))
 
-    with databases.fresh(empty=chapter in EMPTY) as (url, home), _told(tell):
-        life = Life(url, home, "", Earlier(), tell, 0)
+    with databases.fresh(empty=chapter in EMPTY) as (url, home), _commits_sent(send):
+        life = Life(url, home, "", Earlier(), send, 0)
         CHAPTERS[chapter](life)
         life.tell_all()
         life.service.database.dispose()
@@ -147,15 +147,15 @@ def calm(databases: Databases, chapter: str) -> tuple[Counter[str], list[str]]:
 
 
 @contextmanager
-def _told(tell: Tell) -> Iterator[None]:
+def _commits_sent(send: Tell) -> Iterator[None]:
     """Report each commit that is passed."""
     write = Database.write
 
     def passing(database: Database, name: str = "") -> Any:
-        tell("passed", name)
+        send("passed", name)
         return write(database, name)
 
-    with surroundings(tell), patch.object(Database, "write", passing):
+    with surroundings(send), patch.object(Database, "write", passing):
         yield
 
 

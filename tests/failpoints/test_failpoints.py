@@ -111,11 +111,11 @@ def test_a_process_ends_there_and_nowhere_else(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = {}
     for failpoint, database, line in zip(ENDS, databases, done.stdout.splitlines(), strict=True):
-        *told, status = line.split()
+        *messages, status = line.split()
         with database.read() as db:
             (count,) = db.exec_driver_sql("SELECT count(*) FROM it").one()
         database.dispose()
-        found[failpoint] = (int(status), count, len(told))
+        found[failpoint] = (int(status), count, len(messages))
     assert found == ENDS
     ended = [failpoint for failpoint, (status, *_) in ENDS.items() if status]
     assert done.stderr.count("ends here, at the failpoint driver.turn") == len(ended)

@@ -98,10 +98,10 @@ def test_a_study_has_what_is_recorded(service: FakeService, client: TestClient, 
     check_equal(client, job, study)
     assert study.direction == optuna.study.StudyDirection.MINIMIZE
     assert study.metric_names == ["acc"]
-    told = study.user_attrs
-    assert (told["tuner:job"], told["owner"], told["budget_usd"]) == (job, "alice", 0.001)
-    assert told["page"].endswith(f"/#/jobs/{job}")
-    assert told["spent_usd"] == client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
+    attributes = study.user_attrs
+    assert (attributes["tuner:job"], attributes["owner"], attributes["budget_usd"]) == (job, "alice", 0.001)
+    assert attributes["page"].endswith(f"/#/jobs/{job}")
+    assert attributes["spent_usd"] == client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
     assert any(trial.user_attrs["preemptions"] for trial in study.trials)
     assert study.trials[0].distributions["lr"] == optuna.distributions.FloatDistribution(1e-4, 1, log=True)
 

@@ -134,7 +134,7 @@ def test_a_small_file_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "place", "mend"),
+    ("change", "place", "fix"),
     [
         ({"on_demand_usd_h": ""}, "line 2, on_demand_usd_h", "there is no price"),
         ({"on_demand_usd_h": "0"}, "line 2, on_demand_usd_h", "leave it empty"),
@@ -155,13 +155,11 @@ def test_a_small_file_is_enough() -> None:
         ({"accelerator": ""}, "line 2, accelerator", "which accelerators"),
     ],
 )
-def test_what_is_wrong_is_named_by_line_column_and_mend(
-    change: dict[str, str], place: str, mend: str
-) -> None:
+def test_what_is_wrong_is_named_by_line_column_and_mend(change: dict[str, str], place: str, fix: str) -> None:
     said = refused(change)
     assert said.startswith("mine.csv: ")
     assert place in said
-    assert mend in said
+    assert fix in said
 
 
 def test_a_machine_that_is_there_twice_and_one_with_two_numbers_of_gpus() -> None:

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
-from tests.engine.seats import Seats
+from tests.engine.self_test_actors import TestActors
 from tests.fakes import FakeService
 from tests.service.passes import launch_of, one_pass
 from tuner.engine.ray_driver.spot_eligibility import SpotEligibility
@@ -27,7 +27,13 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
         row = jobs.get(db, job)
     seen = service.cluster.codes[-1]
     gate = SpotEligibility(
-        service.database, row, epoch, lambda: True, 60.0, seen, seat=Seats(list(row.offers), [verdict])
+        service.database,
+        row,
+        epoch,
+        lambda: True,
+        60.0,
+        seen,
+        start_actor=TestActors(list(row.offers), [verdict]),
     )
     why = gate.refusal(died_at=None)
     if why is not None:

@@ -167,7 +167,7 @@ def test_a_cluster_without_a_token_is_refused_unless_it_is_said_to_need_none(
         refuse_unfit(settings)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     refuse_unfit(settings)
-    assert ["whoever reaches the cluster" in one.seen for one in of_token(settings)] == [True]
+    assert ["anyone who can reach the cluster" in one.seen for one in of_token(settings)] == [True]
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     refuse_unfit(settings)

@@ -127,7 +127,7 @@ def test_a_pause_that_was_asked_for_as_the_window_closed_lasts(
     job = fakes.submit(client, window=OPEN, budget={"usd": 0.004})
     look(service)
     run = fakes.simulate(service, job, messages=1)
-    while run.loop.state.exhausted != "window":
+    while run.loop.state.exhausted_limit != "window":
         assert run.clock.run_next()
     assert client.post(f"/v1/jobs/{job}/pause").json()["state"] == "running"
     run.run()

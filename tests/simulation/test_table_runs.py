@@ -195,8 +195,8 @@ def words_for(folder: Path, trace: Path) -> list[str]:
 def test_the_same_seed_is_the_same_trace_byte_for_byte_in_another_process(folder: Path) -> None:
     """The other process hashes strings with another seed."""
     here, there = folder / "here.jsonl", folder / "there.jsonl"
-    told = CliRunner().invoke(app, words_for(folder, here))
-    assert told.exit_code == 0, told.output
+    printed = CliRunner().invoke(app, words_for(folder, here))
+    assert printed.exit_code == 0, printed.output
     done = subprocess.run(
         [sys.executable, "-m", "tuner.cli.main", *words_for(folder, there)],
         env={
@@ -209,7 +209,7 @@ def test_the_same_seed_is_the_same_trace_byte_for_byte_in_another_process(folder
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == told.stdout
+    assert done.stdout == printed.stdout
     first = here.read_bytes()
     assert first == there.read_bytes()
     assert first.count(b'"$":"Reported"') > 20

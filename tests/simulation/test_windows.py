@@ -99,7 +99,7 @@ def test_a_step_that_no_window_is_long_enough_for_costs_its_first_night_only() -
 @pytest.mark.parametrize("asked", ["pause", "cancel"])
 def test_what_a_person_asks_for_while_it_closes_counts(asked: str) -> None:
     run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), terms(), Curves())
-    while run.loop.state.exhausted != "window":
+    while run.loop.state.exhausted_limit != "window":
         assert run.clock.run_next()
     run.loop.handle_event(ev.ControlRequested(run.clock.now(), asked))  # type: ignore[arg-type]
     run.run()

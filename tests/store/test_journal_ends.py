@@ -12,7 +12,7 @@ from tuner.domain.time import NS, Instant
 from tuner.store import jobs, launches
 from tuner.store.database import Database
 from tuner.store.jobs import Wish
-from tuner.store.journal import end_open, node_assigned
+from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.store.launches import Launch
 from tuner.store.tables import attempts, trials
 
@@ -78,10 +78,10 @@ def test_what_a_dead_driver_left_open_is_ended_as_lost_with_what_it_cost(databas
         assert tx.hold(hold(1, cost(9)))
         tx.settle(hold(1, cost(9)).id, {"train": cost(7)}, at=AT)
     with database.read() as db:
-        assert node_assigned(db, JOB) == {(DONE, 1): AT + 1, (WAITS, 2): None}
+        assert nodes_assigned_at(db, JOB) == {(DONE, 1): AT + 1, (WAITS, 2): None}
     with database.write() as db:
         end_open(db, JOB, OPENS)
-        assert node_assigned(db, JOB) == {}
+        assert nodes_assigned_at(db, JOB) == {}
         a, t = attempts.c, trials.c
         rows = db.execute(
             select(a.end, a.reason, a.cause, a.costs).where(a.ended_at == OPENS).order_by(a.trial)

@@ -239,8 +239,8 @@ def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
     with journal.transaction() as tx:
         for number, end in enumerate(ends):
             began, ended = Instant(10 * number), Instant(10 * number + 7) if end else None
-            node_assigned = Instant(began + 3)
-            tx.put_attempt(AttemptRow(TRIAL, number + 1, began, ended, end, landed_at=node_assigned))
+            assigned_at = Instant(began + 3)
+            tx.put_attempt(AttemptRow(TRIAL, number + 1, began, ended, end, landed_at=assigned_at))
         tx.put_attempt(AttemptRow(TRIAL, 5, Instant(0), Instant(50), "lost"))
         tx.put_attempt(AttemptRow(TRIAL, 6, Instant(50)))
     with database.read() as db:

@@ -21,7 +21,7 @@ from tuner.domain.errors import Unavailable
 from tuner.domain.time import Instant
 from tuner.store import access_tables, history, jobs, migrations, revisions
 from tuner.store.database import Database, newest_revision
-from tuner.store.journal import node_assigned
+from tuner.store.journal import nodes_assigned_at
 
 for room in pkgutil.iter_modules(store.__path__):  # importing each module defines its tables
     import_module(f"tuner.store.{room.name}")
@@ -158,7 +158,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     with database.read() as db:
         assert jobs.get(db, JOB).id == JOB
         assert history.marks(db, JOB) == []
-        assert node_assigned(db, JOB) == {("trial_00000", 1): began_at}
+        assert nodes_assigned_at(db, JOB) == {("trial_00000", 1): began_at}
 
 
 def test_several_processes_that_migrate_at_once_all_find_it_done(

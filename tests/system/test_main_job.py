@@ -57,16 +57,16 @@ def shows_work(dashboard: Dashboard) -> bool:
 
 def check_what_ray_shows(served: Served, ray: Dashboard, job_id: str) -> None:
     """Check that Ray's dashboard shows the job's name, owner, budget and spend, its workers, and each attempt that a worker was given."""
-    (told,) = [one for one in ray.get("/api/jobs/") if one["submission_id"] == f"{job_id}-1"]
-    assert told["metadata"]["tuning_job"] == job_id
-    assert (told["metadata"]["owner"], told["metadata"]["budget_usd"]) == ("alice", "0.00075")
-    assert told["metadata"]["job_name"] == "test"
+    (ray_job,) = [one for one in ray.get("/api/jobs/") if one["submission_id"] == f"{job_id}-1"]
+    assert ray_job["metadata"]["tuning_job"] == job_id
+    assert (ray_job["metadata"]["owner"], ray_job["metadata"]["budget_usd"]) == ("alice", "0.00075")
+    assert ray_job["metadata"]["job_name"] == "test"
     spent = served.client.job(job_id).spend.usd
     until("the spend is final", lambda: float(metadata(ray, job_id)["spent_usd"]) == spent)
     assert served.client.job(job_id).links.ray_dashboard == f"/ray/#/jobs/{job_id}-1"
-    assert f"tuner.service.driver --job {job_id} " in told["entrypoint"]
+    assert f"tuner.service.driver --job {job_id} " in ray_job["entrypoint"]
     of_job = (
-        f"filter_keys=job_id&filter_predicates=%3D&filter_values={told['job_id']}&detail=true&limit=10000"
+        f"filter_keys=job_id&filter_predicates=%3D&filter_values={ray_job['job_id']}&detail=true&limit=10000"
     )
     actors = ray.get(f"/api/v0/actors?{of_job}")["data"]["result"]["result"]
     named = [one["repr_name"] for one in actors if one["repr_name"].startswith("test (first trial_")]
@@ -86,10 +86,10 @@ def trained_as_printed(served: Served, job_id: str) -> Any:
     """Run the command that `tuner best` prints, without a reachable service, and return its last step."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     there = {**os.environ, "PATH": path, "TUNER_URL": served.client.url, "TUNER_HOME": str(served.home)}
-    told = subprocess.run(
+    shown = subprocess.run(
         ["tuner", "best", job_id], env=there, capture_output=True, text=True, check=True
     ).stdout
-    line = told.partition("to train it:\n")[2].strip()
+    line = shown.partition("to train it:\n")[2].strip()
     nowhere = {**os.environ, "PATH": path, "TUNER_URL": "http://127.0.0.1:1"}
     done = subprocess.run(
         ["sh", "-c", f"{line} --json"], env=nowhere, capture_output=True, text=True, check=True
@@ -164,6 +164,6 @@ def test_trainables_of_ray_tune_run_unchanged(served: Served, entry: str) -> Non
     for trial in trials:
         curve = served.client.trial(ended.id, trial.id).curve
         assert [point.step for point in curve] == list(range(1, trial.steps + 1)), (
-            "a step was lost or told twice"
+            "a step was lost or reported twice"
         )
     books.check(served.client, ended.id)

@@ -54,7 +54,7 @@ def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
         service = elsewhere.start()
         shown = paused(service, job)
         left = micro(shown.budget["usd"]) - micro(shown.spend.usd)
-        assert 0 < left <= micro(USD) - paid, "what nobody knows of is taken off its budget"
+        assert 0 < left <= micro(USD) - paid, "unrecorded spend is taken off its budget"
     (tmp_path / "reset_backoff").touch()
     service.client.resume(job)
     ended = service.finished(job)

@@ -37,8 +37,8 @@ class Newcomer:
         # Remove OMP_NUM_THREADS, as in most terminals. PyTorch then uses all cores.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TUNER_", "OMP_"))}
         small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "1", "TUNER_CLOUD": "none"}
-        dear = {"TUNER_NODE_PRICES": "local=0.10"}
-        self._environment = {**clean, **small, **dear, "PATH": path, "HOME": str(self._home)}
+        price = {"TUNER_NODE_PRICES": "local=0.10"}
+        self._environment = {**clean, **small, **price, "PATH": path, "HOME": str(self._home)}
         self._service: subprocess.Popen[bytes] | None = None
         self._job = "JOB"
 

@@ -22,7 +22,7 @@ FIRST, SECOND = "trial_00000", "trial_00001"
 LONG = Fidelity(min=1, max=48)  # `auto` compares at 4 and 16
 
 
-def told(state: State, event: ev.Event) -> list[do.Command]:
+def commands_after(state: State, event: ev.Event) -> list[do.Command]:
     """Return the commands that follow. Suggestions are not answered."""
     found, orders = decide(state, event)
     assert found is state
@@ -47,9 +47,9 @@ def test_one_suggestion_is_waited_for_at_a_time() -> None:
     story = Story(concurrency=2)
     story.state.suggesting = True
     story.state.concurrency = 3
-    assert told(story.state, ev.ControlRequested(AT, "resume")) == []
+    assert commands_after(story.state, ev.ControlRequested(AT, "resume")) == []
     story.state.suggesting = False
-    assert told(story.state, ev.ControlRequested(AT, "resume")) == [do.Suggest("trial_00002")]
+    assert commands_after(story.state, ev.ControlRequested(AT, "resume")) == [do.Suggest("trial_00002")]
 
 
 def test_a_trial_that_ends_without_its_metric_fails() -> None:
@@ -227,11 +227,11 @@ def test_where_no_trial_can_be_finished_any_more_the_money_is_over_once_nothing_
     story = advised()
     story.state.budget = budget
     assert story.tell(ev.Predicted(AT, None, False)) == []
-    assert story.state.exhausted == limit
+    assert story.state.exhausted_limit == limit
     story.report(0, 4, 0.5)
     story.tell(ev.Predicted(AT, FIRST, False))
-    assert told(story.state, ev.Paused(AT, FIRST, 4)) == [do.Suggest(SECOND)]
-    assert endings(told(story.state, ev.Predicted(AT, None, False))) == [("succeeded", limit)]
+    assert commands_after(story.state, ev.Paused(AT, FIRST, 4)) == [do.Suggest(SECOND)]
+    assert endings(commands_after(story.state, ev.Predicted(AT, None, False))) == [("succeeded", limit)]
 
 
 def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
@@ -242,10 +242,10 @@ def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
     for number, resumable, steps in ((0, True, 30), (1, False, 3), (1, True, 4)):
         record = story.state.trials[number]
         record.until = 48
-        told_of = ev.Reported(
+        report = ev.Reported(
             AT, record.id, steps, 0.9 - number / 2, Money(0), resumable, (steps - record.steps) * second_ns
         )
-        orders = story.tell(told_of)
+        orders = story.tell(report)
         parks = number == 1 and resumable
         assert orders == ([do.Pause(SECOND)] if parks else [])
 
@@ -255,7 +255,9 @@ def test_beside_the_leader_a_short_way_to_the_end_is_gone_before_a_long_one() ->
     leader, far, near = Trial("running", 20, 40), Trial("paused", 5, 12), Trial("paused", 36, 40)
     state = state_of(28, leader, far, near)
     state.budget = replace(state.budget, trials=3)
-    assert told(state, ev.ControlRequested(AT, "resume")) == [do.Begin("trial_00002", {"x": 0.5}, 40)]
+    assert commands_after(state, ev.ControlRequested(AT, "resume")) == [
+        do.Begin("trial_00002", {"x": 0.5}, 40)
+    ]
 
 
 def test_a_leader_that_is_on_its_way_is_not_sent_twice() -> None:
@@ -279,7 +281,7 @@ def inherits(story: Story, *curve: tuple[int, float]) -> str:
     number = len(story.state.trials)
     story.state.suggesting = False
     event = ev.Suggested(AT, f"trial_{number:05d}", {"x": 0.1}, Inherited("job_0", FIRST, curve, 3000))
-    told(story.state, event)
+    commands_after(story.state, event)
     return story.state.trials[number].status
 
 

@@ -187,7 +187,7 @@ def test_without_a_deadline_it_goes_back_to_spot_after_some_work() -> None:
 @pytest.mark.parametrize("time", [None, 1000])
 def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
     """With d = 10 min and a third of the price, a move pays off if 5 min or more are left."""
-    memory = replace(FRESH, node_assigned=key_of(DEMAND), landed_ns=800 * MINUTE)
+    memory = replace(FRESH, current_offer=key_of(DEMAND), left_at_start_ns=800 * MINUTE)
     for left, place in ((4, DEMAND), (6, SPOT)):
         assert (
             chosen(terms(time=time), observation(now=500, left=left, at=DEMAND, there=(SPOT,)), memory)[0]

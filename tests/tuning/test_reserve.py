@@ -82,12 +82,12 @@ def test_nobody_begins_with_the_money_that_finishes_the_leader() -> None:
 
 
 def test_for_a_leader_that_is_too_dear_nothing_is_kept() -> None:
-    dear = Trial("paused", 20, 20, step_s=3)
-    assert reserve(dear, left_steps=100).leader is not None
-    found = reserve(dear, Trial("running", 3, STEPS), left_steps=25)
+    expensive = Trial("paused", 20, 20, step_s=3)
+    assert reserve(expensive, left_steps=100).leader is not None
+    found = reserve(expensive, Trial("running", 3, STEPS), left_steps=25)
     assert found.leader is None
     assert found.in_the_way() == []
-    found = reserve(dear, left_steps=25)
+    found = reserve(expensive, left_steps=25)
     assert found.may_begin()
 
 

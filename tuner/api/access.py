@@ -67,7 +67,7 @@ RULES: Mapping[tuple[str, str], Role] = {
 }
 """The lowest role that may call each route, by method and route template.
 
-Whatever the role, a caller has access only to the jobs, budgets, members and keys of one project."""
+With any role, a caller has access only to the jobs, budgets, members and keys of one project."""
 OPEN = ("/healthz", "/readyz", "/metrics")
 """Paths of the OpenAPI document that need no role. See `tuner.api.routers.health`."""
 
@@ -100,7 +100,7 @@ def describe(app: FastAPI) -> None:
     """State in each operation of the OpenAPI document that it needs a key, and the lowest role that may call it."""
     plain = app.openapi
 
-    def told() -> dict[str, Any]:
+    def build_document() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = plain()
             scheme = _scheme.model.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -115,7 +115,7 @@ def describe(app: FastAPI) -> None:
         assert app.openapi_schema is not None
         return app.openapi_schema
 
-    app.openapi = told  # type: ignore[method-assign]
+    app.openapi = build_document  # type: ignore[method-assign]
 
 
 def _operations(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:

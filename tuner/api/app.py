@@ -73,7 +73,7 @@ def create_app(
     app.state.api_key = service.settings.api_key()
     app.state.callers = Callers()
     app.state.is_ready, app.state.leaving = is_ready, threading.Event()
-    app.state.hub, app.state.shared, app.state.curves = (
+    app.state.broadcaster, app.state.responses, app.state.curves = (
         EventBroadcaster(),
         Shared[bytes](len),
         Shared(Drawn.size),

@@ -88,10 +88,10 @@ class _Watcher:
 
     queue: asyncio.Queue[_Told | None] = field(default_factory=lambda: asyncio.Queue(BEHIND + 1))
 
-    def tell(self, told: _Told) -> bool:
+    def tell(self, update: _Told) -> bool:
         """Add a piece to the queue. If too many pieces are waiting, end the stream and return False."""
         if self.queue.qsize() < BEHIND:
-            self.queue.put_nowait(told)
+            self.queue.put_nowait(update)
             return True
         while not self.queue.empty():
             self.queue.get_nowait()
@@ -168,8 +168,8 @@ class _Feed:
         self._standing, self.seq = look.standing, max(self.seq, look.piece.seq)
         if not look.piece.messages and not changed:
             return
-        told = _Told(look.piece, changed, (look.piece.after(-1) + changed).encode())
-        self._watchers = {watcher for watcher in self._watchers if watcher.tell(told)}
+        update = _Told(look.piece, changed, (look.piece.after(-1) + changed).encode())
+        self._watchers = {watcher for watcher in self._watchers if watcher.tell(update)}
 
     def close(self) -> None:
         if not self._closed:
@@ -243,12 +243,12 @@ class EventBroadcaster:
 async def _rest(watcher: _Watcher, at: int) -> AsyncIterator[bytes]:
     while True:
         try:
-            told = await watcher.next()
+            update = await watcher.next()
         except TimeoutError:
             yield ALIVE
             continue
-        if told is None:
+        if update is None:
             return
-        text, at = told.after(at), max(at, told.piece.seq)
+        text, at = update.after(at), max(at, update.piece.seq)
         if text:
             yield text

@@ -10,14 +10,14 @@ from tuner.api.family import Family, Values
 from tuner.api.family import one as _one
 from tuner.api.recorded import QUEUE_WAIT, RECORDED
 from tuner.domain.time import NS, Instant
-from tuner.service.service_health import Vitals
+from tuner.service.service_health import ServiceHealth
 
 
 def _at(at: Instant | None) -> Values:
     return _one(None if at is None else at / NS)
 
 
-OfProcess = tuple[Family, Callable[[Vitals], Values]]
+OfProcess = tuple[Family, Callable[[ServiceHealth], Values]]
 OF_PROCESS: tuple[OfProcess, ...] = (
     (
         Family(

@@ -74,8 +74,8 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
     if b"content-length" in names and b"transfer-encoding" in names:
         # A proxy may use the other of the two and read the rest of the body as another request (RFC 9112, 6.1).
         return 400, "send Content-Length or Transfer-Encoding, not both"
-    told = names.get(b"content-length", b"0")
-    if told.isdigit() and int(told) > most:
+    length = names.get(b"content-length", b"0")
+    if length.isdigit() and int(length) > most:
         return 413, f"send at most {most} bytes"
     if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET_BYTES:
         return 414, f"send a path and query of at most {MAX_TARGET_BYTES} bytes"
@@ -221,13 +221,13 @@ class LoadShedder:
             return
         this = object()
 
-        async def told(message: Message) -> None:
+        async def forward(message: Message) -> None:
             self._waiting.discard(this)  # the answer has begun; a stream may last for hours
             await send(message)
 
         self._waiting.add(this)
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, forward)
         finally:
             self._waiting.discard(this)
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Requests are counted as they are answered. Figures of the database and the process are read at each scrape."""
+"""Metrics for Prometheus. Requests are counted as they are answered. MetricsSnapshot of the database and the process are read at each scrape."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +22,8 @@ from tuner import __version__
 from tuner.api import families, recorded
 from tuner.api.templates import template_of
 from tuner.domain.errors import Unavailable
-from tuner.service.metrics_snapshot import Figures
-from tuner.service.service_health import Vitals
+from tuner.service.metrics_snapshot import MetricsSnapshot
+from tuner.service.service_health import ServiceHealth
 
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -37,7 +37,7 @@ class Metrics:
     `read` returns the figures from the database. It must raise Unavailable if the database does not answer.
     """
 
-    def __init__(self, read: Callable[[], Figures], vitals: Vitals) -> None:
+    def __init__(self, read: Callable[[], MetricsSnapshot], vitals: ServiceHealth) -> None:
         self._registry = registry = CollectorRegistry()
         duration, requests, watchers = families.DURATION, families.REQUESTS, families.WATCHERS
         self._duration = Histogram(
@@ -62,7 +62,7 @@ class Metrics:
 
 
 class _Told(Collector):
-    def __init__(self, read: Callable[[], Figures], vitals: Vitals) -> None:
+    def __init__(self, read: Callable[[], MetricsSnapshot], vitals: ServiceHealth) -> None:
         self._read, self._vitals = read, vitals
 
     def describe(self) -> Iterator[Metric]:

@@ -145,7 +145,7 @@ def _field(found: dict[str, Any], body: Any, known: Iterable[str]) -> FieldProbl
     where, *rest = found["loc"]
     if found["type"] == "json_invalid":
         return FieldProblem(pointer="", detail=f"is no valid JSON: {found['ctx']['error']}")
-    detail = _mend(found)
+    detail = _fix(found)
     if where != "body":
         return FieldProblem(pointer=str(rest[-1]) if rest else str(where), detail=detail)
     pointer = pointer_to(rest, body, missing=found["type"] == "missing")
@@ -171,7 +171,7 @@ def pointer_to(path: Iterable[Any], body: Any, *, missing: bool) -> str:
     return "".join(f"/{token}" for token in tokens)
 
 
-def _mend(found: dict[str, Any]) -> str:
+def _fix(found: dict[str, Any]) -> str:
     match found["type"]:
         case "missing":
             return "is required"

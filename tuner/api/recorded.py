@@ -12,7 +12,7 @@ from tuner.domain.job import JOB_STATES
 from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
-from tuner.service.metrics_snapshot import Budget, Figures, by_kind, spent
+from tuner.service.metrics_snapshot import Budget, MetricsSnapshot, by_kind, spent
 
 MARKETS = ("on_demand", "spot")
 DELIVERIES = ("pending", "delivered", "given_up")
@@ -23,15 +23,15 @@ def _age(now: Instant, since: Instant | None) -> float | None:
     return None if since is None else max(0, now - since) / NS
 
 
-def _jobs(f: Figures) -> Values:
+def _jobs(f: MetricsSnapshot) -> Values:
     return {(state,): f.totals.jobs.get(state, 0) for state in JOB_STATES}
 
 
-def _trials(f: Figures) -> Values:
+def _trials(f: MetricsSnapshot) -> Values:
     return {(state,): f.counts["trials", state] for state in get_args(TrialState)}
 
 
-def _ends(f: Figures) -> Values:
+def _ends(f: MetricsSnapshot) -> Values:
     found: dict[tuple[str, ...], float] = {}
     for what, *labels in f.counts:
         if what == "ends":
@@ -41,7 +41,7 @@ def _ends(f: Figures) -> Values:
     return found
 
 
-def _preemptions(f: Figures) -> Values:
+def _preemptions(f: MetricsSnapshot) -> Values:
     found: dict[tuple[str, ...], float] = {
         (notice, market): 0 for notice in ("yes", "no", "unknown") for market in MARKETS
     }
@@ -52,24 +52,24 @@ def _preemptions(f: Figures) -> Values:
     return found
 
 
-def _spend(f: Figures) -> Values:
+def _spend(f: MetricsSnapshot) -> Values:
     found = spent(f.posted)
     return {(market,): found.get(market, Cost()).usd.usd for market in MARKETS}
 
 
-def _gpu_seconds(f: Figures) -> Values:
+def _gpu_seconds(f: MetricsSnapshot) -> Values:
     found = spent(f.posted)
     return {(market,): found.get(market, Cost()).gpu_ms / 1000 for market in MARKETS}
 
 
-def _bill(f: Figures) -> Values:
+def _bill(f: MetricsSnapshot) -> Values:
     found = by_kind(f.posted)
     return {(kind, market): found.get((kind, market), Cost()).usd.usd for kind in KINDS for market in MARKETS}
 
 
-def _budgets(value: Callable[[Budget], float | None]) -> Callable[[Figures], Values]:
-    def found(f: Figures) -> Values:
-        return {(one.name,): told for one in f.budgets if (told := value(one)) is not None}
+def _budgets(value: Callable[[Budget], float | None]) -> Callable[[MetricsSnapshot], Values]:
+    def found(f: MetricsSnapshot) -> Values:
+        return {(one.name,): share for one in f.budgets if (share := value(one)) is not None}
 
     return found
 
@@ -82,7 +82,7 @@ def _has_gpu(one: Budget) -> bool:
     return one.budget.gpu_ms is not None
 
 
-Recorded = tuple[Family, Callable[[Figures], Values]]
+Recorded = tuple[Family, Callable[[MetricsSnapshot], Values]]
 RECORDED: tuple[Recorded, ...] = (
     (Family("tuner_jobs", "gauge", "Jobs by state", ("state",)), _jobs),
     (
@@ -299,7 +299,7 @@ QUEUE_WAIT = Family(
 )
 
 
-def queue_wait(f: Figures) -> Metric:
+def queue_wait(f: MetricsSnapshot) -> Metric:
     found = SummaryMetricFamily(QUEUE_WAIT.name, QUEUE_WAIT.help, labels=())
     found.add_metric((), f.totals.started, f.totals.queue_wait_ns / NS)
     return found

@@ -24,13 +24,13 @@ class RequestId:
             return
         id_ = _asked_with(scope) or secrets.token_hex(8).encode()
 
-        async def told(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), (HEADER, id_)]}
             await send(message)
 
         state = {**scope.get("state", {}), "request_id": id_.decode()}
-        await self._app({**scope, "state": state}, receive, told)
+        await self._app({**scope, "state": state}, receive, send_with_id)
 
 
 def _asked_with(scope: Scope) -> bytes | None:

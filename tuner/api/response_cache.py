@@ -94,7 +94,7 @@ def answer(request: Request, service: Service, name: Hashable, job: str, make: C
     """
     version = answers.version(service, job)
     key = (service.database, service.project, name, job, version.state)
-    shared: Shared[bytes] = request.app.state.shared
+    shared: Shared[bytes] = request.app.state.responses
     return as_json(shared.get(key, version, lambda: make().model_dump_json().encode()))
 
 
@@ -109,7 +109,7 @@ def answer_once_ended(
     if version.state not in FINAL:
         return as_json(make().model_dump_json().encode())
     key = (service.database, service.project, name, job, version)
-    shared: Shared[bytes] = request.app.state.shared
+    shared: Shared[bytes] = request.app.state.responses
     return as_json(shared.get(key, None, lambda: make().model_dump_json().encode()))
 
 

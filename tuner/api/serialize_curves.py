@@ -73,7 +73,7 @@ def _trial(
 ) -> str:
     course = view.courses.get(row.trial, EMPTY)
     values = [one for one in course.values if one is not None]
-    told = {
+    answer = {
         "id": row.trial,
         "state": row.state,
         "reason": row.reason,
@@ -92,7 +92,7 @@ def _trial(
         "spent_usd": spent.all([None if one is None else one / MICRO for one in course.spent]),
     }
     listed = ",".join(f'"{name}":[{",".join(texts)}]' for name, texts in arrays.items())
-    return f"{json.dumps(told, separators=(',', ':'))[:-1]},{listed}}}"
+    return f"{json.dumps(answer, separators=(',', ':'))[:-1]},{listed}}}"
 
 
 def _writer(spread: float, parts: int, rounded: bool) -> Writer | Exact:

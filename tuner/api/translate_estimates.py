@@ -119,8 +119,8 @@ def _until(value: int | float | str, now: Instant) -> int:
     is_time = isinstance(value, str) and "T" in value.upper()
     left = parse_rfc3339(str(value)) - now if is_time else _duration(value)
     if left <= 0:
-        mend = "has passed" if is_time else "must be longer than 0"
-        raise ValueError(f"{mend}: give a time to come, or a duration such as 12h")
+        fix = "has passed" if is_time else "must be longer than 0"
+        raise ValueError(f"{fix}: give a time to come, or a duration such as 12h")
     return left
 
 

@@ -55,8 +55,8 @@ def _table(found: Sequence[AuditEntry]) -> RenderableType:
 
 
 def _facts(facts: dict[str, Any] | None) -> str:
-    told = (
+    parts = (
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in (facts or {}).items()
     )
-    return escape.harmless("  ".join(told)) or "-"
+    return escape.harmless("  ".join(parts)) or "-"

@@ -129,9 +129,9 @@ def _budget(one: BudgetAbove) -> RenderableType:
     lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in one.alerts)
     lines.extend(
         Text(
-            f"{told.created_at} {told.url} {told.state} after {escape.plural(told.tries, 'try', 'tries')}: {told.answer}"
+            f"{delivery.created_at} {delivery.url} {delivery.state} after {escape.plural(delivery.tries, 'try', 'tries')}: {delivery.answer}"
         )
-        for told in one.deliveries
+        for delivery in one.deliveries
     )
     if one.webhook_secret:
         lines.append(Text(f"webhooks are signed with {one.webhook_secret}, which is shown only now"))

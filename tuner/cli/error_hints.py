@@ -21,7 +21,7 @@ TRIAL = re.compile(r"(\S+) has no trial '(.*)'")
 BUDGET = re.compile(r"there is no budget '(.*)'")
 
 
-def told(error: ApiError) -> str:
+def text_of(error: ApiError) -> str:
     """Return the text to print for an error: its title, the fields that are wrong, and advice."""
     fields = [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors]
     if error.status == 401:

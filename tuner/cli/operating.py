@@ -92,7 +92,7 @@ def doctor(as_json: Json = False) -> None:
 def _findings(found: "Findings") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for one in found.findings:
-        said = one.seen if one.ok else f"{one.seen}\n{one.mend}"
+        said = one.seen if one.ok else f"{one.seen}\n{one.fix}"
         table.add_row("OK" if one.ok else "WRONG", one.part, Text(said))
     return table
 

@@ -122,7 +122,7 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
         except _api_error() as error:
             from tuner.cli import error_hints
 
-            raise _exit(error_hints.told(error)) from error
+            raise _exit(error_hints.text_of(error)) from error
 
     return call
 

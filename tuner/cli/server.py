@@ -67,7 +67,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     app = create_app(
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
-    leaves, end_streams = app.state.leaving, app.state.hub.end
+    leaves, end_streams = app.state.leaving, app.state.broadcaster.end
     server = LeavingServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
     gc.freeze()  # Imported objects stay alive. Scanning them in each collection would delay requests by 0.1 s.
     gc.enable()

@@ -10,5 +10,5 @@ def load(module: str, what_for: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]
-        told = f"{what_for} needs {missing}, which is not installed: pip install 'tuner[notebook]'"
-        raise ImportError(told, name=missing) from error
+        text = f"{what_for} needs {missing}, which is not installed: pip install 'tuner[notebook]'"
+        raise ImportError(text, name=missing) from error

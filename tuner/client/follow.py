@@ -130,15 +130,15 @@ def events(
                 raise ApiError(problem_of(answer))
             patience.heard()
             patience.tell(True)
-            told, reader = False, EventReader()
+            final, reader = False, EventReader()
             while (line := (yield ReadLine())) is not None:
                 patience.heard()
                 event = reader.take(line)
                 if event is not None:
                     after = event.id if event.id is not None else after
                     yield Item(event)
-                    told = event.data["state"] in ENDED if event.type == "job" else told
-            ended = told  # the service ends the stream once it has sent everything
+                    final = event.data["state"] in ENDED if event.type == "job" else final
+            ended = final  # the service ends the stream once it has sent everything
         except httpx2.HTTPError as error:
             patience.bear(silent(url, error), error)
         except ApiError as error:

@@ -158,8 +158,8 @@ def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
 
 def _retry_after_s(answer: httpx2.Response) -> float:
     """Return the seconds in `Retry-After`, at most LONGEST_WAIT_S. Return 0 if the header is missing or a date."""
-    told = answer.headers.get("Retry-After", "")
-    return min(float(told), LONGEST_WAIT_S) if told.isdecimal() else 0.0
+    wait = answer.headers.get("Retry-After", "")
+    return min(float(wait), LONGEST_WAIT_S) if wait.isdecimal() else 0.0
 
 
 def _not_valid(error: Exception) -> ApiError:

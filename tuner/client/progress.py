@@ -45,15 +45,15 @@ class _Lines:
 
     def __call__(self, job: Any) -> None:
         best = job.best_so_far
-        told = (job.state, None if best is None else best.metric)
-        if told != self._told:
-            self._told = told
+        shown = (job.state, None if best is None else best.metric)
+        if shown != self._told:
+            self._told = shown
             self._write(line_of(job))
 
     def silent(self, since: datetime) -> None:
-        told = (since,)
-        if told != self._told:
-            self._told = told
+        shown = (since,)
+        if shown != self._told:
+            self._told = shown
             self._write(silent_since(since))
 
     def _write(self, line: str) -> None:

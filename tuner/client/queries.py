@@ -39,5 +39,5 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            mend = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
-            raise TypeError(f"unexpected keyword argument {name!r}{mend}")
+            fix = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+            raise TypeError(f"unexpected keyword argument {name!r}{fix}")

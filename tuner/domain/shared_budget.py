@@ -57,7 +57,7 @@ class SharedBudget:
         return all(tags.get(key) == value for key, value in self.match.items())
 
     def share_ppm(self, posted: Cost) -> int:
-        """Return the spent share of the limit in dollars or GPU time, whichever is larger, in millionths, rounded down."""
+        """Return the larger of the spent shares of dollars and of GPU time, in millionths, rounded down."""
         parts = [0]
         if self.usd is not None:
             parts.append(posted.usd.micro_usd * PPM // self.usd.micro_usd)

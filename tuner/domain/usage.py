@@ -12,7 +12,7 @@ MAX_COUNT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Figures of an attempt, measured during its training time only."""
+    """MetricsSnapshot of an attempt, measured during its training time only."""
 
     wall_ns: int | None = None
     cpu_ns: int | None = None  #: Processor time of its process and all descendants within `wall_ns`.
@@ -29,12 +29,12 @@ class Usage:
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, told: object) -> "Usage | None":
+    def parse(cls, message: object) -> "Usage | None":
         """Return the usage from a worker's message without invalid counts and facts, or None if nothing is left."""
-        if not isinstance(told, Mapping):
+        if not isinstance(message, Mapping):
             return None
-        counts = {name: value for name in COUNTS if (value := count_of(told.get(name))) is not None}
-        facts = facts_of(told.get("facts"))
+        counts = {name: value for name in COUNTS if (value := count_of(message.get(name))) is not None}
+        facts = facts_of(message.get("facts"))
         return cls(**counts, facts=facts) if counts or facts else None
 
 
@@ -47,11 +47,11 @@ def count_of(value: object) -> int | None:
     return value
 
 
-def facts_of(told: object) -> dict[str, Fact]:
+def facts_of(message: object) -> dict[str, Fact]:
     """Return the valid facts (strings, numbers and booleans) by name, at most `MAX_FACTS`."""
-    if not isinstance(told, Mapping):
+    if not isinstance(message, Mapping):
         return {}
-    kept = [(_words(name), fact) for name, value in told.items() if (fact := _fact(value)) is not None]
+    kept = [(_words(name), fact) for name, value in message.items() if (fact := _fact(value)) is not None]
     return dict(kept[:MAX_FACTS])
 
 

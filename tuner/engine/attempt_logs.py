@@ -54,14 +54,14 @@ class TrialLogs:
         return sorted(int(match[1]) for match in found if match)
 
     def write(self, attempt: int, printed: Printed) -> None:
-        told = {
+        header = {
             "version": VERSION,
             "total": printed.total,
             "head": len(printed.head),
             "complete": printed.complete,
             "at_ns": time.time_ns(),
         }
-        data = json.dumps(told).encode() + b"\n" + printed.head + printed.tail
+        data = json.dumps(header).encode() + b"\n" + printed.head + printed.tail
         self._storage.put_file(data, *self._where, f"a{attempt}.log")
 
     def read(self, attempt: int) -> Printed | None:
@@ -75,12 +75,12 @@ class TrialLogs:
             return None
         line, _, kept = data.partition(b"\n")
         try:
-            told = json.loads(line)
-            if told["version"] != VERSION:
-                raise ValueError(f"it is of version {told['version']}, not {VERSION}")
-            head = int(told["head"])
+            header = json.loads(line)
+            if header["version"] != VERSION:
+                raise ValueError(f"it is of version {header['version']}, not {VERSION}")
+            head = int(header["head"])
             return Printed(
-                int(told["total"]), kept[:head], kept[head:], bool(told["complete"]), int(told["at_ns"])
+                int(header["total"]), kept[:head], kept[head:], bool(header["complete"]), int(header["at_ns"])
             )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"the log of attempt {attempt} cannot be read: {error!r}") from error

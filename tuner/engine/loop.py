@@ -163,7 +163,7 @@ class Loop:
             wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
             if not self.hold_service.affords(turn.tx, place.rate, wanted, instead_of=lease):
                 return False
-            self._close(turn, lease, "paused", "no machine of this kind was to be had")
+            self._close(turn, lease, "paused", "no machine of this kind was available")
             order = do.Begin(trial, self.state.trial(trial).config, lease.until)
             for event in self._begin(turn, order, [place]):
                 self._tell(turn, event)
@@ -244,12 +244,12 @@ class Loop:
         """
         waiting = deque([event])
         while waiting:
-            told = waiting.popleft()
-            if isinstance(told, ev.Suggested) and told.inherited is not None:
-                self.saved[told.trial] = self.learner.warm_starts.record(turn.tx, told)
-            turn.tx.append(told)
-            self.state, orders = decide(self.state, told)
-            self.learner.learn(self.state, told)
+            next_event = waiting.popleft()
+            if isinstance(next_event, ev.Suggested) and next_event.inherited is not None:
+                self.saved[next_event.trial] = self.learner.warm_starts.record(turn.tx, next_event)
+            turn.tx.append(next_event)
+            self.state, orders = decide(self.state, next_event)
+            self.learner.learn(self.state, next_event)
             for order in orders:
                 waiting.extend(self._carry_out(turn, order))
 
@@ -354,8 +354,18 @@ class Loop:
         spent = self.hold_service.spent(turn.tx, self.leases.values())
         price = lease.rate.price if lease.rate.price != self.state.rate.price else None
         names = report.names() if value is None else None
-        told = (report.at, lease.trial, report.step, value, spent, report.resumable, train_ns, price, names)
-        self._tell(turn, ev.Reported(*told))
+        report_values = (
+            report.at,
+            lease.trial,
+            report.step,
+            value,
+            spent,
+            report.resumable,
+            train_ns,
+            price,
+            names,
+        )
+        self._tell(turn, ev.Reported(*report_values))
 
     def _on_end(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
         trial, trouble = lease.trial, progress.trouble
@@ -423,8 +433,8 @@ class Loop:
         trial, saved = lease.trial, self.saved.get(lease.trial, 0)
         self._close(turn, lease, end, reason, detail)
         stalled = self.stalled.pop(trial, None)
-        told = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
-        self._tell(turn, told or event_of(end, turn.at, trial, saved=saved, reason=reason))
+        failed = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
+        self._tell(turn, failed or event_of(end, turn.at, trial, saved=saved, reason=reason))
 
     def _close(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settle the attempt's money and record its end.

@@ -18,7 +18,7 @@ from tuner.engine.journal import JournalTx
 from tuner.engine.loop import Loop
 from tuner.tuning.decide import decide
 
-Landed = Mapping[tuple[str, int], Instant | None]
+AssignedAt = Mapping[tuple[str, int], Instant | None]
 """When each attempt was given its machine, by trial and attempt number. None if it still waits for one."""
 
 
@@ -34,12 +34,12 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     loop.state.changed.clear()
     loop.saved.update(loop.journal.newest_checkpoints())
     attempts = {row.trial: row for row in loop.journal.attempts()}
-    node_assigned = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
+    assigned_at = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
     loop.attempts.update({trial: row.attempt for trial, row in attempts.items()})
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:
         for hold in holds:
-            lost = lost_since(node_assigned, hold, died_at or now)
+            lost = lost_since(assigned_at, hold, died_at or now)
             tx.settle(hold.id, lost, at=now)
         for row in attempts.values():
             if row.ended_at is None:
@@ -52,12 +52,12 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
         loop.record_changed(tx, now)
 
 
-def lost_since(node_assigned: Landed, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
+def lost_since(assigned_at: AssignedAt, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
     """Return the cost of a dead worker as `lost_of` does, but count only the time after the attempt was given
     its machine.
     """
     # The self-test's hold has no attempt. It is placed only when the machine exists.
-    since = node_assigned.get((hold.trial, hold.attempt), hold.placed_at)
+    since = assigned_at.get((hold.trial, hold.attempt), hold.placed_at)
     if since is None:
         return {}
     late_ns = max(0, since - hold.placed_at)

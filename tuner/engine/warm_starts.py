@@ -30,7 +30,7 @@ class WarmStarts:
         inherited = Inherited(warm_start.job, warm_start.trial, curve, warm_start.reports[-1].duration_ns)
         return Suggested(at, trial, dict(warm_start.config), inherited)
 
-    def record(self, tx: JournalTx, told: Suggested) -> int:
+    def record(self, tx: JournalTx, suggested: Suggested) -> int:
         """Record the reports and the checkpoint of the earlier trial as if this job had made them.
 
         Return the step to continue from.
@@ -38,10 +38,10 @@ class WarmStarts:
         This job pays only for the steps after that one. Call this in the turn of the suggestion, before the
         suggestion is recorded.
         """
-        warm_start = self.by_number[trial_number(told.trial)]
-        tx.put_trial(told.trial, "pending", at=told.at, config=warm_start.config)
+        warm_start = self.by_number[trial_number(suggested.trial)]
+        tx.put_trial(suggested.trial, "pending", at=suggested.at, config=warm_start.config)
         for row in warm_start.reports:
-            tx.put_report(replace(row, trial=told.trial, attempt=BEFORE))
+            tx.put_report(replace(row, trial=suggested.trial, attempt=BEFORE))
         tx.put_checkpoint(warm_start.checkpoint)
         return warm_start.checkpoint.step
 

@@ -63,10 +63,10 @@ class OptunaDashboard:
         text = (_folder() / "public" / "bundle.js").read_text()
         _check(text, _SCRIPT)
         at = self._path
-        for words, told in zip(
+        for words, replacement in zip(
             _SCRIPT, (f'url_prefix:"{at}/dashboard"', f"`{at}/api", f"`{at}/csv/"), strict=True
         ):
-            text = text.replace(words, told)
+            text = text.replace(words, replacement)
         return gzip.compress(text.encode(), compresslevel=6)
 
     def _opened(self) -> "RDBStorage":

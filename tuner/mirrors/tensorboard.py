@@ -60,7 +60,7 @@ class TensorBoardMirror:
         run.mkdir(exist_ok=True)
         file = run / f"events.out.tfevents.{trial.created_at // NS:010d}.tuner"
         if run not in self._last_steps:
-            self._last_steps[run] = _mend(file)
+            self._last_steps[run] = _fix(file)
         last, events = self._last_steps[run], []
         if not file.exists() or file.stat().st_size == 0:
             events += _first(job, trial)
@@ -111,7 +111,7 @@ def _masked(data: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _mend(file: Path) -> int:
+def _fix(file: Path) -> int:
     """Remove an incomplete event from the end of the file, and return the last complete step, or 0 if there is none."""
     if not file.exists():
         return 0

@@ -32,8 +32,8 @@ class _Row:
         if None in cells:
             self.wrong(COLUMNS[-1], "there are more cells than columns: put quotes around text with commas")
 
-    def wrong(self, column: str, mend: str) -> None:
-        self._faults.append(f"line {self.line}, {column}: {mend}")
+    def wrong(self, column: str, fix: str) -> None:
+        self._faults.append(f"line {self.line}, {column}: {fix}")
 
     def text(self, column: str) -> str:
         return self._cells.get(column, "")

@@ -64,9 +64,9 @@ def made(
 
 def _saves(asked: JobSpec, plan: Plan) -> Choice:
     interval = asked.checkpoint.interval_ns
-    told = None if interval is None else f"{interval / NS:g}s"
+    current = None if interval is None else f"{interval / NS:g}s"
     return Choice(
-        "checkpoint_interval", told, f"{plan.checkpointing.every_ns / NS:g}s", plan.checkpointing.why
+        "checkpoint_interval", current, f"{plan.checkpointing.every_ns / NS:g}s", plan.checkpointing.why
     )
 
 
@@ -87,17 +87,17 @@ def _ladder(
 
 
 def _first_rung(asked: JobSpec, paces: Paces) -> Choice:
-    told, last = str(asked.fidelity.min), asked.fidelity.max or paces.steps
+    current, last = str(asked.fidelity.min), asked.fidelity.max or paces.steps
     correlations = {step: rank_correlation(paces, step, last) for step in asked.fidelity.rungs()}
     known = {step: found for step, found in correlations.items() if found is not None}
     if not known:
         why = "as requested: no learning curves show at which step trials can be compared"
-        return Choice("fidelity_min", told, told, why)
+        return Choice("fidelity_min", current, current, why)
     chosen = next((step for step, found in known.items() if found >= FORETELLS), max(known))
     why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} there"
     if chosen != asked.fidelity.min and asked.fidelity.min in known:
         why += f", but only {known[asked.fidelity.min]:.2f} at step {asked.fidelity.min}"
-    return Choice("fidelity_min", told, str(chosen), why)
+    return Choice("fidelity_min", current, str(chosen), why)
 
 
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
@@ -128,10 +128,10 @@ def _ranks(values: Sequence[float]) -> list[float]:
 def _reduction_factor(
     asked: JobSpec, setting: Setting, runs: Sequence[Outcome], simulate: Simulate
 ) -> Choice:
-    told = str(asked.fidelity.reduction_factor)
+    current = str(asked.fidelity.reduction_factor)
     if not setting.paces.knows_curves:
         why = "as requested: there are no learning curves to compare other factors with"
-        return Choice("reduction_factor", told, told, why)
+        return Choice("reduction_factor", current, current, why)
     bests = {asked.fidelity.reduction_factor: [run.best for run in runs]}
     for factor in FACTORS:
         if factor not in bests:
@@ -142,9 +142,11 @@ def _reduction_factor(
     best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
     mine, mine_error = means[asked.fidelity.reduction_factor]
     if height - mine <= math.hypot(error, mine_error):
-        return Choice("reduction_factor", told, told, "no other factor gives a significantly better result")
+        return Choice(
+            "reduction_factor", current, current, "no other factor gives a significantly better result"
+        )
     gain = f"expected best score {height:.4g} instead of {mine:.4g}, from {FEW_RUNS} simulated runs"
-    return Choice("reduction_factor", told, str(best), gain)
+    return Choice("reduction_factor", current, str(best), gain)
 
 
 def _mean_and_error(found: Sequence[float | None]) -> tuple[float, float]:
@@ -166,8 +168,8 @@ def _concurrency(
 
     Without a time limit, keep the current one. If none is in time, choose the largest.
     """
-    told = asked.resources.max_concurrent_trials
-    wanted = None if told is None else str(told)
+    current = asked.resources.max_concurrent_trials
+    wanted = None if current is None else str(current)
     now, limit_ns = setting.concurrency, plan.deadline_ns
     if limit_ns is None:
         hours = mean([run.elapsed_ns for run in runs]) / NS / 3600

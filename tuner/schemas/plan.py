@@ -124,7 +124,7 @@ class PlanChance(Answer):
 class PlanAlternative(Answer):
     """A machine that the plan considered.
 
-    `why_not` says why a machine was ruled out. `usd_per_hour` is the price of one trial's share. Figures that are not known are null.
+    `why_not` says why a machine was ruled out. `usd_per_hour` is the price of one trial's share. MetricsSnapshot that are not known are null.
     """
 
     instance_type: str

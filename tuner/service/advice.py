@@ -149,10 +149,10 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
         kind, settings = row.offer.instance_type, service.settings
         if market == "spot" and not _is_priced(settings, kind):
             return None, ""
-        told = priced_kind(service.settings, row.offer, market)
-        if told.price is None:
-            return None, told.source
-        offered = [replace(row.offer, price=told.price, source=told.source)]
+        priced_offer = priced_kind(service.settings, row.offer, market)
+        if priced_offer.price is None:
+            return None, priced_offer.source
+        offered = [replace(row.offer, price=priced_offer.price, source=priced_offer.source)]
     least = min(offered, key=lambda one: one.rate(cpus=size.cpus, gpus=size.gpus).price)
     return least.rate(cpus=size.cpus, gpus=size.gpus).price, least.source
 

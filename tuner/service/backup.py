@@ -70,10 +70,10 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
         _sync(file.parent)
     finally:
         database.dispose()
-    return told(file, about)
+    return described(file, about)
 
 
-def told(file: Path, about: About) -> BackedUp:
+def described(file: Path, about: About) -> BackedUp:
     return BackedUp(
         str(file),
         file.stat().st_size,

@@ -14,7 +14,7 @@ from tuner.engine.storage import Storage
 from tuner.engine.worker.limits import Limits
 from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.leading import Leading
-from tuner.service.service_health import Vitals
+from tuner.service.service_health import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
 from tuner.store.database import Database
@@ -39,7 +39,7 @@ class Service:
     prober: Prober
     now: Callable[[], Instant] = system_now
     project: str = PROJECT
-    vitals: Vitals = field(default_factory=Vitals)
+    vitals: ServiceHealth = field(default_factory=ServiceHealth)
     actor: Actor = BACKGROUND
 
     def within(self, actor: Actor) -> Self:

@@ -20,7 +20,7 @@ from tuner.service.views import JobView, job_view, revision_of
 from tuner.store import budget_waits, jobs, launches, shared_budget_changes, shared_budgets
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open, node_assigned
+from tuner.store.journal import end_open, nodes_assigned_at
 
 Unset = Literal["unset"]
 UNSET: Unset = "unset"
@@ -241,7 +241,7 @@ def _ended_without_driver(
         return False
     if launch is not None:
         launches.end(db, row.id, launch.epoch)
-    if state == "cancelled" and node_assigned(
+    if state == "cancelled" and nodes_assigned_at(
         db, row.id
     ):  # the job was restored from a backup made in mid-run
         end_open(db, row.id, service.now())

@@ -27,7 +27,7 @@ from tuner.service.queue import in_line, opening
 from tuner.store import answers, jobs, launches, queue, quotas
 from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open, node_assigned
+from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.store.launches import Launch
 from tuner.store.ledger import open_holds, settle
 
@@ -392,7 +392,7 @@ def about(row: JobRow) -> dict[str, str]:
 
 def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
     """Settle the open holds and end the open attempts of a job whose driver is dead and gets no successor."""
-    since = node_assigned(db, row.id)
+    since = nodes_assigned_at(db, row.id)
     for hold in open_holds(db, row.id):
         settle(db, row.project, row.id, hold.id, lost_since(since, hold, died_at), now)
     end_open(db, row.id, now)

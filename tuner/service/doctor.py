@@ -48,7 +48,7 @@ class Finding:
     part: str  #: Name of the part, such as `key` or `database`.
     ok: bool
     seen: str  #: The state that was found.
-    mend: str = ""  #: What to do about it; empty if nothing is wrong.
+    fix: str = ""  #: What to do about it; empty if nothing is wrong.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[Finding]])
     """Raise Unavailable for the first fault that these checks find, with what to do."""
     for one in (found for part in parts for found in part(settings)):
         if not one.ok:
-            raise Unavailable(f"{one.part}: {one.seen}; {one.mend}")
+            raise Unavailable(f"{one.part}: {one.seen}; {one.fix}")
 
 
 def _of_storage_soon(settings: Settings) -> list[Finding]:
@@ -159,23 +159,23 @@ def of_home(settings: Settings) -> Iterator[Finding]:
     if not settings.home.is_dir():
         return
     mode = settings.home.stat().st_mode & 0o777
-    mend = "" if not mode & 0o007 else f"other users of this machine can read it: chmod 700 {settings.home}"
-    yield Finding("home", not mode & 0o007, f"{settings.home} has mode {mode:04o}", mend)
+    fix = "" if not mode & 0o007 else f"other users of this machine can read it: chmod 700 {settings.home}"
+    yield Finding("home", not mode & 0o007, f"{settings.home} has mode {mode:04o}", fix)
 
 
 def warn_of_open_home(settings: Settings) -> None:
     """Log a warning if other users of this machine can read the home directory."""
     for one in of_home(settings):
         if not one.ok:
-            log.warning("%s; %s", one.seen, one.mend)
+            log.warning("%s; %s", one.seen, one.fix)
 
 
 def _of_given_key(settings: Settings, key: str) -> Finding:
     if is_loopback(settings.host) or len(key) >= SHORTEST_KEY:
         return Finding("key", True, "given as TUNER_API_KEY")
     seen = f"TUNER_API_KEY has {len(key)} characters, and other machines can reach TUNER_HOST={settings.host}"
-    mend = f"use at least {SHORTEST_KEY} characters, such as the output of `openssl rand -hex 32`, or listen on 127.0.0.1"
-    return Finding("key", False, seen, mend)
+    fix = f"use at least {SHORTEST_KEY} characters, such as the output of `openssl rand -hex 32`, or listen on 127.0.0.1"
+    return Finding("key", False, seen, fix)
 
 
 def _of_key_to_be(settings: Settings) -> Finding:
@@ -187,11 +187,11 @@ def _of_key_to_be(settings: Settings) -> Finding:
     if is_loopback(settings.host):
         return Finding("key", True, f"{settings.api_key_path} is created on the first start")
     seen = f"TUNER_API_KEY is empty, and other machines can reach TUNER_HOST={settings.host}"
-    mend = (
+    fix = (
         "set TUNER_API_KEY, for example to the output of `openssl rand -hex 32`, to the same value for every service of this "
         "database, or leave TUNER_HOST empty to listen on 127.0.0.1"
     )
-    return Finding("key", False, seen, mend)
+    return Finding("key", False, seen, fix)
 
 
 def is_loopback(host: str) -> bool:
@@ -210,7 +210,7 @@ def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ite
         return
     if environ.get("RAY_AUTH_MODE") == "disabled":
         yield Finding(
-            "token", True, "RAY_AUTH_MODE=disabled: whoever reaches the cluster can run any code on it"
+            "token", True, "RAY_AUTH_MODE=disabled: anyone who can reach the cluster can run any code on it"
         )
         return
     if cluster_token(environ) is not None:
@@ -222,15 +222,15 @@ def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ite
         if path
         else "there is no token for Ray"
     )
-    mend = (
+    fix = (
         "set RAY_AUTH_TOKEN to the token of the cluster, or RAY_AUTH_TOKEN_PATH to a file that contains it and that this user can "
         "read; if the cluster requires no token, set RAY_AUTH_MODE=disabled"
     )
-    yield Finding("token", False, seen, mend)
+    yield Finding("token", False, seen, fix)
 
 
 def of_database(settings: Settings) -> Iterator[Finding]:
-    database, mend = Database(settings.database_url), ""
+    database, fix = Database(settings.database_url), ""
     where = database.url.render_as_string(hide_password=True)
     try:
         found = database.revision()
@@ -243,10 +243,10 @@ def of_database(settings: Settings) -> Iterator[Finding]:
         database.dispose()
     newest = newest_revision()
     if not knows_revision(found):
-        mend = f"a newer version of tuner has upgraded it, and this version only knows revisions up to {newest}: run that version"
+        fix = f"a newer version of tuner has upgraded it, and this version only knows revisions up to {newest}: run that version"
     elif found != newest and found is not None:
-        mend = f"older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
-    yield Finding("database", not mend, f"{where} is {f'at revision {found}' if found else 'empty'}", mend)
+        fix = f"older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
+    yield Finding("database", not fix, f"{where} is {f'at revision {found}' if found else 'empty'}", fix)
 
 
 def of_replicas(settings: Settings) -> Iterator[Finding]:
@@ -302,8 +302,8 @@ def of_storage(settings: Settings) -> Iterator[Finding]:
         same = storage.read(name) == data
         storage.remove(name)
     except Exception as error:
-        mend = "create the folder or bucket of TUNER_STORAGE, and let this user list, read, write and delete there"
-        yield Finding("storage", False, f"{settings.storage}: {error or type(error).__name__}", mend)
+        fix = "create the folder or bucket of TUNER_STORAGE, and let this user list, read, write and delete there"
+        yield Finding("storage", False, f"{settings.storage}: {error or type(error).__name__}", fix)
         return
     yield Finding(
         "storage",
@@ -320,14 +320,14 @@ def of_node_types(settings: Settings) -> Iterator[Finding]:
     try:
         found = node_types_of(settings.node_types)
     except BadFile as error:
-        mend = "correct it, or leave TUNER_NODE_TYPES empty for a cluster of fixed size"
-        yield Finding("node types", False, error.detail, mend)
+        fix = "correct it, or leave TUNER_NODE_TYPES empty for a cluster of fixed size"
+        yield Finding("node types", False, error.detail, fix)
         return
-    told = (
+    summary = (
         ", ".join(f"{one.at_most} {one.name}" for one in found.types)
         or "none: is enableInTreeAutoscaling set?"
     )
-    yield Finding("node types", True, f"the autoscaler may start up to {told}")
+    yield Finding("node types", True, f"the autoscaler may start up to {summary}")
 
 
 def of_ray(settings: Settings) -> Iterator[Finding]:
@@ -337,8 +337,8 @@ def of_ray(settings: Settings) -> Iterator[Finding]:
             theirs, wrong = ray_of(dashboard), misfit(dashboard)
             alive = [node for node in nodes(dashboard) if node.alive]
         except TunerError as error:
-            mend = "start it, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-            yield Finding("ray", False, error.detail.splitlines()[0], mend)
+            fix = "start it, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            yield Finding("ray", False, error.detail.splitlines()[0], fix)
             return
     yield Finding(
         "ray",
@@ -350,15 +350,15 @@ def of_ray(settings: Settings) -> Iterator[Finding]:
     markets = sorted({node.market for node in workers})
     seen = f"{len(workers)} nodes with CPUs, markets: {', '.join(markets) or 'none'}"
     may_come = any(one.ok and settings.node_types for one in of_node_types(settings))
-    mend = (
+    fix = (
         "" if workers or may_come else "add nodes to the cluster: jobs are refused while no node can run them"
     )
-    yield Finding("nodes", not mend, seen, mend)
+    yield Finding("nodes", not fix, seen, fix)
     nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
-    mend = "start them with --labels instance-type=…,ray.io/market-type=…; without labels they are priced by their CPUs"
-    told = (
+    fix = "start them with --labels instance-type=…,ray.io/market-type=…; without labels they are priced by their CPUs"
+    summary = (
         "all nodes have an instance type"
         if not nameless
         else f"{', '.join(nameless[:5])} have no label instance-type"
     )
-    yield Finding("labels", not nameless, told, mend if nameless else "")
+    yield Finding("labels", not nameless, summary, fix if nameless else "")

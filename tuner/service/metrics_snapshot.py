@@ -69,7 +69,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MetricsSnapshot:
     """All metrics, read at one time."""
 
     now: Instant  #: When they were read.
@@ -87,11 +87,11 @@ class Reader:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lock = threading.Lock()
-        self._last: Figures | None = None
+        self._last: MetricsSnapshot | None = None
         self._ledger, self._tally = Ledger(), Tally()
         self._shapes: dict[str, Shape] = {}
 
-    def read(self) -> Figures:
+    def read(self) -> MetricsSnapshot:
         """Return the metrics, at most `KEEP_NS` old. Raise Unavailable if the database does not answer."""
         with self._lock:
             now, last = self._service.now(), self._last
@@ -99,7 +99,7 @@ class Reader:
                 self._last = last = self._read(now)
             return last
 
-    def _read(self, now: Instant) -> Figures:
+    def _read(self, now: Instant) -> MetricsSnapshot:
         """Read the metrics in short transactions, because with SQLite's rollback journal a read blocks every commit."""
         service = self._service
         posted = self._ledger.read(service)
@@ -112,7 +112,7 @@ class Reader:
             self._shapes = {one.job: self._shapes.get(one.job) or shape_of(db, one.job) for one in running}
         cpus = {job: shape.cpus for job, shape in self._shapes.items()}
         counted = self._tally.read(service, now)
-        return Figures(now, found, counted, posted, budgets, watched(running, cpus, now), idle)
+        return MetricsSnapshot(now, found, counted, posted, budgets, watched(running, cpus, now), idle)
 
 
 def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> Watched:

@@ -49,7 +49,9 @@ class StoredRecord:
             spent = ledger.account(db, job).posted
             moved = row.state != before.state
             mode = row.spec.objective.mode
-            upto, trials = mirrored.told(db, job, mode, before.seq, limit=REPORTS_AT_ONCE, everything=moved)
+            upto, trials = mirrored.read_changes(
+                db, job, mode, before.seq, limit=REPORTS_AT_ONCE, everything=moved
+            )
             best = stored_best.best(db, job)
             newest = mirrored.newest(db, job)
         shown = Job(
@@ -81,25 +83,25 @@ def _rungs(row: JobRow) -> tuple[int, ...]:
     return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
 
 
-def _trial(told: ToldTrial) -> Trial:
+def _trial(trial: ToldTrial) -> Trial:
     """Return a trial as it was after the last change that has been read.
 
     If the trial has changed again since, it is shown as running, because its state at that time is not recorded.
     """
     return Trial(
-        told.trial,
-        told.number,
-        told.config,
-        told.state if told.is_as_of_then else "running",
-        told.reason,
-        told.value,
-        told.best,
-        told.cost,
-        told.attempts,
-        told.preemptions,
-        told.created_at,
-        told.updated_at,
-        [Point(one.step, one.at, one.value, one.metrics, one.cost, one.best) for one in told.reports],
+        trial.trial,
+        trial.number,
+        trial.config,
+        trial.state if trial.is_as_of_then else "running",
+        trial.reason,
+        trial.value,
+        trial.best,
+        trial.cost,
+        trial.attempts,
+        trial.preemptions,
+        trial.created_at,
+        trial.updated_at,
+        [Point(one.step, one.at, one.value, one.metrics, one.cost, one.best) for one in trial.reports],
     )
 
 

@@ -88,11 +88,11 @@ def priced_nodes(
     check_size(settings, wanted)
     found, unknown = [], []
     for node in suitable(nodes, wanted):
-        told = priced(settings, node.labels, cpus=node.cpus, gpus=node.gpus)
-        if told.price is None:
-            unknown.append(told.source)
+        priced_node = priced(settings, node.labels, cpus=node.cpus, gpus=node.gpus)
+        if priced_node.price is None:
+            unknown.append(priced_node.source)
         else:
-            found.append((node, told.price, told.source))
+            found.append((node, priced_node.price, priced_node.source))
     if not found:
         pointer = "/resources/market" if wanted.market == "spot" else "/resources"
         raise Invalid.at(pointer, unpriced(unknown))
@@ -138,10 +138,10 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
     word = labels.MARKETS["spot" if wanted.market == "spot" else "on_demand"]
     other = "on_demand" if wanted.market == "spot" else "spot"
     what = f"has the label {labels.MARKET}={word}"
-    told = _types(nodes)
-    if told:
+    types = _types(nodes)
+    if types:
         detail = (
-            f"no node of this size that is alive or may come {what}; the autoscaler has {told}: give it such a type, "
+            f"no node of this size that is alive or may come {what}; the autoscaler has {types}: give it such a type, "
             f"or ask for {other} or spot_with_fallback"
         )
     else:
@@ -155,8 +155,8 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
 def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
     if not nodes:
         raise Unavailable("the Ray cluster has no living node")
-    fault, told = _missing(nodes, wanted), _types(nodes)
-    return replace(fault, detail=f"{fault.detail}; the autoscaler has {told}") if told else fault
+    fault, types = _missing(nodes, wanted), _types(nodes)
+    return replace(fault, detail=f"{fault.detail}; the autoscaler has {types}") if types else fault
 
 
 def _missing(nodes: list[Node], wanted: Resources) -> Fault:
@@ -176,12 +176,12 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
     if wanted.region is not None:
         known = sorted({node.region for node in nodes if node.region})
         near = get_close_matches(wanted.region, known, n=3) or known
-        mend = (
+        fix = (
             f"there is {', '.join(near)}"
             if near
             else f"no node has a region's label; leave it out, or start nodes with `ray start --labels ray.io/availability-region={wanted.region}`"
         )
-        return Fault("/resources/region", f"no such node is in {wanted.region}; {mend}")
+        return Fault("/resources/region", f"no such node is in {wanted.region}; {fix}")
     return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
 
 

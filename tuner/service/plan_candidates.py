@@ -192,8 +192,8 @@ def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed, needs: Need
         Invalid: The catalogue does not know a value of the filter, or no machine that matches is large enough and has a price.
     """
     words = {name: word for name, word in asdict(listed).items() if word is not None}
-    told = {name: shelf.unknown(name, word) for name, word in words.items()}
-    faults = [Fault(f"/planning/catalogue/{name}", detail) for name, detail in told.items() if detail]
+    details = {name: shelf.unknown(name, word) for name, word in words.items()}
+    faults = [Fault(f"/planning/catalogue/{name}", detail) for name, detail in details.items() if detail]
     if faults:
         raise Invalid(*faults)
     wanted = spec.resources
@@ -297,10 +297,10 @@ def as_fast_by_assumption(
     """Return the instance types that are assumed to be equally fast, because no speed or step time was given for them."""
     if evidence.machine or machines.speeds:
         return ()
-    told = {
+    known = {
         one.instance_type for one in machines.described if one.step_ns is not None or one.speed is not None
     }
-    alike = sorted({one.instance_type for one in candidates} - told)
+    alike = sorted({one.instance_type for one in candidates} - known)
     return tuple(alike) if len(alike) > 1 else ()
 
 

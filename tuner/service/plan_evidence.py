@@ -57,9 +57,9 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
         with service.database.read() as db:
             ran = seen.attempts_of(db, row.id)
             found = list(seen.paced(db, row.id))
-        told = _seen(found, ran, row.spec.objective, like=spec.objective)
-        if told:
-            trials, attempts, used = [*trials, *told], [*attempts, *ran], [*used, row.id]
+        comparable = _seen(found, ran, row.spec.objective, like=spec.objective)
+        if comparable:
+            trials, attempts, used = [*trials, *comparable], [*attempts, *ran], [*used, row.id]
     if not trials:
         return None
     notes = [
@@ -165,7 +165,7 @@ def _seen(
     Their curves are empty if the earlier job's objective had another metric or mode than `like`.
     """
     first = {row.trial: row for row in attempts if row.attempt == 1}
-    told = (objective.metric, objective.mode) == (like.metric, like.mode)
+    same_objective = (objective.metric, objective.mode) == (like.metric, like.mode)
     trials = []
     for one in found:
         setup_ns = _setup_ns(one, first.get(one.trial))
@@ -173,7 +173,7 @@ def _seen(
         if step_ns is None:
             continue
         points = [(step, value) for step, value, _ in one.points if value is not None]
-        curve = tuple((step, like.score(value)) for step, value in points) if told else ()
+        curve = tuple((step, like.score(value)) for step, value in points) if same_objective else ()
         early_ns, later_ns = _parts(one, setup_ns)
         last, ended = one.points[-1][0], one.state == "completed"
         trials.append(SeenTrial(one.config, step_ns, curve, last, ended, early_ns, later_ns))

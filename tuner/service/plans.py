@@ -169,8 +169,8 @@ def _refuse_too_large(spec: JobSpec, evidence: Evidence) -> None:
 
 def _none_will_do(candidates: Sequence[Candidate], would_do: Sequence[str]) -> str:
     reasons = "; ".join(f"{one.instance_type} on {one.market}: {one.why_not}" for one in candidates[:5])
-    mend = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
-    return f"none will do: {reasons}{mend}"
+    fix = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
+    return f"none will do: {reasons}{fix}"
 
 
 def _noted(evidence: Evidence, alike: Sequence[str]) -> Evidence:

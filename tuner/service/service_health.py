@@ -21,7 +21,7 @@ Counted = Literal[
 
 
 @dataclass
-class Vitals:
+class ServiceHealth:
     """State of this process. Thread-safe."""
 
     #: End of the last successful pass of the controller as leader; None if there was none yet.

@@ -96,7 +96,7 @@ def remove(service: Service, name: str) -> None:
     """
     if name == BUDGET:
         raise Conflict(
-            f"{BUDGET!r} is the project's quota, which whoever runs the service sets by PUT /v1/quota"
+            f"{BUDGET!r} is the project's quota, which the operator of the service sets by PUT /v1/quota"
         )
     with service.database.write("budget.remove") as db:
         shared_budgets.lock_exclusive(db)
@@ -132,10 +132,10 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
     gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
     usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
     later = "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when it begins anew"
-    name, mend = f"budget {budget.name!r} above this job", f"raise it with PUT /v1/budgets/{budget.name}"
+    name, fix = f"budget {budget.name!r} above this job", f"raise it with PUT /v1/budgets/{budget.name}"
     if budget.name == BUDGET:
-        name, mend = "quota of this project", "whoever runs the service can raise it with PUT /v1/quota"
-    raise BudgetRefused(f"the {name} has {usd}{gpus} left, less than a second of a trial: {mend}{later}")
+        name, fix = "quota of this project", "the operator of the service can raise it with PUT /v1/quota"
+    raise BudgetRefused(f"the {name} has {usd}{gpus} left, less than a second of a trial: {fix}{later}")
 
 
 def without_room(
@@ -163,8 +163,8 @@ def _views(
         standing = shared_budgets.standing(db, project, one.budget, now)
         mine = {job: spent for job, spent in slots.items() if job in counted[name]}
         waiting = [wait.job for wait in waits if wait.name == name]
-        told = deliveries.of_budget(db, project, name, limit=SHOWN_DELIVERIES)
-        found.append(BudgetView(one, standing, _forecast(standing, mine, now), waiting, told, secret))
+        sent = deliveries.of_budget(db, project, name, limit=SHOWN_DELIVERIES)
+        found.append(BudgetView(one, standing, _forecast(standing, mine, now), waiting, sent, secret))
     return found
 
 

@@ -30,7 +30,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class SpotFigures:
-    """Figures of a simulated job on spot machines."""
+    """MetricsSnapshot of a simulated job on spot machines."""
 
     trace: str
     start_s: float
@@ -46,7 +46,7 @@ class SpotFigures:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Figures of the same job simulated under one set of conditions."""
+    """MetricsSnapshot of the same job simulated under one set of conditions."""
 
     name: Name
     spent_usd: float

@@ -67,7 +67,7 @@ class Request:
         bounds = {**self._bounds(), **self._spot_bounds()}
         for name in RATES:
             bounds[f"/{name}"] = (0 <= getattr(self, name) <= 0.5, "must be between 0 and 0.5")
-        found = [Fault(pointer, mend) for pointer, (holds, mend) in bounds.items() if not holds]
+        found = [Fault(pointer, fix) for pointer, (holds, fix) in bounds.items() if not holds]
         if self.preemptions is None:
             given = [word for name, word in OF_SPOT.items() if getattr(self, name) is not None]
             given += [word for word in ("noticeless", "beside") if getattr(self, word)]

@@ -17,7 +17,7 @@ from tuner.settings import Settings
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], list[str]]
 TIMEOUT_S = 10.0
-MEND = "TUNER_WEBHOOK_HOSTS with its name, or TUNER_WEBHOOK_PRIVATE=allow,"
+ALLOWED_BY = "TUNER_WEBHOOK_HOSTS with its name, or TUNER_WEBHOOK_PRIVATE=allow,"
 # These addresses look public, but are services of a cloud for its own machines: Azure's wire server and Oracle's metadata.
 METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192")))
 UNICAST = ipaddress.ip_network("2000::/3")  # all globally routed IPv6 addresses
@@ -81,9 +81,9 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
     if private:
         return None
     if address is not None and is_private(address):
-        return Fault(pointer, f"{address} is a private address; {MEND} allows it")
+        return Fault(pointer, f"{address} is a private address; {ALLOWED_BY} allows it")
     if not url.startswith("https://"):
-        return Fault(pointer, f"must begin with https://; {MEND} allows http://")
+        return Fault(pointer, f"must begin with https://; {ALLOWED_BY} allows http://")
     return None
 
 
@@ -115,7 +115,7 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
     found = resolve(host, _port(parts))
     for text in found:
         if not private and is_private(ipaddress.ip_address(text)):
-            raise Refused(f"{host} is {text}, a private address; {MEND} allows it")
+            raise Refused(f"{host} is {text}, a private address; {ALLOWED_BY} allows it")
     if not found:
         raise Refused(f"{host} has no address")
     return found

@@ -32,10 +32,10 @@ def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[BestTr
     """Return up to `limit` trials, ordered by the metric of their newest report, best first. Trials without a metric are left out."""
     rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
-    told = db.execute(_told(), {"of": job, "trials": names})
+    points = db.execute(_told(), {"of": job, "trials": names})
     curves = {
         trial: tuple((row.step, row.value, row.usd) for row in found)
-        for trial, found in groupby(told, key=lambda row: str(row.trial))
+        for trial, found in groupby(points, key=lambda row: str(row.trial))
     }
     newest = db.execute(_saved(), {"of": job, "trials": names})
     saved: dict[str, int] = {trial: step for trial, step in newest}
@@ -65,8 +65,8 @@ def _best_trials(mode: Mode) -> Select[Any]:
 def _told() -> Select[Any]:
     r = reports.c
     of_these = (r.job == bindparam("of"), r.trial.in_(bindparam("trials", expanding=True)))
-    told = select(r.trial, r.step, r.value, r.usd).where(*of_these, r.value.is_not(None))
-    return told.order_by(r.trial, r.step)
+    points = select(r.trial, r.step, r.value, r.usd).where(*of_these, r.value.is_not(None))
+    return points.order_by(r.trial, r.step)
 
 
 @cache

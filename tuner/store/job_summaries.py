@@ -47,6 +47,6 @@ def of_jobs(db: Connection, names: Collection[str]) -> dict[str, JobSummary]:
 @lru_cache(maxsize=4096)
 def _standing(values: tuple[Any, ...]) -> JobSummary:
     """Convert a row. Equal rows are converted once and cached, because the same pages are requested again and again."""
-    told = dict(zip(_COLUMNS, values, strict=True))
-    launch = None if told["epoch"] is None else Launch(told["job"], **{name: told[name] for name in _NAMES})
-    return JobSummary(account_of(SimpleNamespace(**told)), launch, told["newest"] or 0)
+    row = dict(zip(_COLUMNS, values, strict=True))
+    launch = None if row["epoch"] is None else Launch(row["job"], **{name: row[name] for name in _NAMES})
+    return JobSummary(account_of(SimpleNamespace(**row)), launch, row["newest"] or 0)

@@ -315,7 +315,7 @@ class SqlTx:
         jobs.set_budget(self._db, self._job, budget)
 
 
-def node_assigned(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
+def nodes_assigned_at(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
     """Return when each attempt that has not ended got its machine, by (trial, attempt). None if it still waits for one."""
     a = attempts.c
     query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))

@@ -12,7 +12,7 @@ from tuner.store.tables import attempts
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Figures of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
+    """MetricsSnapshot of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
 
     held_ns: int = 0  #: How long the attempts had their machines, summed.
     #: Number of attempts by outcome. Attempts that ended because their driver ended are left out: no machine was lost.

@@ -66,7 +66,7 @@ def newest(db: Connection, job: str) -> int:
     return int(db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0)
 
 
-def told(
+def read_changes(
     db: Connection, job: str, mode: Mode, after: int, *, limit: int, everything: bool
 ) -> tuple[int, list[ToldTrial]]:
     """Return the number of the last event that is included, and the trials that changed after event `after` up to that event.
@@ -119,7 +119,7 @@ def _trials(
     job: str,
     mode: Mode,
     names: Iterable[str],
-    told: Mapping[str, Sequence[ToldReport]],
+    reports_by_trial: Mapping[str, Sequence[ToldReport]],
     upto: int,
 ) -> Iterable[ToldTrial]:
     t, e, a = trials.c, entries.c, attempts.c
@@ -154,5 +154,5 @@ def _trials(
                 Instant(row.created_at),
                 Instant(row.updated_at),
                 row.seq <= upto,
-                told.get(row.trial, ()),
+                reports_by_trial.get(row.trial, ()),
             )

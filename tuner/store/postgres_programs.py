@@ -119,9 +119,9 @@ def _run(program: str, words: Sequence[str], env: dict[str, str]) -> None:
     if done.returncode == 0:
         return
     said = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
-    mend = (
+    fix = (
         f": {INSTALL}"
         if "server version mismatch" in done.stderr or "unsupported version" in done.stderr
         else ""
     )
-    raise Unavailable(f"{program}: {'; '.join(said[:3])[:600]}{mend}")
+    raise Unavailable(f"{program}: {'; '.join(said[:3])[:600]}{fix}")

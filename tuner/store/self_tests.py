@@ -52,5 +52,5 @@ def refusal(reason: str) -> str:
     """Return the error text for a job that requests spot machines although its trainable failed the restore self-test."""
     return (
         f"spot machines may be taken away at any time, and the restore self-test says of this trainable: {reason}. "
-        "Ask for on_demand, or mend the trainable; once its code has changed it is tested again"
+        "Ask for on_demand, or fix the trainable; once its code has changed it is tested again"
     )

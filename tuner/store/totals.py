@@ -1,4 +1,4 @@
-"""Figures over all jobs and projects, for monitoring the service.
+"""MetricsSnapshot over all jobs and projects, for monitoring the service.
 
 No query reads all reports. Numbers of jobs, trials and attempts are counted from indexes. Sums of ledger entries are added
 up from the last entry that was already counted.

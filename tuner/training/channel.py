@@ -81,8 +81,8 @@ class Channel:
             MetricsRefused: A metric cannot be recorded.
         """
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
-        told = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
-        self._send({"type": "report", **told})
+        report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
+        self._send({"type": "report", **report})
         answer = json.loads(self._connection.recv_bytes())
         reply = Reply(
             answer["type"] == "stop", *(bool(answer.get(name)) for name in ("save", "keep", "flush"))

@@ -90,7 +90,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
 def _money_moved(state: State) -> None:
     """Forget earlier refusals of holds. Money may have been released or added, so that a refused hold is affordable now."""
-    state.exhausted, state.above, state.skipped = None, "", {}
+    state.exhausted_limit, state.above, state.skipped = None, "", {}
 
 
 def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
@@ -113,8 +113,8 @@ def _on_answer(state: State, event: ev.Suggested | ev.Predicted) -> list[Command
 def _on_predicted(state: State, event: ev.Predicted) -> list[Command]:
     if event.trial is None:
         state.suggesting = False
-        state.exhausted = "budget_gpu_hours" if state.budget.usd is None else "budget_usd"
-        return [] if state.active else _out_of(state, state.exhausted)
+        state.exhausted_limit = "budget_gpu_hours" if state.budget.usd is None else "budget_usd"
+        return [] if state.active else _out_of(state, state.exhausted_limit)
     trial = state.trial(event.trial)
     if trial.status == "running":
         return go_on(state, trial) if event.go else park_at_rung(state, trial)
@@ -129,7 +129,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     trial = state.trial(event.trial)
     if trial.status not in ("running", "pausing"):
         return []
-    trial.resumable, trial.repeats_until = event.resumable, event.step
+    trial.resumable, trial.last_report = event.resumable, event.step
     trial.other_metrics = event.names or trial.other_metrics
     if event.step <= trial.steps:
         return at_step(state, trial, event.step)
@@ -185,7 +185,7 @@ def _on_gone(state: State, trial: TrialRecord, event: ev.Lost | ev.Preempted) ->
 
 
 def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
-    brought_nothing = trial.repeats_until is None or trial.repeats_until >= trial.steps
+    brought_nothing = trial.last_report is None or trial.last_report >= trial.steps
     trial.losses = trial.losses + 1 if brought_nothing else 0
     if trial.losses >= LOSSES_WITHOUT_PROGRESS:
         reason = f"{trial.losses} attempts were lost without a new step in between: {event.reason}"
@@ -235,16 +235,16 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
     trial = state.trial(event.trial)
     state.above = event.above
     if trial.status == "running" and event.running:
-        state.exhausted = event.limit
+        state.exhausted_limit = event.limit
         state.set(trial, "pausing")
         return [do.Pause(trial.id)]
     if trial.status == "running":
         state.set(trial, "paused" if trial.steps else "new")
     may_pass = trial.steps and not state.active and state.budget.on_exhausted == "finish"
     if may_pass and event.limit != "window" and not event.above:
-        state.skipped[trial.number], state.exhausted = event.limit, None
+        state.skipped[trial.number], state.exhausted_limit = event.limit, None
         return []
-    state.exhausted = event.limit
+    state.exhausted_limit = event.limit
     return [] if state.active else _out_of(state, event.limit)
 
 
@@ -316,7 +316,7 @@ def _fill(state: State) -> list[Command]:
     while (
         state.accepting_work
         and not state.ending
-        and not state.exhausted
+        and not state.exhausted_limit
         and len(state.active) < state.concurrency
     ):
         trial = _earned_more(state)
@@ -330,7 +330,7 @@ def _fill(state: State) -> list[Command]:
             _nothing_left(state)
             return orders
         state.set(trial, "running")
-        trial.repeats_until, trial.was_preempted = None, False
+        trial.last_report, trial.was_preempted = None, False
         state.begun += 1
         orders.append(do.Begin(trial.id, trial.config, trial.until))
     return orders

@@ -173,7 +173,7 @@ def _patient(terms: Terms, memory: Memory, observation: Observation) -> Choice:
     if observation.at is not None and observation.at.market == "spot":
         return Choice(observation.at, "stays")
     if observation.at is not None:
-        worked_ns = memory.landed_ns - (observation.left_ns - observation.unsaved_ns)
+        worked_ns = memory.left_at_start_ns - (observation.left_ns - observation.unsaved_ns)
         if worked_ns < 2 * observation.changeover_ns:
             return Choice(
                 observation.at,

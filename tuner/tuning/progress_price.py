@@ -44,8 +44,8 @@ class Memory:
     progressed: Instant
     least_ns: int  #: The least remaining work so far.
     records: Mapping[Key, Record] = field(default_factory=dict)
-    node_assigned: Key | None = None  #: The offer that the training is on.
-    landed_ns: int = 0  #: The remaining work when the training came to that offer.
+    current_offer: Key | None = None  #: The offer that the training is on.
+    left_at_start_ns: int = 0  #: The remaining work when the training came to that offer.
 
     def looked(self, now: Instant, *, at: Offer | None, left_ns: int) -> Self:
         """Return the memory after an observation of the training's machine and remaining work."""
@@ -53,8 +53,8 @@ class Memory:
         if left_ns < self.least_ns:
             found = replace(found, progressed=now, least_ns=left_ns)
         place = key_of(at) if at is not None else None
-        if place != self.node_assigned:
-            found = replace(found, node_assigned=place, landed_ns=left_ns)
+        if place != self.current_offer:
+            found = replace(found, current_offer=place, left_at_start_ns=left_ns)
         return found
 
     def waits(self, now: Instant) -> Self:

@@ -55,7 +55,7 @@ class TrialRecord:
     )
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
     was_preempted: bool = False  #: It was preempted and resumes before other trials.
-    repeats_until: int | None = None  #: The last step that the current attempt reported.
+    last_report: int | None = None  #: The last step that the current attempt reported.
     last_step_unsaved: bool = False  #: It has to run its last step again, because that step was not saved.
     trained_ns: int = 0  #: Training time of its steps, each step counted once.
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
@@ -113,7 +113,7 @@ class State:
     suggesting: bool = False  #: A `Suggest` command was returned and is not answered yet.
     space_exhausted: bool = False  #: The sampler has no more configurations.
     #: The limit that refused a hold. No attempt starts until money may have been released or added.
-    exhausted: StopReason | Limit | None = None
+    exhausted_limit: StopReason | Limit | None = None
     #: The shared budget that refused a hold last. Empty if the job's own budget refused it.
     above: str = ""
     #: The trials that are skipped because their hold was refused, by number, with the limit that refused it.

@@ -99,5 +99,5 @@ def no_metric(state: State, trial: TrialRecord, step: int) -> str:
     if not names:
         return text
     near = get_close_matches(metric, names, n=1, cutoff=0.4)
-    mend = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{text}; it reported {', '.join(map(repr, names[:NAMES_SHOWN]))}{mend}"
+    fix = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{text}; it reported {', '.join(map(repr, names[:NAMES_SHOWN]))}{fix}"

@@ -39,10 +39,12 @@ async def stream_events(
     """
     seq = after if last_event_id is None else _number(last_event_id)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    ended = await asyncio.to_thread(_of_ended, request.app.state.shared, service, job, seq)
+    ended = await asyncio.to_thread(_of_ended, request.app.state.responses, service, job, seq)
     if ended:
         return Response(ended, media_type=EVENTS, headers=headers)
-    stream = request.app.state.hub.follow((service.database, service.project, job), Record(service, job), seq)
+    stream = request.app.state.broadcaster.follow(
+        (service.database, service.project, job), Record(service, job), seq
+    )
     if service.actor.key:
         stream = while_allowed(stream, lambda: access.still(service, service.actor))
     return StreamingResponse(stream, media_type=EVENTS, headers=headers)

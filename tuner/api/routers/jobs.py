@@ -72,7 +72,7 @@ def _text(request: Request, service: Service, view: JobView) -> bytes:
     version = view.version
     if version is None:
         return make()
-    shared: Shared[bytes] = request.app.state.shared
+    shared: Shared[bytes] = request.app.state.responses
     return shared.get((service.database, "job", version), None, make)
 
 

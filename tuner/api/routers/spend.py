@@ -46,7 +46,7 @@ def get_spend(
             until,
             timezone,
         )
-        shared: Shared[bytes] = request.app.state.shared
+        shared: Shared[bytes] = request.app.state.responses
         return as_json(
             shared.get(key, object(), lambda: serialize_spend.spend_of(view()).model_dump_json().encode())
         )

@@ -126,8 +126,8 @@ def events(client: "Client", follower: Follower, **options: float) -> Iterator[l
     client.on_request(
         _ignore, _ignore
     )  # The follower itself shows if the service does not answer, so switch off the note that `connect` prints.
-    told = {"on_connection": follower.connection, "on_silence": follower.silence}
-    for event in client.events(follower.seen.facts.job, **told, **options):  # type: ignore[arg-type]
+    callbacks = {"on_connection": follower.connection, "on_silence": follower.silence}
+    for event in client.events(follower.seen.facts.job, **callbacks, **options):  # type: ignore[arg-type]
         yield follower.take(event)
         if follower.seen.state == "paused":
             follower.complete(client)

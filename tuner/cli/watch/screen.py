@@ -121,14 +121,14 @@ def _bars(view: View, room: LoadShedder) -> Iterator[Text]:
     spend, budget = view.seen.spend, view.seen.job.get("budget")
     if not spend or budget is None:
         return
-    told = [*_money(spend, budget), *_hours(spend, budget)]
+    lines = [*_money(spend, budget), *_hours(spend, budget)]
     if budget["wall_clock"] is not None:
         of = f"{span(view.running_s)} of {span(budget['wall_clock'])}"
-        told.append(("time", of, view.running_s / budget["wall_clock"], 0.0))
-    told.append(_trials(view.seen, budget["trials"]))
-    wide = max(cell_len(text) for _, text, *_ in told)
+        lines.append(("time", of, view.running_s / budget["wall_clock"], 0.0))
+    lines.append(_trials(view.seen, budget["trials"]))
+    wide = max(cell_len(text) for _, text, *_ in lines)
     length = max(6, min(60, room.width - LABEL - 2 - wide))
-    for label, text, done, held in told:
+    for label, text, done, held in lines:
         bar = _bar(length, done, held, ascii_only=room.ascii_only)
         yield Text.assemble((set_cell_size(label, LABEL), "bold"), bar, "  ", text)
 
@@ -254,8 +254,8 @@ def _events(view: View, count: int) -> list[Text]:
         return []
     shown = view.events[-count:]
     return [
-        Text.assemble((f"{at:>8}  ", "dim"), (told.text, STYLES.get(told.kind, "")))
-        for at, told in reversed(shown)
+        Text.assemble((f"{at:>8}  ", "dim"), (happening.text, STYLES.get(happening.kind, "")))
+        for at, happening in reversed(shown)
     ]
 
 

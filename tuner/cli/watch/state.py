@@ -116,11 +116,11 @@ class Watched:
 
     def _report(self, data: Mapping[str, Any]) -> list[Happening]:
         trial, step, value = data["trial"], data["step"], data["metric"]
-        told = self._climbed(trial, step)
+        happenings = self._climbed(trial, step)
         if step >= self.latest.get(trial, (0, None))[0]:
             self.latest[trial] = (step, value)
         if not isinstance(value, int | float) or not math.isfinite(value):
-            return told
+            return happenings
         found, before, known = (
             Reached(trial, step, value, data["cost_usd"]),
             self.best,
@@ -130,8 +130,8 @@ class Watched:
             self.best_of[trial] = found
             if before is None or (found.metric != before.metric and self._order(found) < self._order(before)):
                 text = f"best {self.facts.metric} {number(value)} by {trial} at {self.facts.unit} {step}"
-                told.append(Happening("best", text))
-        return told
+                happenings.append(Happening("best", text))
+        return happenings
 
     def _climbed(self, trial: str, step: int) -> list[Happening]:
         before = self.steps.get(trial)
@@ -146,29 +146,29 @@ class Watched:
         if known and _age(data) <= _age(known):
             return []
         self.trials[data["id"]] = data
-        told = []
+        happenings = []
         preempted = data["preemptions"] - known.get("preemptions", 0)
         if preempted > 0:
             at = f"at {self.facts.unit} {data['steps']}"
             often = f" ({plural(data['preemptions'], 'time')})" if data["preemptions"] > 1 else ""
-            told.append(Happening("preempted", f"{data['id']} preempted {at}{often}"))
+            happenings.append(Happening("preempted", f"{data['id']} preempted {at}{often}"))
         if data["state"] == "failed" and known.get("state") != "failed":
-            told.append(
+            happenings.append(
                 Happening("failed", f"{data['id']} failed: {data['reason'] or 'for no known reason'}")
             )
-        return told
+        return happenings
 
     def _job(self, data: Mapping[str, Any]) -> list[Happening]:
         before, self.job = self.job, data
-        told = []
+        happenings = []
         if data["state"] != before.get("state"):
             why = data["stop_reason"] or ""
             detail = f": {data['detail']}" if data["detail"] and data["state"] in ("failed", "paused") else ""
-            told.append(Happening("state", f"{data['state']} {why}".rstrip() + detail))
+            happenings.append(Happening("state", f"{data['state']} {why}".rstrip() + detail))
         limits = data["budget"]
         if before and limits != before["budget"]:
-            told.append(Happening("state", f"the budget is now {budget_line(limits)}"))
-        return told
+            happenings.append(Happening("state", f"the budget is now {budget_line(limits)}"))
+        return happenings
 
 
 def budget_line(limits: Mapping[str, Any]) -> str:

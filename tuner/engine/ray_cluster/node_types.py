@@ -174,8 +174,8 @@ class _Reader:
                 continue
             has = self._mapping(one.get("resources") or {}, f"{where}.resources")
             if "CPU" not in has:
-                mend = "is not there: write how many CPUs such a machine has for Ray, such as resources: {CPU: 4}"
-                raise self._bad(f"{where}.resources.CPU", mend)
+                fix = "is not there: write how many CPUs such a machine has for Ray, such as resources: {CPU: 4}"
+                raise self._bad(f"{where}.resources.CPU", fix)
             size = [
                 self._amount(has.get(name, 0), f"{where}.resources.{name}")
                 for name in ("CPU", "GPU", "memory")
@@ -200,10 +200,8 @@ class _Reader:
         hosts = self._count(group.get("numOfHosts", 1), f"{where}.numOfHosts")
         amounts = self._of_pod(group, where)
         if "CPU" not in amounts:
-            mend = (
-                "is not there: write a limit of CPUs for the container of Ray, by which its autoscaler goes"
-            )
-            raise self._bad(f"{where}.template.spec.containers[0].resources.limits.cpu", mend)
+            fix = "is not there: write a limit of CPUs for the container of Ray, by which its autoscaler goes"
+            raise self._bad(f"{where}.template.spec.containers[0].resources.limits.cpu", fix)
         labels = self._labels(group.get("labels") or {}, f"{where}.labels")
         # Ray's autoscaler rounds them up too.
         cpus, gpus = (math.ceil(amounts.get(name, 0)) for name in ("CPU", "GPU"))
@@ -234,10 +232,10 @@ class _Reader:
         for name, word in (("num-cpus", "CPU"), ("num-gpus", "GPU"), ("memory", "memory")):
             if name in start:
                 found[word] = self._amount(start[name], f"{where}.rayStartParams.{name}")
-        told = self._mapping(group.get("resources") or {}, f"{where}.resources")
+        resources = self._mapping(group.get("resources") or {}, f"{where}.resources")
         given = {
-            name: self._amount(told[name], f"{where}.resources.{name}")
-            for name in told
+            name: self._amount(resources[name], f"{where}.resources.{name}")
+            for name in resources
             if name in ("CPU", "GPU", "memory")
         }
         return {**found, **given}
@@ -274,5 +272,5 @@ class _Reader:
             raise self._bad(f"{where}.{its.PRICE}", f"must be dollars an hour, such as 0.0948, not {said!r}")
         return dict(found)
 
-    def _bad(self, where: str, mend: str) -> BadFile:
-        return BadFile(f"{self.name}: {where} {mend}")
+    def _bad(self, where: str, fix: str) -> BadFile:
+        return BadFile(f"{self.name}: {where} {fix}")

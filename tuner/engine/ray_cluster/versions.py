@@ -43,9 +43,9 @@ def _python_of(dashboard: Dashboard) -> str | None:
         found: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
     except (RayUnavailable, KeyError, TypeError):
         return None
-    told = found.get("pythonVersion") or found.get("python_version")
-    return None if told is None else str(told)
+    version = found.get("pythonVersion") or found.get("python_version")
+    return None if version is None else str(version)
 
 
-def _minor(told: str) -> list[str]:
-    return told.split(".")[:2]
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]

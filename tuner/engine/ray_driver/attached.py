@@ -28,7 +28,7 @@ class Attached:
         # The cloud's facts that were used when each attempt's machine was last returned.
         self._known: dict[tuple[str, int], Mapping[str, str]] = {}
 
-    def node_assigned(self, trial: str, attempt: int, actor: Any) -> Machine | None:
+    def machine_of(self, trial: str, attempt: int, actor: Any) -> Machine | None:
         """Return the machine that a new attempt was given, or None if Ray does not answer.
 
         Call it before the attempt begins.

@@ -357,7 +357,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         settings.spot_wait_s,
         args.code,
         storage=settings.storage,
-        seat=SelfTestActor,
+        start_actor=SelfTestActor,
         is_there=is_there,
     )
     if (why := gate.refusal(died_at=died_at)) is not None:

@@ -176,15 +176,15 @@ def publish_reprs(reprs: Mapping[bytes, str]) -> None:
         found = [row for row in actors.actor_table_data if row.actor_id in reprs]
         for row in found:
             row.repr_name = reprs[row.actor_id]
-        told = [
+        messages_to_send = [
             pubsub_pb2.PubMessage(
                 channel_type=pubsub_pb2.GCS_ACTOR_CHANNEL, key_id=os.urandom(16), actor_message=row
             )
             for row in found
         ]
-        if told:
+        if messages_to_send:
             publisher = services.ControlPlanePubSubGcsServiceStub(channel)
-            publisher.GcsPublish(messages.GcsPublishRequest(pub_messages=told), timeout=TIMEOUT_S)
+            publisher.GcsPublish(messages.GcsPublishRequest(pub_messages=messages_to_send), timeout=TIMEOUT_S)
     finally:
         channel.close()
 

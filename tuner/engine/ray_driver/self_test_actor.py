@@ -36,7 +36,7 @@ class SelfTestActor:
     def __init__(self, offer: Offer, size: Resources) -> None:
         options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
         self._actor = ray.remote(Tester).options(**options).remote()
-        self._node_assigned = self._actor.ready.remote()
+        self._ready = self._actor.ready.remote()
         self._began_ns: int | None = None
         self._answer: Any = None
         self._told_ns = 0
@@ -48,9 +48,9 @@ class SelfTestActor:
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self._actor)
 
-    def node_assigned(self, within_s: float) -> bool:
+    def has_machine(self, within_s: float) -> bool:
         """Return whether the actor has a machine, after waiting up to `within_s`."""
-        if self._began_ns is None and _has(self._node_assigned, within_s):
+        if self._began_ns is None and _has(self._ready, within_s):
             self._began_ns = time.monotonic_ns()
         return self._began_ns is not None
 

@@ -62,7 +62,7 @@ class SpotEligibility:
     wait_s: float
     seen: str | None = None  #: The digest of the code as the service computed it.
     storage: str = ""
-    seat: Callable[[Offer, Resources], "SelfTestActor"] = field(kw_only=True)
+    start_actor: Callable[[Offer, Resources], "SelfTestActor"] = field(kw_only=True)
     #: Whether a machine of this kind exists. If none exists, the cheapest kind is requested, because trials
     #: can use that machine too.
     is_there: Callable[[Offer], bool] = lambda offer: True
@@ -166,9 +166,9 @@ class SpotEligibility:
             # Whether the actor has a machine is known only once its process runs there, so allow for the
             # start of a process.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
-            with self.seat(offer, self.row.spec.resources) as seat:
-                if self._awaited(seat.node_assigned, wait_s):
-                    return self._paid(seat, offer, number)
+            with self.start_actor(offer, self.row.spec.resources) as actor:
+                if self._awaited(actor.has_machine, wait_s):
+                    return self._paid(actor, offer, number)
             if not self.goes_on():
                 return None
         return None
@@ -179,7 +179,7 @@ class SpotEligibility:
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
 
-    def _paid(self, seat: "SelfTestActor", offer: Offer, number: int) -> Verdict | None:
+    def _paid(self, actor: "SelfTestActor", offer: Offer, number: int) -> Verdict | None:
         """Place a hold (reserve money) for the test, run the test on a `SelfTestActor` that has a machine, and settle
         the hold.
 
@@ -199,18 +199,18 @@ class SpotEligibility:
             if limit_ns <= 0 or not ledger.place(db, self.row.project, self.row.id, hold):
                 return Verdict(False, NO_MONEY, lasting=False)
         try:
-            return self._answer(seat, limit_ns)
+            return self._answer(actor, limit_ns)
         finally:
-            cost = rate.cost(min(seat.used_ns(), limit_ns))
+            cost = rate.cost(min(actor.used_ns(), limit_ns))
             used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
             with self.database.write("gate.settle") as db:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
-    def _answer(self, seat: "SelfTestActor", limit_ns: int) -> Verdict | None:
+    def _answer(self, actor: "SelfTestActor", limit_ns: int) -> Verdict | None:
         """Run the test and wait for its verdict. Return None if the job is not to continue."""
-        seat.begin(self._order(limit_ns))
-        if self._awaited(seat.answered, limit_ns / NS):
-            return seat.verdict()
+        actor.begin(self._order(limit_ns))
+        if self._awaited(actor.answered, limit_ns / NS):
+            return actor.verdict()
         late = Verdict(False, f"it was not through within {limit_ns / NS:.0f} s", lasting=False)
         return late if self.goes_on() else None
 

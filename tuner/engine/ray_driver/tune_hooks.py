@@ -298,7 +298,7 @@ class StartCallback(Unrecorded, Callback):
     @exit_on_error
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         name, attempt, actor = trial.config["trial"], trial.config["attempt"], trial.temporary_state.ray_actor
-        lease_ns = self._loop.node_assigned(name, attempt, self._attached.node_assigned(name, attempt, actor))
+        lease_ns = self._loop.node_assigned(name, attempt, self._attached.machine_of(name, attempt, actor))
         self._actuator.started(name, actor_sender(actor), lease_ns)
         self._display.assign(actor._actor_id.binary(), name, attempt)
 

@@ -306,7 +306,7 @@ class SimulatedAttempt:
         new = (Saved(self.saved, f"sim://{self.given.trial}/{self.saved}", 1, 0.0),)
         checkpoints = new if self.saved > self.told_saved else ()
         self.told_saved = self.saved
-        told = Progress(
+        progress = Progress(
             self.given.trial,
             self.given.attempt,
             state,
@@ -320,7 +320,7 @@ class SimulatedAttempt:
             leaving=self.leaving,
         )
         self.told_ns = self.clock.elapsed_ns()
-        self.tell(self, told)
+        self.tell(self, progress)
 
     def _switch(self, kind: CostKind) -> None:
         self.ns = dict(self.meter().ns)

@@ -26,7 +26,7 @@ OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other librari
 TOO_MANY_FILES = os.strerror(
     errno.EMFILE
 )  # matched in the message, because PyTorch raises its own error class
-MEND_GPU_MEMORY = (
+FIX_GPU_MEMORY = (
     "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
     "of a GPU, or a larger one, a trial"
 )
@@ -157,7 +157,7 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
     traceback.print_exc()
     text, message = "".join(traceback.format_exception(error)), str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
-        kind, message = "memory", f"{MEND_GPU_MEMORY}. {message}"
+        kind, message = "memory", f"{FIX_GPU_MEMORY}. {message}"
     missing = getattr(error, "filename", None) if isinstance(error, FileNotFoundError) else None
     if isinstance(missing, str) and not os.path.isabs(missing):
         message = (

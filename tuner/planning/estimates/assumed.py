@@ -43,10 +43,10 @@ def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
     named = (ranked.cheapest(), ranked.cheapest(in_time=True), ranked.fastest())
     seen: set[str] = set()
     for one in named:
-        told = "" if one is None else "; ".join(_caveats(one))
-        if one is not None and told and told not in seen:
-            seen.add(told)
-            yield f"{one.listing.instance_type} in {one.listing.region}: {told}"
+        caveats = "" if one is None else "; ".join(_caveats(one))
+        if one is not None and caveats and caveats not in seen:
+            seen.add(caveats)
+            yield f"{one.listing.instance_type} in {one.listing.region}: {caveats}"
 
 
 def _caveats(one: Candidate) -> Iterator[str]:

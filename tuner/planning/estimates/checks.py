@@ -143,8 +143,8 @@ def _speed_faults(run: Run, catalogue: Catalogue) -> Iterator[Fault]:
     if run.measurements and run.work.count is None:
         yield Fault("/run/throughput", "is in samples or tokens a second: give the work in samples or tokens")
     if not run.measurements and run.work.flops is None:
-        mend = "how fast is it? give throughput, or flops (or tokens and model.parameters)"
-        yield Fault("/run/throughput", mend)
+        fix = "how fast is it? give throughput, or flops (or tokens and model.parameters)"
+        yield Fault("/run/throughput", fix)
     for index, one in enumerate(run.measurements):
         yield from _measurement_faults(f"/run/throughput/{index}", one, run, catalogue)
 
@@ -167,8 +167,8 @@ def _model_faults(run: Run) -> Iterator[Fault]:
         return
     shape = (model.layers, model.hidden, model.heads, model.sequence)
     if model.activation_bytes is None and None in shape:
-        mend = "give activation_mib_per_sample, or layers, hidden, heads and sequence of a transformer"
-        yield Fault("/run/model", f"what do activations take? {mend}")
+        fix = "give activation_mib_per_sample, or layers, hidden, heads and sequence of a transformer"
+        yield Fault("/run/model", f"what do activations take? {fix}")
 
 
 def _check_gpus(run: Run, listings: list[Listing]) -> None:
@@ -178,8 +178,8 @@ def _check_gpus(run: Run, listings: list[Listing]) -> None:
     few = {one.instance_type: one.accelerators for one in listings if one.accelerators < run.gpus}
     short = {name: has for name, has in few.items() if name.casefold() in named}
     if short:
-        told = ", ".join(f"{name} has {has:g}" for name, has in sorted(short.items()))
-        raise Invalid.at("/run/gpus", f"{run.gpus} are more than there are: {told}")
+        listed = ", ".join(f"{name} has {has:g}" for name, has in sorted(short.items()))
+        raise Invalid.at("/run/gpus", f"{run.gpus} are more than there are: {listed}")
     if all(one.accelerators < run.gpus for one in listings):
         counts = sorted({f"{one.accelerators:g}" for one in listings}, key=float)
         raise Invalid.at(

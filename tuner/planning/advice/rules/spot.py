@@ -57,7 +57,7 @@ def _change(passed: tuple[bool, str] | None) -> Change:
     if passed is None:
         how += "; the first such job tests that the trainable restores, which costs a few steps"
     elif not passed[0]:
-        how = f"first mend the trainable, which does not restore what it saved: {passed[1]}"
+        how = f"first fix the trainable, which does not restore what it saved: {passed[1]}"
     return Change("resources.market", "on_demand", "spot_with_fallback", how)
 
 

@@ -10,7 +10,7 @@ from tuner.engine.worker.self_test import SelfTestActorLost, Verdict
 
 
 @dataclass
-class Seats:
+class TestActors:
     """A cluster with machines for the offers in `there`. Each self-test ends with the next verdict."""
 
     there: list[Offer]
@@ -27,29 +27,29 @@ class Seats:
 
 @dataclass
 class SelfTestActor:
-    seats: Seats
+    actors: TestActors
     offer: Offer
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seats.left += 1
+        self.actors.left += 1
 
-    def node_assigned(self, within_s: float) -> bool:
-        return self.offer in self.seats.there
+    def has_machine(self, within_s: float) -> bool:
+        return self.offer in self.actors.there
 
     def begin(self, order: dict[str, Any]) -> None:
-        self.seats.orders.append(order)
+        self.actors.orders.append(order)
 
     def answered(self, within_s: float) -> bool:
-        if self.seats.verdicts[0] is SelfTestActorLost:
-            self.seats.verdicts.pop(0)
+        if self.actors.verdicts[0] is SelfTestActorLost:
+            self.actors.verdicts.pop(0)
             raise SelfTestActorLost("its machine is gone")
-        return self.seats.verdicts[0] is not None
+        return self.actors.verdicts[0] is not None
 
     def verdict(self) -> Any:
-        return self.seats.verdicts.pop(0)
+        return self.actors.verdicts.pop(0)
 
     def used_ns(self) -> int:
-        return self.seats.takes_ns
+        return self.actors.takes_ns
