@@ -180,10 +180,10 @@ def test_the_limit_that_is_met_first_is_named() -> None:
     st.integers(0, 30),
 )
 def test_a_screen_fits_whatever_it_shows(
-    events: list[Told], width: int, height: int, is_told: bool, handle_event: int
+    events: list[Told], width: int, height: int, is_told: bool, count: int
 ) -> None:
     found = seen(*events, *([job(), spend(0.4)] if is_told else []))
-    happenings = [("12:00:00", Happening("best", "né " * 100))] * handle_event
+    happenings = [("12:00:00", Happening("best", "né " * 100))] * count
     view = View(found, 60.0, 0.3, End("money", 90.0), "14:00", "x" * 300, happenings, "lost", "foot")
     shown = lines(view, LoadShedder(width, height, ascii_only=True))
     assert len(shown) <= height

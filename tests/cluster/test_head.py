@@ -58,25 +58,25 @@ def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
 @pytest.mark.extended
 @pytest.mark.parametrize("part", ["raylet", "gcs_server", "dashboard", "ray start"])
 def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(home: Path, part: str) -> None:
-    reconciler = LocalHead(home, cpus=1, gpus=0)
-    head = reconciler.find_or_start()
-    assert reconciler.alive()
+    local = LocalHead(home, cpus=1, gpus=0)
+    head = local.find_or_start()
+    assert local.alive()
     killed = psutil.Process(pid_of(head, part))
     killed.kill()
     until(lambda: is_dead(killed))
-    assert not reconciler.alive()
-    successor = reconciler.find_or_start()
+    assert not local.alive()
+    successor = local.find_or_start()
     assert successor.session != head.session
     assert not list(marked(head.session))
-    assert reconciler.alive()
-    assert reconciler.local_resources().cpus == 1
+    assert local.alive()
+    assert local.local_resources().cpus == 1
 
 
 @pytest.mark.extended
 def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
     """The dashboard is suspended for longer than a request waits for its answer."""
-    reconciler = LocalHead(home, cpus=1, gpus=0)
-    head = reconciler.find_or_start()
+    local = LocalHead(home, cpus=1, gpus=0)
+    head = local.find_or_start()
     dashboard = psutil.Process(pid_of(head, "dashboard"))
     dashboard.suspend()
     wakes = threading.Timer(12.0, dashboard.resume)
@@ -89,47 +89,45 @@ def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
 
 @pytest.mark.extended
 def test_a_half_started_head_is_cleared_away(home: Path) -> None:
-    reconciler = LocalHead(home, cpus=1, gpus=0)
-    head = reconciler.find_or_start()
+    local = LocalHead(home, cpus=1, gpus=0)
+    head = local.find_or_start()
     state = json.loads((home / "ray.json").read_text())
     (home / "ray.json").write_text(json.dumps({**state, "pids": []}))
-    assert reconciler.find_or_start().session != head.session
+    assert local.find_or_start().session != head.session
     assert not list(marked(head.session))
 
 
 @pytest.mark.extended
 def test_a_head_that_cannot_start_says_why(tmp_path: Path) -> None:
-    reconciler = LocalHead(tmp_path, cpus=-1)
+    local = LocalHead(tmp_path, cpus=-1)
     with pytest.raises(RayUnavailable, match=r"ended with status [12]"):
-        reconciler.find_or_start()
-    assert not reconciler.temp_dir.exists()
+        local.find_or_start()
+    assert not local.temp_dir.exists()
 
 
 def test_stop_leaves_no_process_and_no_directory(home: Path) -> None:
-    reconciler = LocalHead(home, cpus=1, gpus=0)
-    head = reconciler.find_or_start()
-    assert reconciler.temp_dir.parent.stat().st_mode & 0o777 == 0o700, (
-        "other users reach no log or socket of Ray"
-    )
-    dashboard = Dashboard(head.dashboard_url, reconciler.token, timeout_s=60)
+    local = LocalHead(home, cpus=1, gpus=0)
+    head = local.find_or_start()
+    assert local.temp_dir.parent.stat().st_mode & 0o777 == 0o700, "other users reach no log or socket of Ray"
+    dashboard = Dashboard(head.dashboard_url, local.token, timeout_s=60)
     jobs = RayJobs(dashboard)
     jobs.submit("sleeper", "trap '' INT TERM; sleep 1000 & echo started; wait", env={})
     until(lambda: "started" in jobs.logs("sleeper"))
     dashboard.close()
     LocalHead(home).stop()
-    assert not reconciler.alive()
+    assert not local.alive()
     assert not list(marked(head.session))
-    assert not reconciler.temp_dir.parent.exists()
+    assert not local.temp_dir.parent.exists()
     assert not (home / "ray.json").exists()
 
 
 def test_a_directory_that_somebody_else_could_write_is_refused(tmp_path: Path) -> None:
-    reconciler = LocalHead(tmp_path)
-    planted = reconciler.temp_dir.parent
+    local = LocalHead(tmp_path)
+    planted = local.temp_dir.parent
     os.symlink(tmp_path, planted)
     try:
         with pytest.raises((RayUnavailable, FileExistsError)):
-            reconciler.find_or_start()
+            local.find_or_start()
     finally:
         planted.unlink()
 

@@ -10,7 +10,7 @@ from tuner.engine.worker.self_test import SelfTestActorLost, Verdict
 
 
 @dataclass
-class TestActors:
+class FakeActors:
     """A cluster with machines for the offers in `there`. Each self-test ends with the next verdict."""
 
     there: list[Offer]
@@ -27,7 +27,7 @@ class TestActors:
 
 @dataclass
 class SelfTestActor:
-    actors: TestActors
+    actors: FakeActors
     offer: Offer
 
     def __enter__(self) -> Self:

@@ -37,15 +37,15 @@ def test_only_one_keeps_it(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_keeper_left_is_not_taken_for_a_cluster(tmp_path: Path) -> None:
-    reconciler = subprocess.Popen(
+    holder = subprocess.Popen(
         [sys.executable, "-c", KEEPS, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ}
     )
-    assert reconciler.stdout is not None
-    assert reconciler.stdout.readline() == b"kept\n"
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"kept\n"
     file = ClusterFile(tmp_path)
     assert file.read() == KeptCluster("h")
-    reconciler.send_signal(signal.SIGKILL)
-    reconciler.wait()
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
     assert file.read() is None
     assert file.left_behind() == KeptCluster("h")
 

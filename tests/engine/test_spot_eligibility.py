@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.self_test_actors import TestActors
+from tests.engine.self_test_actors import FakeActors
 from tests.store.builders import JOB, PROJECT, create, hold, new_job
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Unavailable
@@ -16,7 +16,7 @@ from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
-from tuner.engine.ray_driver.main import Post
+from tuner.engine.ray_driver.main import LaunchContext
 from tuner.engine.ray_driver.spot_eligibility import (
     LEAST_NS,
     LOST_MAX,
@@ -37,7 +37,7 @@ FORGETS = Verdict(False, "it forgets")
 
 def gate(
     database: Database,
-    actors: TestActors,
+    actors: FakeActors,
     *,
     offers: tuple[Offer, ...] = (DEMAND, SPOT),
     goes_on: Any = lambda: True,
@@ -80,14 +80,14 @@ def begin_a_trial(database: Database) -> None:
 
 
 def test_the_test_is_on_demand_where_that_is_to_be_had(database: Database) -> None:
-    actors = TestActors([DEMAND, SPOT], [Verdict(True)])
+    actors = FakeActors([DEMAND, SPOT], [Verdict(True)])
     assert refusal(gate(database, actors)) is None
     assert actors.asked == [DEMAND]
     assert (account(database).posted.usd, account(database).held.usd) == (DEMAND.price.of(NS), Money(0))
 
 
 def test_where_nothing_is_free_on_demand_a_spot_machine_will_do(database: Database) -> None:
-    actors = TestActors([SPOT], [Verdict(True)])
+    actors = FakeActors([SPOT], [Verdict(True)])
     assert refusal(gate(database, actors)) is None
     assert actors.asked == [DEMAND, SPOT]
     assert account(database).posted.usd == SPOT.price.of(NS)
@@ -96,7 +96,7 @@ def test_where_nothing_is_free_on_demand_a_spot_machine_will_do(database: Databa
 def test_a_machine_is_waited_for_as_long_as_the_job_goes_on_and_that_costs_nothing(
     database: Database,
 ) -> None:
-    actors, looks = TestActors([], [Verdict(True)]), count()
+    actors, looks = FakeActors([], [Verdict(True)]), count()
 
     def goes_on() -> bool:
         if next(looks) == 100:
@@ -119,28 +119,28 @@ def test_a_process_that_starts_slower_than_a_machine_is_waited_for_starts_in_the
         return len(waited) > 20
 
     monkeypatch.setattr(SpotEligibility, "_awaited", awaited)
-    assert refusal(replace(gate(database, TestActors([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
+    assert refusal(replace(gate(database, FakeActors([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
     assert waited[:6] == [1, 1, 2, 2, 4, 4]
     assert set(waited[14:20]) == {STARTS_WITHIN_S}
 
 
 def test_nobody_waits_for_a_machine_that_is_not_wanted_any_more(database: Database) -> None:
     looks = iter([True] * 100)
-    actors = TestActors([])
+    actors = FakeActors([])
     assert refusal(gate(database, actors, goes_on=lambda: next(looks, False))) is None
     assert len(actors.asked) == actors.left
     assert not actors.orders
 
 
 def test_a_test_whose_machine_is_taken_away_is_made_again_so_many_times(database: Database) -> None:
-    actors = TestActors([SPOT], [SelfTestActorLost, SelfTestActorLost, Verdict(True)])
+    actors = FakeActors([SPOT], [SelfTestActorLost, SelfTestActorLost, Verdict(True)])
     assert refusal(gate(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
     assert account(database).held.usd == Money(0)
 
 
 def test_a_test_that_is_lost_every_time_is_nobody_s_verdict(database: Database) -> None:
-    actors = TestActors([DEMAND], [SelfTestActorLost] * (LOST_MAX + 1))
+    actors = FakeActors([DEMAND], [SelfTestActorLost] * (LOST_MAX + 1))
     with pytest.raises(Unavailable, match="lost 5 times"):
         refusal(gate(database, actors))
     assert account(database).held.usd == Money(0)
@@ -148,19 +148,19 @@ def test_a_test_that_is_lost_every_time_is_nobody_s_verdict(database: Database) 
 
 @pytest.mark.parametrize("usd", [36_000_000, 360_000_000])
 def test_the_test_may_take_its_share_of_the_money(database: Database, usd: int) -> None:
-    actors = TestActors([DEMAND], [Verdict(True)])
+    actors = FakeActors([DEMAND], [Verdict(True)])
     assert refusal(gate(database, actors, usd=usd)) is None
     assert actors.orders[0]["limit_s"] == pytest.approx(usd / 1000 / SHARE, abs=11)
 
 
 def test_a_small_budget_has_ten_minutes_for_it_or_all_that_it_buys(database: Database) -> None:
-    actors = TestActors([DEMAND], [Verdict(True)])
+    actors = FakeActors([DEMAND], [Verdict(True)])
     assert refusal(gate(database, actors, usd=900_000)) is None
     assert actors.orders[0]["limit_s"] == LEAST_NS / NS - 10
 
 
 def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) -> None:
-    actors = TestActors([SPOT], [Verdict(True)])
+    actors = FakeActors([SPOT], [Verdict(True)])
     poor = gate(database, actors, offers=(SPOT,))
     with database.write() as db:
         ledger.place(db, PROJECT, JOB, hold(1, Cost(Money(36_000_000), 0)))
@@ -173,7 +173,7 @@ def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) ->
 def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_after_that_one_on_spot(
     database: Database,
 ) -> None:
-    actors = TestActors([DEMAND, SPOT], [SLOW])
+    actors = FakeActors([DEMAND, SPOT], [SLOW])
     assert refusal(gate(database, actors)) is None
     assert markets(database) == ["on_demand"]
     assert refusal(gate(database, actors)) is None
@@ -181,19 +181,19 @@ def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_
 
 
 def test_a_job_that_may_have_nothing_but_spot_is_refused_for_it(database: Database) -> None:
-    assert "not through" in str(refusal(gate(database, TestActors([SPOT], [SLOW]), offers=(SPOT,))))
+    assert "not through" in str(refusal(gate(database, FakeActors([SPOT], [SLOW]), offers=(SPOT,))))
     assert markets(database) == ["spot"]
 
 
 def test_what_fails_for_good_is_refused_though_it_could_run_on_demand(database: Database) -> None:
-    assert "it forgets" in str(refusal(gate(database, TestActors([DEMAND], [FORGETS]))))
+    assert "it forgets" in str(refusal(gate(database, FakeActors([DEMAND], [FORGETS]))))
     assert markets(database) == ["on_demand", "spot"]
 
 
 @pytest.mark.parametrize("verdict", [FORGETS, SLOW])
 def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
     """Later changes to its code do not matter: the job keeps its permission."""
-    actors = TestActors([DEMAND, SPOT], [Verdict(True), verdict])
+    actors = FakeActors([DEMAND, SPOT], [Verdict(True), verdict])
     assert refusal(gate(database, actors)) is None
     begin_a_trial(database)
     assert refusal(gate(database, actors)) is None
@@ -202,7 +202,7 @@ def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verd
 
 def test_a_wish_ends_the_test_and_it_is_paid_for(database: Database) -> None:
     wanted = iter([True] * 3)
-    actors = TestActors([DEMAND], [None])
+    actors = FakeActors([DEMAND], [None])
     assert refusal(gate(database, actors, goes_on=lambda: next(wanted, False))) is None
     assert account(database).posted.usd == DEMAND.price.of(NS)
     with database.read() as db:
@@ -224,13 +224,13 @@ def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
         for state, at_s in (("running", -30), ("paused", -28), ("running", -8)):
             jobs.move(db, JOB, state, None, at=Instant(now + at_s * NS))  # type: ignore[arg-type]
         jobs.set_wish(db, JOB, wish)
-    assert Post(database, JOB, 1).goes_on() is goes_on
+    assert LaunchContext(database, JOB, 1).goes_on() is goes_on
 
 
 def test_a_driver_that_died_in_the_test_is_paid_for_until_then_though_its_successor_refuses_the_job(
     database: Database,
 ) -> None:
-    found = gate(database, TestActors([], []))
+    found = gate(database, FakeActors([], []))
     with database.write() as db:
         an_hour = Cost(DEMAND.price.of(3600 * NS), 0)
         hold = OpenHold("former", SELF_TEST, 1, 1, an_hour, Instant(NS), Instant(3601 * NS))

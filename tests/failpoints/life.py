@@ -16,13 +16,13 @@ from unittest.mock import patch
 from sqlalchemy import event
 
 from tests import fakes
-from tests.engine.self_test_actors import TestActors
+from tests.engine.self_test_actors import FakeActors
 from tests.fakes import FakeCluster, FakeService
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
 from tuner.engine.ray_cluster import Node
-from tuner.engine.ray_driver.main import Heartbeat, Post, _warm_starts
+from tuner.engine.ray_driver.main import Heartbeat, LaunchContext, _warm_starts
 from tuner.engine.ray_driver.spot_eligibility import SpotEligibility
 from tuner.engine.simulated.world import SimulatedRun
 from tuner.engine.worker.self_test import Verdict
@@ -201,11 +201,11 @@ class Life:
 
     # The driver
 
-    def post(self, job: str) -> Post:
+    def post(self, job: str) -> LaunchContext:
         with self.service.database.read() as db:
             found = launches.get(db, job)
         assert found is not None
-        return Post(self.service.database, job, found.epoch)
+        return LaunchContext(self.service.database, job, found.epoch)
 
     def drive(self, job: str, messages: float = math.inf) -> SimulatedRun | None:
         """Run a launched driver for `messages` messages, or return None if it refused to run."""
@@ -215,7 +215,7 @@ class Life:
         post.say_versions()
         row = post.begin()
         if any(offer.market == "spot" for offer in row.offers):
-            actors = TestActors(list(row.offers), [self.verdicts[job]])
+            actors = FakeActors(list(row.offers), [self.verdicts[job]])
             gate = SpotEligibility(post.database, row, post.epoch, lambda: True, -1.0, start_actor=actors)
             if (why := gate.refusal(died_at=None)) is not None:
                 gate.refuse(why, died_at=None)

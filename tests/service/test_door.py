@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
-from tests.engine.self_test_actors import TestActors
+from tests.engine.self_test_actors import FakeActors
 from tests.fakes import FakeService
 from tests.service.passes import launch_of, one_pass
 from tuner.engine.ray_driver.spot_eligibility import SpotEligibility
@@ -33,7 +33,7 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
         lambda: True,
         60.0,
         seen,
-        start_actor=TestActors(list(row.offers), [verdict]),
+        start_actor=FakeActors(list(row.offers), [verdict]),
     )
     why = gate.refusal(died_at=None)
     if why is not None:

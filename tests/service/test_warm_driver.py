@@ -38,7 +38,7 @@ def start_driver(main: ModuleType, service: FakeService, job: str) -> None:
         launches.beat(db, job, launch.epoch, service.now())
         jobs.begin_running(db, job, at=service.now())
         row = jobs.get(db, job)
-    post = main.Post(service.database, job, launch.epoch)
+    post = main.LaunchContext(service.database, job, launch.epoch)
     main.rebuild(post, service.settings, row, main.Heartbeat(post), died_at=None)
 
 

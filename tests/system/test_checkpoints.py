@@ -24,13 +24,13 @@ def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpo
     breakable: Served, tmp_path: Path
 ) -> None:
     # Until the kill, a step takes longer than a save to the storage takes on a busy machine.
-    constants = {"step_s": 2.0, "reset_backoff": str(tmp_path / "reset_backoff")}
+    constants = {"step_s": 2.0, "speed_up": str(tmp_path / "speed_up")}
     job = breakable.submit(
         "steady:train", budget={"usd": 0.02, "trials": 1}, constants=constants, checkpoint=OFTEN
     ).id
     breakable.reports_at_least(job, 4)
     breakable.kill_worker(job)
-    (tmp_path / "reset_backoff").touch()
+    (tmp_path / "speed_up").touch()
     ended = breakable.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
     first, second = _attempts(breakable, job)[:2]

@@ -33,12 +33,12 @@ def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(
     """A job would train for half a minute on half a logical GPU. Its GPU-hours last for 22 s, of which a setup takes up
     to 10 s on a busy machine. Then they are topped up, and steps are short.
     """
-    little, reset_backoff = 0.003, tmp_path / "reset_backoff"
+    little, speed_up = 0.003, tmp_path / "speed_up"
     algorithm = {"scheduler": "asha", "sampler": "tpe", "seed": 7}
     asked = {"usd": 1, "trials": 12, "on_exhausted": "pause"}
     job = served.submit(
         "steady:topped_up",
-        constants={"step_s": 1.0, "reset_backoff": str(reset_backoff)},
+        constants={"step_s": 1.0, "speed_up": str(speed_up)},
         algorithm=algorithm,
         budget={**asked, "gpu_hours": little},
         resources={"cpus": 0.5, "gpus": 0.5, "max_concurrent_trials": 1},
@@ -46,7 +46,7 @@ def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(
     paused = served.finished(job)
     assert (paused.state, paused.stop_reason) == ("paused", "budget_gpu_hours"), paused.detail
     assert 0.9 * little <= paused.spend.gpu_hours <= little
-    reset_backoff.touch()
+    speed_up.touch()
     served.client.patch(job, budget={"gpu_hours": 0.02})
     served.client.resume(job)
     ended = served.finished(job)

@@ -33,19 +33,19 @@ def decisive(trials: int) -> dict[str, Any]:
 
 
 def submit(served: OnSpot, *, trials: int) -> str:
-    """Submit a job whose steps are long until the `reset_backoff` file exists."""
-    reset_backoff(served).unlink(missing_ok=True)
+    """Submit a job whose steps are long until the `speed_up` file exists."""
+    speed_up(served).unlink(missing_ok=True)
     return served.submit(
         "steady:train",
         **decisive(trials),
-        constants={"step_s": 1.5, "reset_backoff": str(reset_backoff(served))},
+        constants={"step_s": 1.5, "speed_up": str(speed_up(served))},
         checkpoint={"interval": "2s", "keep": 2},
         resources={"market": "spot", "max_concurrent_trials": 1},
     ).id
 
 
-def reset_backoff(served: OnSpot) -> Path:
-    return served.home / "reset_backoff"
+def speed_up(served: OnSpot) -> Path:
+    return served.home / "speed_up"
 
 
 def preempted(served: OnSpot, job: str) -> list[Attempt]:
@@ -76,7 +76,7 @@ def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
             at = now()
             take_away(on_spot, node, way)
             node, _ = on_spot.trains_on(job, since=at, but=node)
-    reset_backoff(on_spot).touch()
+    speed_up(on_spot).touch()
     ended = on_spot.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
     assert decided(on_spot.client, job) == undisturbed(**decisive(trials))

@@ -32,7 +32,7 @@ def elsewhere(breakable: Served, tmp_path: Path) -> Iterator[Served]:
 def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
     breakable: Served, elsewhere: Served, tmp_path: Path, also_elsewhere: bool
 ) -> None:
-    slow = {"step_s": 2.0, "reset_backoff": str(tmp_path / "reset_backoff")}
+    slow = {"step_s": 2.0, "speed_up": str(tmp_path / "speed_up")}
     job = breakable.submit("steady:train", budget={"usd": USD, "trials": 12}, constants=slow).id
     before = backed_up(breakable, job, tmp_path / "first")
     breakable.kill_api()
@@ -55,7 +55,7 @@ def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
         shown = paused(service, job)
         left = micro(shown.budget["usd"]) - micro(shown.spend.usd)
         assert 0 < left <= micro(USD) - paid, "unrecorded spend is taken off its budget"
-    (tmp_path / "reset_backoff").touch()
+    (tmp_path / "speed_up").touch()
     service.client.resume(job)
     ended = service.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail

@@ -55,8 +55,8 @@ def serve_again(service: Served) -> "subprocess.CompletedProcess[str]":
 
 def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Served], tmp_path: Path) -> None:
     first, second, newer = services
-    # The jobs take minutes until the `reset_backoff` file exists.
-    slow = {"step_s": 1.5, "reset_backoff": str(tmp_path / "reset_backoff")}
+    # The jobs take minutes until the `speed_up` file exists.
+    slow = {"step_s": 1.5, "speed_up": str(tmp_path / "speed_up")}
     long = {"min": 18, "max": 54, "reduction_factor": 3}
     wanted: dict[str, Any] = {"budget": {"usd": 1, "trials": 6}, "constants": slow, "fidelity": long}
     first.start()
@@ -85,7 +85,7 @@ def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Ser
     newer.start()
     until("the newer version leads", lambda: leads(newer))
     assert [newer.client.job(job).state for job in jobs] == ["running"] * 2
-    (tmp_path / "reset_backoff").touch()
+    (tmp_path / "speed_up").touch()
     for job in jobs:
         ended = newer.finished(job)
         assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail

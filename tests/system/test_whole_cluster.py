@@ -152,9 +152,9 @@ def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
                 "min": 30,
                 "max": 90,
                 "reduction_factor": 3,
-            },  # takes minutes until the `reset_backoff` file exists
+            },  # takes minutes until the `speed_up` file exists
             algorithm={"scheduler": "asha", "sampler": "random", "seed": 7},
-            constants={"step_s": 1.0, "reset_backoff": str(tmp_path / "reset_backoff")},
+            constants={"step_s": 1.0, "speed_up": str(tmp_path / "speed_up")},
             checkpoint={"interval": 0.5, "keep": 3},
             resources={"market": "spot_with_fallback", "max_concurrent_trials": 1},
         )
@@ -167,7 +167,7 @@ def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
     scraping_is_well(whole.told("Prometheus"))
     whole.do("kill", "tuner-1")
     assert not one.is_ready()
-    (tmp_path / "reset_backoff").touch()
+    (tmp_path / "speed_up").touch()
 
     ended = two.wait(name, timeout_s=LIMIT_S)
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), f"{ended.detail}\n{whole.logs()}"

@@ -23,7 +23,7 @@ def estimate(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Deadlines of the whole run on --gpus GPUs. Needs exactly one machine, given by --accelerator or --instance-type."
+            help="Hours of the whole run on --gpus GPUs. Needs exactly one machine, given by --accelerator or --instance-type."
         ),
     ] = None,
     samples: Annotated[float | None, typer.Option(help="Samples in one epoch.")] = None,

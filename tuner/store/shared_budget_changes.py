@@ -18,7 +18,7 @@ from tuner.store.tables import entries, holds, job_tags, jobs
 def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Instant) -> None:
     """Create or replace the shared budget, and recalculate the current accounts of all shared budgets of the project.
 
-    Call `above.lock_exclusive` first in the same transaction, so that no hold is placed meanwhile.
+    Call `shared_budgets.lock_exclusive` first in the same transaction, so that no hold is placed meanwhile.
 
     Raises:
         Conflict: The jobs under one of the budgets have already spent and held more than its limit in this period.
@@ -41,7 +41,7 @@ def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Ins
 def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
     """Remove the shared budget.
 
-    Call `above.lock_exclusive` first in the same transaction.
+    Call `shared_budgets.lock_exclusive` first in the same transaction.
 
     Raises:
         NotFound: There is no such budget.

@@ -27,14 +27,14 @@ class Counter:
 def train(config: dict[str, Any]) -> None:
     """Report a score that approaches `x`, closing a tenth of the distance in each step.
 
-    A step takes `step_s` seconds, or little time once the file `reset_backoff` exists. If the file `hang` exists, remove it and
+    A step takes `step_s` seconds, or little time once the file `speed_up` exists. If the file `hang` exists, remove it and
     hang.
     """
     counter = Counter()
     with SpotSafe(counter=counter) as run:
         for step in run.steps():
             time.sleep(
-                SHORT_S if os.path.exists(config.get("reset_backoff", "")) else config.get("step_s", SHORT_S)
+                SHORT_S if os.path.exists(config.get("speed_up", "")) else config.get("step_s", SHORT_S)
             )
             if os.path.exists(config.get("hang", "")):
                 os.remove(config["hang"])

@@ -71,7 +71,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True)
-class Post:
+class LaunchContext:
     """This process's launch of its job (job and epoch), and the launch's access to the database."""
 
     database: Database
@@ -142,9 +142,9 @@ class Heartbeat(threading.Thread):
     If a later driver of the job has started, the thread ends this process at once, and its workers with it.
     """
 
-    def __init__(self, post: Post) -> None:
-        super().__init__(name="heart", daemon=True)
-        self._post = post
+    def __init__(self, context: LaunchContext) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._context = context
         self._over = threading.Event()
         self.turned_at = time.monotonic()
 
@@ -155,11 +155,11 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> None:
         try:
-            self._post.beat()
+            self._context.beat()
         except Fenced as fenced:
-            with self._post.database.read() as db:
-                launch = launches.get(db, self._post.job)
-            if launch is None or launch.epoch != self._post.epoch:
+            with self._context.database.read() as db:
+                launch = launches.get(db, self._context.job)
+            if launch is None or launch.epoch != self._context.epoch:
                 log.error("this driver exits, because it does not own the job any more: %s", fenced.detail)
                 os._exit(1)
             self.stop()  # this driver itself ended the job
@@ -178,9 +178,14 @@ class ControlPoller:
     """Check for control requests and budget changes a few times per second, and call the loop's `tick`."""
 
     def __init__(
-        self, loop: Loop, journal: SqlJournal, post: Post, heart: Heartbeat, display: RayDisplay
+        self,
+        loop: Loop,
+        journal: SqlJournal,
+        context: LaunchContext,
+        heartbeat: Heartbeat,
+        display: RayDisplay,
     ) -> None:
-        self._loop, self._journal, self._post, self._heart = loop, journal, post, heart
+        self._loop, self._journal, self._context, self._heartbeat = loop, journal, context, heartbeat
         self._display = display
         self._wish: str | None = None
         self._next = 0.0
@@ -190,12 +195,12 @@ class ControlPoller:
 
         Every `LOOK_S` also update the display, check for requests, and call the loop's tick.
         """
-        now = self._heart.turned_at = time.monotonic()
+        now = self._heartbeat.turned_at = time.monotonic()
         if now < self._next or self._loop.end is not None:
             return
         self._next = now + LOOK_S
         self._display.turn(now)
-        control = self._post.control()
+        control = self._context.control()
         if control.budget_version != self._journal.budget_version:
             self._journal.budget_version = control.budget_version
             self._loop.budget_changed(control.budget)
@@ -207,10 +212,10 @@ class ControlPoller:
 
 
 def rebuild(
-    post: Post,
+    context: LaunchContext,
     settings: Settings,
     row: JobRow,
-    heart: Heartbeat,
+    heartbeat: Heartbeat,
     *,
     died_at: Instant | None,
     find: Find | None = None,
@@ -219,16 +224,16 @@ def rebuild(
     """Rebuild the job from its record, and carry out the state that the user requested.
 
     Args:
-        post: The launch.
+        context: The launch and its database.
         settings: The settings of the service.
         row: The job.
-        heart: The heartbeat thread.
+        heartbeat: The heartbeat thread.
         died_at: When the previous driver's workers are known to have stopped. None: not known.
         find: Returns the priced offer that matches a machine.
         places: The kinds of machines to choose from. None: every machine is as good as any other.
     """
     now = Instant(time.time_ns())
-    journal = SqlJournal(post.database, post.job, row.project, post.epoch, now)
+    journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)
     journal.budget_version = row.budget_version
     mode, size = row.spec.objective.mode, row.spec.resources
     orders = Orders(
@@ -237,13 +242,13 @@ def rebuild(
         MemoryLimit(ray.nodes, size),
         best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
         saved_by=journal.saved_by,
-        losses=post.losses,
+        losses=context.losses,
     )
     actuator = Actuator(orders.begin)
     terms = Terms(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )
-    sampler = sampler_for(row.spec, past_trials(post.database, row.id, row.spec))
+    sampler = sampler_for(row.spec, past_trials(context.database, row.id, row.spec))
     loop = Loop(
         row.spec,
         terms,
@@ -253,7 +258,7 @@ def rebuild(
         clock=SystemClock(),
         placement=placement_of(places, patience_ns=round(settings.spot_wait_s * NS)) if places else None,
         machine_check=MachineCheck(size, find),
-        warm_starts=_warm_starts(post, settings, row, sampler, heart),
+        warm_starts=_warm_starts(context, settings, row, sampler, heartbeat),
     )
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
@@ -264,7 +269,7 @@ def rebuild(
 
 
 def _warm_starts(
-    post: Post, settings: Settings, row: JobRow, sampler: Sampler, heart: Heartbeat
+    context: LaunchContext, settings: Settings, row: JobRow, sampler: Sampler, heartbeat: Heartbeat
 ) -> WarmStarts:
     """Return the earlier trials that the job continues (warm start).
 
@@ -272,14 +277,16 @@ def _warm_starts(
     code.
     """
     code = code_of(row.spec, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    with post.database.write("driver.code") as db:
-        jobs.note_code(db, post.job, code)
-        begun = jobs.trials_begun(db, post.job)
+    with context.database.write("driver.code") as db:
+        jobs.note_code(db, context.job, code)
+        begun = jobs.trials_begun(db, context.job)
         warm = row.spec.warm_start_checkpoints and code is not None
         found = (
-            find_warm_starts(db, post.job, row.spec, code=code or "", limit=WARM_STARTS_MAX) if warm else []
+            find_warm_starts(db, context.job, row.spec, code=code or "", limit=WARM_STARTS_MAX)
+            if warm
+            else []
         )
-    copier = Copier(settings.storage, row.project, post.job, heart.turns)
+    copier = Copier(settings.storage, row.project, context.job, heartbeat.turns)
     return warm_starts_of(row.spec, sampler, found, begun=begun, copier=copier)
 
 
@@ -301,24 +308,24 @@ def _is_there(places: Places | None, offer: Offer) -> bool:
     return places is None or places.room(places.of(offer), {}, now=True) > 0
 
 
-def _died_at(post: Post) -> Instant | None:
+def _died_at(context: LaunchContext) -> Instant | None:
     """Return the latest time at which a worker of the previous driver may have run, or None if there was no
     such driver.
     """
-    with post.database.read() as db:
-        launch = launches.get(db, post.job)
+    with context.database.read() as db:
+        launch = launches.get(db, context.job)
     if launch is None or launch.heartbeat_at is None:
         return None
     return Instant(launch.heartbeat_at + OUTLIVES_NS)
 
 
-def _goes_on(post: Post, heart: Heartbeat, window: Window | None) -> bool:
+def _goes_on(context: LaunchContext, heartbeat: Heartbeat, window: Window | None) -> bool:
     """Return whether the job should still begin and its window is open.
 
     Also note for the heartbeat that the driver makes progress.
     """
-    heart.turns()
-    return post.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
+    heartbeat.turns()
+    return context.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
 
 
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
@@ -334,25 +341,25 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     args = parser.parse_args()
     settings = Settings.from_env()
     database = Database(settings.database_url, failpoint=settings.failpoint, patience_s=DATABASE_AWAY_S)
-    post = Post(database, args.job, args.epoch)
-    died_at = _died_at(post)
+    context = LaunchContext(database, args.job, args.epoch)
+    died_at = _died_at(context)
     try:
-        post.beat()
-        post.say_versions()
+        context.beat()
+        context.say_versions()
     except Fenced as fenced:
         log.error("this driver exits, because it does not own the job: %s", fenced.detail)
         return 1
-    heart = Heartbeat(post)
-    heart.start()
+    heartbeat = Heartbeat(context)
+    heartbeat.start()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    row = post.begin()
-    goes_on = partial(_goes_on, post, heart, row.spec.window)
+    row = context.begin()
+    goes_on = partial(_goes_on, context, heartbeat, row.spec.window)
     machines = _machines(row, settings)
     is_there = partial(_is_there, _places(row, machines))
     gate = SpotEligibility(
-        post.database,
+        context.database,
         row,
-        post.epoch,
+        context.epoch,
         goes_on,
         settings.spot_wait_s,
         args.code,
@@ -361,16 +368,18 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         is_there=is_there,
     )
     if (why := gate.refusal(died_at=died_at)) is not None:
-        heart.stop()
+        heartbeat.stop()
         gate.refuse(why, died_at=died_at)
         return 0
-    with post.database.read() as db:
-        row = jobs.get(db, post.job)  # a pause may have been requested during the self-test
+    with context.database.read() as db:
+        row = jobs.get(db, context.job)  # a pause may have been requested during the self-test
         row = replace(row, concurrency=quotas.get(db, row.project).width(row.concurrency))
     find, places = finder(settings, row), _places(row, machines)
-    loop, journal, actuator = rebuild(post, settings, row, heart, died_at=died_at, find=find, places=places)
-    display = RayDisplay(row.spec.name, f"{post.job}-{post.epoch}", loop, post.spend)
-    attention = ControlPoller(loop, journal, post, heart, display)
+    loop, journal, actuator = rebuild(
+        context, settings, row, heartbeat, died_at=died_at, find=find, places=places
+    )
+    display = RayDisplay(row.spec.name, f"{context.job}-{context.epoch}", loop, context.spend)
+    poller = ControlPoller(loop, journal, context, heartbeat, display)
     if loop.end is None:
         run_tune(
             row.spec,
@@ -379,8 +388,8 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
             package=package_of(row, settings.storage),
             concurrency=row.concurrency,
             display=display,
-            each_turn=attention.turn,
+            each_turn=poller.turn,
         )
         display.close()
-    heart.stop()
+    heartbeat.stop()
     return 0 if loop.end is not None else 1

@@ -36,8 +36,8 @@ class LogPump:
         self._stop, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
         self._thread.start()
-        self._reconciler = threading.Thread(target=self._keep, name="log-reconciler", daemon=True)
-        self._reconciler.start()
+        self._writer = threading.Thread(target=self._keep, name="log-writer", daemon=True)
+        self._writer.start()
 
     def started(self) -> None:
         """Close our write end of the pipe, once the child has its own, so that the child's exit ends the stream."""
@@ -48,7 +48,7 @@ class LogPump:
         self._thread.join()
         os.close(self._read)
         self._over.set()
-        self._reconciler.join(LAST_S)
+        self._writer.join(LAST_S)
 
     def text(self) -> bytes:
         found = self._printed()

@@ -81,8 +81,8 @@ def tried(
         try:
             return work()
         except Exception as error:  # each kind of storage has errors of its own
-            preemptions_without_progress = number >= FEW and store.stays_so(error)
-            impatient = preemptions_without_progress or time.monotonic() - began > PATIENCE_S
+            is_futile = number >= FEW and store.stays_so(error)
+            impatient = is_futile or time.monotonic() - began > PATIENCE_S
             if impatient or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
                 raise
             log.warning("%s: the storage failed, retrying: %s", attempt.trial, explained(error))

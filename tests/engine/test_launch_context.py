@@ -4,7 +4,7 @@ import pytest
 
 from tests.store.builders import JOB, create, new_job
 from tuner.domain.errors import Unavailable
-from tuner.engine.ray_driver.main import Post
+from tuner.engine.ray_driver.main import LaunchContext
 from tuner.store import jobs
 from tuner.store.database import Database
 from tuner.store.jobs import Control
@@ -25,7 +25,7 @@ def test_a_driver_that_was_cut_off_while_it_asked_asks_once_more(
 
     monkeypatch.setattr(jobs, "control", cut)
     if answers:
-        assert Post(database, JOB, 1).control().wish is None
+        assert LaunchContext(database, JOB, 1).control().wish is None
     else:
         with pytest.raises(Unavailable):
-            Post(database, JOB, 1).control()
+            LaunchContext(database, JOB, 1).control()
