@@ -9,17 +9,15 @@ from typing import Any
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.engine.code_digest import code_of
-from tuner.planning.pilot import TAG, pilot_key, pilot_of
 from tuner.planning.pilot import PilotLimits as PilotLimits
+from tuner.planning.pilot import pilot_key, pilot_of
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
+from tuner.service.plan_evidence import pilot_of_job
 from tuner.service.submit import submit
-from tuner.service.views import JobView, view_of
-from tuner.store import jobs
-from tuner.store.jobs import JobRow
+from tuner.service.views import JobView
 
 AT = "/planning/pilot"
-LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
 UNKNOWN_CODE = "unknown"  # for code that is not in a plain file, whose changes cannot be noticed: its pilots are never reused
 
 
@@ -44,7 +42,7 @@ def start(
     ]
     if faults:
         raise Invalid(*faults)
-    known = of_job(service, spec)
+    known = pilot_of_job(service, spec)
     if known is not None:
         return known, False
     code = code_of(spec, import_path()) or UNKNOWN_CODE
@@ -53,22 +51,6 @@ def start(
         return submit(service, pilot, body=body, idempotency_key=idempotency_key)
     except Invalid as error:
         raise Invalid(*(_of_the_pilot(fault) for fault in error.faults)) from error
-
-
-def of_job(service: Service, spec: JobSpec) -> JobView | None:
-    """Return the newest pilot of this job that is under way or has ended with reports, or None."""
-    code = code_of(spec, import_path())
-    if code is None:
-        return None
-    key = pilot_key(spec, code)
-    with service.database.read() as db:
-        found = jobs.page(db, service.project, state=None, tag=(TAG, key), before=None, limit=LOOKED_AT)
-        views = (view_of(db, service, row) for row in found if _may_tell(row))
-        return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
-
-
-def _may_tell(row: JobRow) -> bool:
-    return row.state not in ("failed", "cancelled")
 
 
 def _of_the_pilot(fault: Fault) -> Fault:

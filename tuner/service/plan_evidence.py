@@ -14,15 +14,19 @@ from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
+from tuner.engine.code_digest import code_of
 from tuner.planning.evidence import EARLY_STEPS, Delays, Evidence, SeenTrial, of_nothing, of_trials
-from tuner.planning.pilot import TAG
-from tuner.service import packages, pilots
+from tuner.planning.pilot import TAG, pilot_key
+from tuner.service import packages
 from tuner.service.bootstrap import Service
+from tuner.service.cluster import import_path
+from tuner.service.views import JobView, view_of
 from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
 from tuner.store.seen import Paced
 
 LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
+PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
 USED = 5  # most jobs among them that are used
 SETUPS_MIN = 3  # least number of setups on new workers before admission relies on them
 COARSE = (
@@ -131,10 +135,28 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
     found = [row for row in found if packages.same(service, row.spec, spec)]
     same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]
-    piloted = pilots.of_job(service, spec)
+    piloted = pilot_of_job(service, spec)
     first = [] if piloted is None else [piloted.row]
     chosen = [*first, *(row for row in same or found if row.id not in [one.id for one in first])]
     return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
+
+
+def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
+    """Return the newest pilot of this job that is under way or has ended with reports, or None."""
+    code = code_of(spec, import_path())
+    if code is None:
+        return None
+    key = pilot_key(spec, code)
+    with service.database.read() as db:
+        found = jobs.page(
+            db, service.project, state=None, tag=(TAG, key), before=None, limit=PILOTS_LOOKED_AT
+        )
+        views = (view_of(db, service, row) for row in found if _may_have_reports(row))
+        return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
+
+
+def _may_have_reports(row: JobRow) -> bool:
+    return row.state not in ("failed", "cancelled")
 
 
 def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow]:
