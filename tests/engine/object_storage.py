@@ -235,5 +235,5 @@ class Bucket:
     def objects(self) -> list[str]:
         return sorted(name.split("/checkpoints/")[1] for name in self.fs.find(self.name))
 
-    def pieces(self) -> list[str]:
+    def chunks(self) -> list[str]:
         return [name for name in self.objects() if "/pieces-" in name]

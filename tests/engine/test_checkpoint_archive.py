@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.engine.object_storage import Bucket
 from tuner.engine.checkpoints import CheckpointArchive, CheckpointDamaged, CheckpointStore, Found
-from tuner.engine.chunks import PIECE_BYTES
+from tuner.engine.chunks import CHUNK_BYTES
 
 FILES = {"state.pt": b"abc" * 1000, "empty": b"", "folder/größe.bin": bytes(range(256)) * 2}
 PLACE = Found(7, 2)
@@ -59,13 +59,13 @@ def test_any_range_is_that_part_of_the_whole(archive: CheckpointArchive, data: s
     assert b"".join(archive.read(start, stop)) == whole(archive)[start:stop]
 
 
-def test_a_file_in_pieces_is_put_together(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_file_in_chunks_is_put_together(bucket: Bucket, tmp_path: Path) -> None:
     large = b"".join(bytes([number]) * (1 << 20) for number in range(20)) + b"the end"
     store = published(bucket.url, tmp_path / "work", {"large": large, "small": b"x"})
     archive = store.archive("trial_00000", PLACE)
     assert contents(whole(archive))["large"] == large
-    start = 512 + PIECE_BYTES - 3
-    assert b"".join(archive.read(start, start + 6)) == large[PIECE_BYTES - 3 : PIECE_BYTES + 3]
+    start = 512 + CHUNK_BYTES - 3
+    assert b"".join(archive.read(start, start + 6)) == large[CHUNK_BYTES - 3 : CHUNK_BYTES + 3]
 
 
 @pytest.mark.parametrize(("data", "reason"), [(b"short", "has 5 bytes, not 3000"), (None, "is missing")])

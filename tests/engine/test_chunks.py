@@ -1,4 +1,4 @@
-"""Test large checkpoints in object storage: only changed pieces are stored again, and exactly the needed pieces
+"""Test large checkpoints in object storage: only changed chunks are stored again, and exactly the needed chunks
 are kept.
 """
 
@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from tests.engine.object_storage import Bucket
-from tuner.engine import chunks as of_content
+from tuner.engine import chunks
 from tuner.engine.checkpoints import CheckpointStore, Found
 from tuner.training import checkpoint
 
 TRIAL = "trial_00000"
-PIECE = 1 << 16
+CHUNK = 1 << 16
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_content, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", CHUNK)
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def store(bucket: Bucket) -> CheckpointStore:
 
 
 def save(store: CheckpointStore, folder: Path, step: int, *, attempt: int = 1) -> None:
-    """Publish a checkpoint of five pieces, two of which differ at each step."""
+    """Publish a checkpoint of five chunks, two of which differ at each step."""
     source = folder / f"staged-{step}-{attempt}"
     source.mkdir()
-    same = [bytes([number]) * PIECE for number in range(3)]
+    same = [bytes([number]) * CHUNK for number in range(3)]
     (source / "state.pt").write_bytes(
-        b"".join([*same, bytes([100 + step]) * PIECE, bytes([200 + step]) * 100])
+        b"".join([*same, bytes([100 + step]) * CHUNK, bytes([200 + step]) * 100])
     )
     store.publish(TRIAL, attempt, step, source)
 
@@ -42,13 +42,13 @@ def restored(store: CheckpointStore, folder: Path, at_most: int = 99) -> int | N
     if found is None:
         return None
     data = (found[1] / "state.pt").read_bytes()
-    assert [data[number * PIECE] for number in range(5)] == [0, 1, 2, 100 + found[0], 200 + found[0]]
-    assert len(data) == 4 * PIECE + 100
+    assert [data[number * CHUNK] for number in range(5)] == [0, 1, 2, 100 + found[0], 200 + found[0]]
+    assert len(data) == 4 * CHUNK + 100
     return found[0]
 
 
 def stored_since(bucket: Bucket) -> int:
-    """Return the number of pieces uploaded since the last call."""
+    """Return the number of chunks uploaded since the last call."""
     sent = [asked for asked in bucket.proxy.asked if asked.startswith("PUT") and "/pieces-" in asked]
     bucket.proxy.asked[:] = []
     return len(sent)
@@ -65,33 +65,33 @@ def test_what_has_not_changed_since_the_save_before_last_is_not_stored_again(
     assert restored(store, tmp_path) == 5
 
 
-def test_damage_to_a_piece_costs_its_checkpoint_and_not_the_one_before(
+def test_damage_to_a_chunk_costs_its_checkpoint_and_not_the_one_before(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     for step in range(1, 5):
         save(store, tmp_path, step)
     manifest = store._manifest(TRIAL, Found(4, 1))
-    folder, name = of_content.pieces_of(manifest["files"][0])[0]
+    folder, name = chunks.chunks_of(manifest["files"][0])[0]
     fs = bucket.fs
     path = f"{bucket.name}/checkpoints/default/job_1/{TRIAL}/{folder}/{name}"
-    for harm in (lambda: fs.pipe_file(path, b"x" * PIECE), lambda: fs.rm(path)):
+    for harm in (lambda: fs.pipe_file(path, b"x" * CHUNK), lambda: fs.rm(path)):
         harm()
         assert restored(store, tmp_path) == 3
 
 
-def test_a_piece_goes_with_the_last_checkpoint_that_names_it(
+def test_a_chunk_goes_with_the_last_checkpoint_that_names_it(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     for step in range(1, 8):
         save(store, tmp_path, step)
         store.prune(TRIAL, 1, newest=step, keep=2, protect=frozenset({min(step, 3)}))
         assert restored(store, tmp_path) == step
-    # Steps 3, 6 and 7 are left: the pieces that all share, stored twice, and two pieces of each.
-    assert len(bucket.pieces()) == 3 * 2 + 3 * 2
+    # Steps 3, 6 and 7 are left: the chunks that all share, stored twice, and two chunks of each.
+    assert len(bucket.chunks()) == 3 * 2 + 3 * 2
     assert restored(store, tmp_path, at_most=5) == 3
     save(store, tmp_path, 8, attempt=2)
     store.prune(TRIAL, 2, newest=8, keep=1)
-    assert len(bucket.pieces()) == 5
+    assert len(bucket.chunks()) == 5
     assert restored(store, tmp_path) == 8
 
 
@@ -106,7 +106,7 @@ def test_an_attempt_that_was_taken_for_dead_removes_nothing_that_a_later_one_nee
     assert restored(later, tmp_path, at_most=2) == 2
 
 
-def test_where_a_listing_hides_a_checkpoint_none_of_its_pieces_are_removed(
+def test_where_a_listing_hides_a_checkpoint_none_of_its_chunks_are_removed(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (1, 2):
@@ -122,7 +122,7 @@ def test_where_a_listing_hides_a_checkpoint_none_of_its_pieces_are_removed(
     assert restored(store, tmp_path, at_most=1) == 1
 
 
-def test_a_manifest_that_names_pieces_elsewhere_is_not_believed(
+def test_a_manifest_that_names_chunks_elsewhere_is_not_believed(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     for step in (1, 2):

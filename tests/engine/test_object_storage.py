@@ -263,10 +263,10 @@ def test_where_the_newest_is_missing_for_good_an_older_one_does(
 DIES_UPLOADING = """
 import sys
 from pathlib import Path
-from tuner.engine import pieces
+from tuner.engine import chunks
 from tuner.engine.checkpoints import CheckpointStore
 url, folder = sys.argv[1:]
-pieces.PIECE_BYTES = 1 << 16
+chunks.CHUNK_BYTES = 1 << 16
 source = Path(folder)
 source.mkdir()
 with (source / "state.pt").open("wb") as file:
@@ -276,7 +276,7 @@ CheckpointStore(url, "default", "job_1").publish("trial_00000", 1, 3, source)
 """
 
 
-def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_pieces_are_removed_later(
+def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_chunks_are_removed_later(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 2)
@@ -290,13 +290,13 @@ def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_pieces_ar
     finally:
         uploader.kill()
         uploader.wait()
-    assert 0 < len(bucket.pieces()) < 7, "those that hold the same are stored once"
+    assert 0 < len(bucket.chunks()) < 7, "those that hold the same are stored once"
     assert read_back(store, tmp_path, at_most=3) == 2
     store.prune(TRIAL, 0, newest=2, keep=2)
-    assert bucket.pieces(), "they may be those of a later attempt"
+    assert bucket.chunks(), "they may be those of a later attempt"
     saved(store, tmp_path, 3, attempt=2)
     store.prune(TRIAL, 2, newest=3, keep=2)
-    assert bucket.pieces() == []
+    assert bucket.chunks() == []
     assert read_back(store, tmp_path, at_most=3) == 3
 
 

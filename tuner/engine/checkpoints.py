@@ -2,7 +2,7 @@
 
 Without a valid manifest there is no checkpoint.
 
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the pieces of large files
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the chunks of large files
 are stored next to these directories (`tuner.engine.chunks`).
 """
 
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.engine.chunks import PIECE_BYTES, Pieces, pieces_of, put_together
+from tuner.engine.chunks import CHUNK_BYTES, ChunkWriter, chunks_of, put_together
 from tuner.engine.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"
-VERSION = 2  # format version of the manifest; version 1 had no pieces
+VERSION = 2  # format version of the manifest; version 1 had no chunks
 READ = (1, 2)
-CHUNK_BYTES = 1 << 20  # size of one chunk of a download, in bytes
+DOWNLOAD_BYTES = 1 << 20  # how much of a download is read at once
 Read = Callable[[int, int], bytes]
 log = logging.getLogger("tuner.checkpoints")
 _NAME = re.compile(r"step_(\d{8})-a(\d+)")
@@ -68,7 +68,7 @@ class CheckpointStore:
 
     def __init__(self, url: str, project: str, job: str) -> None:
         self._storage, self._project, self._job = Storage(url), project, job
-        self._pieces: dict[tuple[str, int], Pieces] = {}
+        self._chunks: dict[tuple[str, int], ChunkWriter] = {}
 
     def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
         """Make the files of `source` durable as the trial's checkpoint of `step`.
@@ -84,10 +84,10 @@ class CheckpointStore:
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
             raise FileNotFoundError(f"there is nothing to store in {source}")
-        pieces = self._pieces_by(trial, attempt)
-        in_pieces = [file for file in files if pieces.take(file["bytes"])]
-        for file in in_pieces:
-            file["pieces"] = pieces.put(source / file["path"])
+        chunks = self._chunks_by(trial, attempt)
+        in_chunks = [file for file in files if chunks.take(file["bytes"])]
+        for file in in_chunks:
+            file["pieces"] = chunks.put(source / file["path"])
         manifest = {
             "version": VERSION,
             "job": self._job,
@@ -98,15 +98,15 @@ class CheckpointStore:
             "files": files,
         }
         where = (self._project, self._job, trial, Found(step, attempt).name)
-        last, elsewhere = (MANIFEST, json.dumps(manifest).encode()), {file["path"] for file in in_pieces}
+        last, elsewhere = (MANIFEST, json.dumps(manifest).encode()), {file["path"] for file in in_chunks}
         self._storage.put_directory(source, last, *where, without=elsewhere)
-        pieces.next_turn()
+        chunks.next_turn()
         size = sum(file["bytes"] for file in files)
         return Published(step, self._storage.path(*where), size, time.monotonic() - began)
 
-    def _pieces_by(self, trial: str, attempt: int) -> Pieces:
-        new = Pieces(self._storage, attempt, self._project, self._job, trial)
-        return self._pieces.setdefault((trial, attempt), new)
+    def _chunks_by(self, trial: str, attempt: int) -> ChunkWriter:
+        new = ChunkWriter(self._storage, attempt, self._project, self._job, trial)
+        return self._chunks.setdefault((trial, attempt), new)
 
     def connect(self) -> None:
         """Connect to a remote storage, so that the first save does not wait a second for its client to start.
@@ -156,8 +156,8 @@ class CheckpointStore:
         """
         manifest, place = self._manifest(trial, found), self._where(trial, found)
         for file in manifest["files"]:
-            if pieces_of(file):
-                continue  # a piece is named by its digest, so the name shows what it contains
+            if chunks_of(file):
+                continue  # a chunk is named by its digest, so the name shows what it contains
             try:
                 size = self._storage.size(*place, str(file["path"]))
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -169,12 +169,12 @@ class CheckpointStore:
 
     def _fetch_files(self, trial: str, found: Found, manifest: dict[str, Any], into: Path) -> Path:
         try:
-            whole = [str(file["path"]) for file in manifest["files"] if not pieces_of(file)]
+            whole = [str(file["path"]) for file in manifest["files"] if not chunks_of(file)]
             directory = self._storage.get_directory(whole, into, *self._where(trial, found))
             for file in manifest["files"]:
-                if pieces := pieces_of(file):
+                if chunks := chunks_of(file):
                     path = directory / file["path"]
-                    put_together(self._storage, pieces, path, self._project, self._job, trial)
+                    put_together(self._storage, chunks, path, self._project, self._job, trial)
                 described = _describe(directory, directory / file["path"])
                 if described != {name: file.get(name) for name in described}:
                     raise CheckpointDamaged(f"{found.name}: {file['path']} is damaged")
@@ -204,7 +204,7 @@ class CheckpointStore:
                 [manifest[word] for word in ("job", "trial", "step", "attempt")],
             )
             names = [_path_of(file) for file in manifest["files"]]
-            in_pieces = [pieces_of(file) for file in manifest["files"]]
+            in_chunks = [chunks_of(file) for file in manifest["files"]]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
         if version not in READ:
@@ -214,8 +214,8 @@ class CheckpointStore:
             raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
         if not names or not all(map(_is_within, names)):
             raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
-        if self._storage.is_local and any(in_pieces):
-            raise CheckpointDamaged(f"{found.name}: its manifest names pieces, which a folder has none of")
+        if self._storage.is_local and any(in_chunks):
+            raise CheckpointDamaged(f"{found.name}: its manifest names chunks, which a folder has none of")
         return manifest
 
     def _where(self, trial: str, found: Found) -> tuple[str, ...]:
@@ -289,17 +289,17 @@ class CheckpointStore:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
-        # A delayed listing may hide a checkpoint but show its pieces, which must not be removed then.
+        # A delayed listing may hide a checkpoint but show its chunks, which must not be removed then.
         if {newest, *protect} - {0} <= {found.step for found in kept}:
-            self._prune_pieces(trial, attempt, names, kept)
+            self._prune_chunks(trial, attempt, names, kept)
 
-    def _prune_pieces(self, trial: str, attempt: int, names: list[str], kept: list[Found]) -> None:
+    def _prune_chunks(self, trial: str, attempt: int, names: list[str], kept: list[Found]) -> None:
         folders = [name for name in names if name.startswith("pieces-")]
         if not folders:
             return
         manifests = [self._manifest(trial, found) for found in kept]
-        named = [piece for manifest in manifests for file in manifest["files"] for piece in pieces_of(file)]
-        self._pieces_by(trial, attempt).remove_all_but(named, folders)
+        named = [chunk for manifest in manifests for file in manifest["files"] for chunk in chunks_of(file)]
+        self._chunks_by(trial, attempt).remove_all_but(named, folders)
 
     def _is_credible(self, trial: str, found: Found) -> bool:
         try:
@@ -354,7 +354,7 @@ class CheckpointArchive:
         for segment in self._segments:
             first, last = max(start - offset, 0), min(stop - offset, segment.size)
             while first < last:
-                chunk = segment.read(first, min(last, first + CHUNK_BYTES))
+                chunk = segment.read(first, min(last, first + DOWNLOAD_BYTES))
                 if not chunk:
                     raise CheckpointDamaged(
                         f"{'/'.join(self._place)}: a file is shorter than its manifest says"
@@ -379,14 +379,14 @@ class CheckpointArchive:
         self._add_bytes(bytes(-size % tarfile.BLOCKSIZE))
 
     def _reader(self, file: Mapping[str, Any]) -> Read:
-        if pieces := pieces_of(file):
+        if chunks := chunks_of(file):
 
-            def read_pieces(start: int, stop: int) -> bytes:
-                number, first = divmod(start, PIECE_BYTES)
-                last = min(stop - number * PIECE_BYTES, PIECE_BYTES)
-                return self._storage.read_range(first, last, *self._place[:-1], *pieces[number])
+            def read_chunks(start: int, stop: int) -> bytes:
+                number, first = divmod(start, CHUNK_BYTES)
+                last = min(stop - number * CHUNK_BYTES, CHUNK_BYTES)
+                return self._storage.read_range(first, last, *self._place[:-1], *chunks[number])
 
-            return read_pieces
+            return read_chunks
         return lambda start, stop: self._storage.read_range(start, stop, *self._place, str(file["path"]))
 
 

@@ -1,14 +1,14 @@
-"""Large files in object storage, stored as pieces that are named by their content.
+"""Large files in object storage, stored as chunks that are named by their content.
 
-An existing piece is not stored again.
+An existing chunk is not stored again.
 
 Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
 
-- Each attempt has its own pieces. So an attempt that was wrongly considered dead removes no piece that a later one
+- Each attempt has its own chunks. So an attempt that was wrongly considered dead removes no chunk that a later one
   relies on.
-- Consecutive saves use different directories (turns). A checkpoint shares no piece with the one before it, so
-  a damaged piece never damages both.
-- A piece is removed with the last manifest that names it.
+- Consecutive saves use different directories (turns). A checkpoint shares no chunk with the one before it, so
+  a damaged chunk never damages both.
+- A chunk is removed with the last manifest that names it.
 """
 
 import hashlib
@@ -19,39 +19,39 @@ from typing import Any
 
 from tuner.engine.storage import Storage
 
-PIECE_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20
 AT_ONCE = 4  # in memory and in transfer
 TURNS = 2
 _FOLDER = re.compile(r"pieces-a(\d+)-\d")
 _NAME = re.compile(r"[0-9a-f]{64}")
-Piece = tuple[str, str]
+Chunk = tuple[str, str]
 """Directory and name."""
 
 
-class Pieces:
-    """The pieces that one attempt of a trial has stored. Used by one thread."""
+class ChunkWriter:
+    """The chunks that one attempt of a trial has stored. Used by one thread."""
 
     def __init__(self, storage: Storage, attempt: int, *trial: str) -> None:
-        """Prepare to store pieces. `trial` is the path of the trial's checkpoints."""
+        """Prepare to store chunks. `trial` is the path of the trial's checkpoints."""
         self._storage, self._attempt, self._trial = storage, attempt, trial
         self._there: dict[str, set[str]] = {}
         self._turn = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Return whether a file of this size is stored in pieces. Local storage has no pieces, because a
+        """Return whether a file of this size is stored in chunks. Local storage has no chunks, because a
         whole file is linked or copied there.
         """
-        return not self._storage.is_local and size_bytes > PIECE_BYTES
+        return not self._storage.is_local and size_bytes > CHUNK_BYTES
 
     def put(self, file: Path) -> dict[str, object]:
-        """Store those pieces of a file that do not exist yet, and return the file's entry for the manifest.
+        """Store those chunks of a file that do not exist yet, and return the file's entry for the manifest.
 
         May be repeated after an error.
         """
         folder = f"pieces-a{self._attempt}-{self._turn}"
         names, new = [], dict[str, bytes]()
         with file.open("rb") as handle:
-            while block := handle.read(PIECE_BYTES):
+            while block := handle.read(CHUNK_BYTES):
                 names.append(hashlib.sha256(block).hexdigest())
                 if names[-1] not in self._there.get(folder, ()):
                     new[names[-1]] = block
@@ -67,11 +67,11 @@ class Pieces:
         return {}
 
     def next_turn(self) -> None:
-        """Use the other directory for the next save. First make a manifest durable that names the stored pieces."""
+        """Use the other directory for the next save. First make a manifest durable that names the stored chunks."""
         self._turn = (self._turn + 1) % TURNS
 
-    def remove_all_but(self, named: Iterable[Piece], among: Iterable[str]) -> None:
-        """Remove pieces of this and earlier attempts that are not in `named`. `among` lists the trial's directories."""
+    def remove_all_but(self, named: Iterable[Chunk], among: Iterable[str]) -> None:
+        """Remove chunks of this and earlier attempts that are not in `named`. `among` lists the trial's directories."""
         kept = set(named)
         for folder in among:
             match = _FOLDER.fullmatch(folder)
@@ -83,8 +83,8 @@ class Pieces:
                     self._storage.remove(*self._trial, folder, name)
 
 
-def pieces_of(file: Mapping[str, Any]) -> list[Piece]:
-    """Return the pieces of a file in a manifest, in order, or an empty list if it is stored whole.
+def chunks_of(file: Mapping[str, Any]) -> list[Chunk]:
+    """Return the chunks of a file in a manifest, in order, or an empty list if it is stored whole.
 
     Raise ValueError for invalid names.
     """
@@ -93,16 +93,16 @@ def pieces_of(file: Mapping[str, Any]) -> list[Piece]:
         return []
     folder, names = str(said["in"]), [str(name) for name in said["names"]]
     if not _FOLDER.fullmatch(folder) or not all(_NAME.fullmatch(name) for name in names):
-        raise ValueError(f"{file['path']} has pieces elsewhere")
+        raise ValueError(f"{file['path']} has chunks elsewhere")
     return [(folder, name) for name in names]
 
 
-def put_together(storage: Storage, pieces: Sequence[Piece], into: Path, *trial: str) -> None:
-    """Write a file from its pieces. Raise FileNotFoundError if one is missing."""
+def put_together(storage: Storage, chunks: Sequence[Chunk], into: Path, *trial: str) -> None:
+    """Write a file from its chunks. Raise FileNotFoundError if one is missing."""
     into.parent.mkdir(parents=True, exist_ok=True)
     with into.open("wb") as file:
-        for start in range(0, len(pieces), AT_ONCE):
-            group = pieces[start : start + AT_ONCE]
-            found = storage.read_files(["/".join(piece) for piece in group], *trial)
+        for start in range(0, len(chunks), AT_ONCE):
+            group = chunks[start : start + AT_ONCE]
+            found = storage.read_files(["/".join(chunk) for chunk in group], *trial)
             for folder, name in group:
                 file.write(found[f"{folder}/{name}"])
