@@ -10,14 +10,14 @@ from tuner.domain.errors import Conflict
 from tuner.domain.time import NS
 from tuner.engine.notices import Notice
 from tuner.engine.ray_cluster import Head, LocalHead, preemption
-from tuner.engine.ray_node import nodes
+from tuner.engine.ray_node import nodes as drain
 
 
-class Refuses(nodes.Gcs):
+class Refuses(drain.Gcs):
     folder: Path
 
-    def node(self, node_id: str) -> nodes.RayNode:
-        return nodes.RayNode(node_id, is_head=False, session_dir=self.folder)
+    def node(self, node_id: str) -> drain.RayNode:
+        return drain.RayNode(node_id, is_head=False, session_dir=self.folder)
 
     def drain(self, node_id: str, notice: Notice) -> None:
         hanging = self.node(node_id).boards.standing(node_id)
@@ -30,9 +30,9 @@ def test_where_ray_refuses_no_notice_is_left_standing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Refuses.folder = tmp_path
-    monkeypatch.setattr(nodes, "Gcs", Refuses)
+    monkeypatch.setattr(drain, "Gcs", Refuses)
     monkeypatch.setattr(os, "environ", {**os.environ})
     monkeypatch.setattr(LocalHead, "found", lambda _: Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1"))
     with pytest.raises(Conflict, match="not now"):
         preemption.announce(LocalHead(tmp_path), ALIVE, 3600 * NS)
-    assert nodes.RayNode("", is_head=False, session_dir=tmp_path).boards.standing(ALIVE.node_id) is None
+    assert drain.RayNode("", is_head=False, session_dir=tmp_path).boards.standing(ALIVE.node_id) is None

@@ -17,7 +17,7 @@ from tests.packages.making import archive, flagged, lying, named, of_kind, packe
 from tests.strategies import examples
 from tuner.domain.errors import BadFile
 from tuner.engine.packages import archive as archives
-from tuner.engine.packages.archive import MAX_FILES, read
+from tuner.engine.packages.archive import MAX_FILES, read_archive
 from tuner.engine.packages.names import check_tops
 
 MIB = 1 << 20
@@ -123,7 +123,7 @@ def test_a_hostile_archive_is_refused_in_words_and_nothing_is_written_outside(
     into = tmp_path / "a" / "b" / "into"
     into.mkdir(parents=True)
     with pytest.raises(BadFile) as refused:
-        read(HOSTILE[name], most_bytes=8 * MIB, into=into)
+        read_archive(HOSTILE[name], most_bytes=8 * MIB, into=into)
     assert len(refused.value.detail) > 20
     outside = [path for path in tmp_path.rglob("*") if not path.is_relative_to(into) and path.is_file()]
     assert outside == []
@@ -132,7 +132,7 @@ def test_a_hostile_archive_is_refused_in_words_and_nothing_is_written_outside(
 
 @pytest.mark.parametrize("name", SHADOWS)
 def test_a_module_that_would_stand_before_another_is_refused(name: str) -> None:
-    found = read(archive(OK, (name, b"")), most_bytes=MIB)
+    found = read_archive(archive(OK, (name, b"")), most_bytes=MIB)
     with pytest.raises(BadFile, match="rename it"):
         check_tops(found.digests)
 
@@ -153,7 +153,7 @@ def test_a_right_one_is_unpacked_as_it_was_packed(tmp_path: Path) -> None:
         "mine-1.0.dist-info/RECORD": b"",
     }
     data = archive(("helper/", b""), *files.items())
-    found = read(data, most_bytes=MIB, into=tmp_path)
+    found = read_archive(data, most_bytes=MIB, into=tmp_path)
     check_tops(found.digests)
     assert found.digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     assert found.size_bytes == sum(map(len, files.values()))
@@ -165,9 +165,9 @@ def test_a_right_one_is_unpacked_as_it_was_packed(tmp_path: Path) -> None:
 def test_what_is_counted_is_what_comes_out(tmp_path: Path) -> None:
     data = archive(OK, ("data.bin", os.urandom(3000)))
     exactly = 3000 + len(OK[1])
-    assert read(data, most_bytes=exactly).size_bytes == exactly
+    assert read_archive(data, most_bytes=exactly).size_bytes == exactly
     with pytest.raises(BadFile, match="larger"):
-        read(data, most_bytes=exactly - 1)
+        read_archive(data, most_bytes=exactly - 1)
 
 
 parts = st.one_of(
@@ -198,7 +198,7 @@ def test_whatever_the_names_all_that_is_written_is_told_of_and_inside(
             except (ValueError, UnicodeEncodeError, IndexError):  # zipfile itself cannot write such names
                 return
     try:
-        told = read(data.getvalue(), most_bytes=MIB, into=into)
+        told = read_archive(data.getvalue(), most_bytes=MIB, into=into)
     except BadFile:
         told = None
     written = {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
@@ -215,7 +215,7 @@ def test_whatever_is_done_to_its_bytes_it_is_read_or_refused(data: st.DataObject
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
     try:
-        found = read(bytes(raw), most_bytes=MIB)
+        found = read_archive(bytes(raw), most_bytes=MIB)
     except BadFile:
         return
     assert found.size_bytes <= MIB

@@ -11,7 +11,8 @@ from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
-from tuner.engine.ray_cluster import Node, labels, node_types_of
+from tuner.engine.ray_cluster import Node, node_types_of
+from tuner.engine.ray_cluster.labels import INSTANCE_TYPE, MARKET, MARKETS, first
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced, unpriced
 from tuner.settings import Settings
@@ -60,7 +61,7 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     """
     there = list(nodes)
     # Labels of unsuitable nodes count too: without a label requirement, Ray could place a trial on a spot machine among them.
-    bound = any(labels.MARKET in node.labels for node in there)
+    bound = any(MARKET in node.labels for node in there)
     offered = [
         (node, _offer(node, price, source, wanted, _binding(node) if bound else ()))
         for node, price, source in priced_nodes(settings, there, wanted)
@@ -123,9 +124,9 @@ def _binding(node: Node) -> tuple[tuple[str, str], ...]:
 
     The price label is not among them, because a machine that replaces this one may have another price.
     """
-    market = labels.MARKETS["spot"] if node.market == "spot" else f"!{labels.MARKETS['spot']}"
-    kind = labels.first(node.labels, labels.INSTANCE_TYPE)
-    return ((labels.MARKET, market), *([kind] if kind else []))
+    market = MARKETS["spot"] if node.market == "spot" else f"!{MARKETS['spot']}"
+    kind = first(node.labels, INSTANCE_TYPE)
+    return ((MARKET, market), *([kind] if kind else []))
 
 
 def _offer(
@@ -135,9 +136,9 @@ def _offer(
 
 
 def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
-    word = labels.MARKETS["spot" if wanted.market == "spot" else "on_demand"]
+    word = MARKETS["spot" if wanted.market == "spot" else "on_demand"]
     other = "on_demand" if wanted.market == "spot" else "spot"
-    what = f"has the label {labels.MARKET}={word}"
+    what = f"has the label {MARKET}={word}"
     types = _types(nodes)
     if types:
         detail = (
@@ -147,7 +148,7 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
     else:
         detail = (
             f"no node of this size that is alive {what}: start nodes with "
-            f"`ray start --labels {labels.MARKET}={word}`, or ask for {other} or spot_with_fallback"
+            f"`ray start --labels {MARKET}={word}`, or ask for {other} or spot_with_fallback"
         )
     return Fault("/resources/market", detail)
 
@@ -188,7 +189,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
 def _types(nodes: Iterable[Node]) -> str:
     """Return the kinds of nodes that the autoscaler may start, empty if there are none."""
     kinds = {
-        f"{node.name} ({node.instance_type}, {labels.MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
+        f"{node.name} ({node.instance_type}, {MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
         for node in nodes
         if not node.alive
     }

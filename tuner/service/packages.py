@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
 from tuner.domain.ids import NAME, PACKAGE_ID, package_id
 from tuner.domain.job import JobSpec
-from tuner.engine.packages import archive
+from tuner.engine.packages.archive import Contents, read_archive
 from tuner.engine.packages.names import check_tops
 from tuner.engine.packages.shelf import opened
 from tuner.engine.packages.stored import Stored
@@ -54,7 +54,7 @@ def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bo
     if name is not None and not NAME.fullmatch(name):
         detail = "use 1 to 100 letters, digits, spaces, dots, dashes and underscores, a letter or digit first"
         raise Invalid.at("name", detail)
-    contents = archive.read(data, most_bytes=UNPACKED * most_bytes(service.settings))
+    contents = read_archive(data, most_bytes=UNPACKED * most_bytes(service.settings))
     check_tops(contents.digests)
     digest, found = hashlib.sha256(data).hexdigest(), name or _name_of(contents)
     new = PackageRow(digest, found, len(data), len(contents.digests), service.now())
@@ -179,7 +179,7 @@ def _nearest(service: Service, name: str) -> str:
     return f"; the nearest: {', '.join(words[one] for one in near or ids[:3])}"
 
 
-def _name_of(contents: archive.Contents) -> str:
+def _name_of(contents: Contents) -> str:
     """Return the name and version of a wheel, or otherwise the name of a top-level module or folder."""
     tops = sorted({name.partition("/")[0] for name in contents.digests})
     wheel = next((top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info")), None)

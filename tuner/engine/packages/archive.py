@@ -57,7 +57,7 @@ class Contents:
     size_bytes: int  #: The unpacked size of all files.
 
 
-def read(data: bytes, *, most_bytes: int, into: Path | None = None) -> Contents:
+def read_archive(data: bytes, *, most_bytes: int, into: Path | None = None) -> Contents:
     """Check a package and return its contents.
 
     Args:

@@ -83,15 +83,15 @@ def _alone(lock: Path) -> Iterator[None]:
 def _make(data: bytes, folder: Path) -> None:
     """Unpack a package into a folder, atomically. Leave the folder unchanged if its files already match the package."""
     # The digest shows that this is the package that was checked against its size limit when it was uploaded.
-    meant = archive.read(data, most_bytes=archive.MAX_RATIO * len(data) + archive.ALWAYS_BYTES)
-    if folder.exists() and _files(folder) == meant.digests:
+    meant = archive.read_archive(data, most_bytes=archive.MAX_RATIO * len(data) + archive.ALWAYS_BYTES)
+    if folder.exists() and _digests(folder) == meant.digests:
         return
     mine = f"{os.getpid()}.{threading.get_ident()}"
     beside, before = (folder.with_name(f".{kind}-{folder.name}.{mine}") for kind in ("new", "old"))
     wipe(beside)
     beside.mkdir(mode=0o700)
     try:
-        archive.read(data, most_bytes=meant.size_bytes, into=beside)
+        archive.read_archive(data, most_bytes=meant.size_bytes, into=beside)
         for path in [*beside.rglob("*"), beside]:
             path.chmod(0o500 if path.is_dir() else 0o400)
         if os.path.lexists(folder):
@@ -102,7 +102,7 @@ def _make(data: bytes, folder: Path) -> None:
         wipe(before)
 
 
-def _files(folder: Path) -> dict[str, str]:
+def _digests(folder: Path) -> dict[str, str]:
     """Return the digest of each file by its name. For a link or special file, return a text that equals no digest."""
     found = {}
     for parent, names, others in os.walk(folder):
