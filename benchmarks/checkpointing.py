@@ -24,9 +24,9 @@ from torch import nn
 
 from tests.engine.driving import Driver
 from tuner.domain.time import NS
-from tuner.engine.interruption_risk import NOTICE_NS
-from tuner.engine.worker.saves import LEAST_NS
+from tuner.driver.placement import NOTICE_NS
 from tuner.tuning.checkpointing import HOUR_NS, Exposure, Hazard, Saving, steps_between
+from tuner.worker.saves import LEAST_NS
 
 STATE_MB = 100
 SAVES = 20

@@ -7,7 +7,8 @@ gives for training them further.
 import sys
 from random import Random
 
-from tuner.engine.simulated.tables import RecordedTable, load_table
+from tuner.simulator.recorded import RecordedTable
+from tuner.simulator.table_file import load_table
 from tuner.tuning.continuing import outlooks
 
 SEARCHES = [(seed, trials, factor) for seed in range(8) for trials, factor in ((30, 3), (80, 4), (150, 3))]

@@ -22,8 +22,8 @@ from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
-from tuner.engine.simulated.table_run import table_run
-from tuner.engine.simulated.tables import load_table
+from tuner.simulator.table_file import load_table
+from tuner.simulator.table_run import table_run
 from tuner.tuning.decide import decide
 from tuner.tuning.samplers.model import ModelSampler
 from tuner.tuning.state import State

@@ -22,9 +22,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from tests.engine.driving import Driver
-from tuner.engine.worker.nvml import Gpus
 from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler, measured
 from tuner.training.checkpoint import Copies
+from tuner.worker.metering import Gpus
 
 NO_GPU = (
     "there is no GPU that PyTorch can use here: run this on a machine with one, with a PyTorch built for CUDA"

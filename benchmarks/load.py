@@ -35,8 +35,8 @@ from benchmarks.start import HOST, ended, started
 from tests import fakes, postgres
 from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.cluster.launch import free_ports
 from tuner.domain.calendar import DAY_NS
-from tuner.engine.ray_cluster.launch import free_ports
 from tuner.store.database import Database
 from tuner.store.tables import entries, jobs, reports, trials
 

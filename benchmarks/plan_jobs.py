@@ -14,18 +14,18 @@ import numpy as np
 from tests import fakes
 from tests.system.serving import Served
 from tuner.client import Client
+from tuner.cluster.nodes import Node
 from tuner.domain.space import Config, Int
 from tuner.domain.time import NS
-from tuner.engine.ray_cluster import Node
-from tuner.engine.simulated import world
-from tuner.engine.simulated.markets import LABEL, Markets
-from tuner.engine.simulated.table_file import load_table
-from tuner.engine.simulated.tables import RecordedTable
-from tuner.engine.simulated.traces import load_traces
-from tuner.engine.simulated.training import Overheads
-from tuner.engine.simulated.world import SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.ports import Terms
 from tuner.schemas.job import Job
+from tuner.simulator import world
+from tuner.simulator.markets import LABEL, Markets
+from tuner.simulator.recorded import RecordedTable
+from tuner.simulator.table_file import load_table
+from tuner.simulator.traces import load_traces
+from tuner.simulator.worker import Overheads
+from tuner.simulator.world import SimulatedRun
 from tuner.store import jobs
 
 ENTRY = "trainables.digits_mlp:train"  # a pilot is stored under the code of this trainable; what actually trains is the table

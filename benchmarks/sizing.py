@@ -27,7 +27,8 @@ from benchmarks.overhead import peer
 from benchmarks.sizing_driver import FILE, SITE
 from tests import postgres
 from tests.system.serving import Served
-from tuner.engine.ray_cluster import LocalHead, RayJobs
+from tuner.cluster.head import LocalHead
+from tuner.cluster.jobs import RayJobs
 from tuner.store.database import Database
 from tuner.store.tables import reports
 

@@ -21,8 +21,9 @@ from benchmarks.decisions import Job
 from tests import fakes, postgres
 from tests.copies import copy_job
 from tests.fakes import FakeCluster, FakeService
+from tuner.cluster.jobs import JobStatus
+from tuner.cluster.nodes import Node
 from tuner.domain.time import NS
-from tuner.engine.ray_cluster import JobStatus, Node
 from tuner.service.controller import Controller, has_room
 from tuner.service.offers import offers_of
 from tuner.service.reconciler import Reconciler

@@ -18,11 +18,11 @@ from benchmarks.spot_replay.tracks import Track, load
 from tuner.domain.job import Algorithm
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS
-from tuner.engine.simulated.table_run import Spot, table_run
-from tuner.engine.simulated.tables import RecordedTable
-from tuner.engine.simulated.traces import Trace
-from tuner.engine.simulated.world import SimulatedRun
 from tuner.service.simulated_spot import conditions
+from tuner.simulator.recorded import RecordedTable
+from tuner.simulator.table_run import Spot, table_run
+from tuner.simulator.traces import Trace
+from tuner.simulator.world import SimulatedRun
 
 STEP_S = 60
 START_STEPS = 5

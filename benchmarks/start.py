@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.engine.ray_cluster.launch import free_ports
+from tuner.cluster.launch import free_ports
 
 HOST = "127.0.0.1"
 PEER = """

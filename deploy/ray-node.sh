@@ -54,7 +54,7 @@ worker)
   ray stop --grace-period 20
   ray start --address="$RAY_HEAD_IP:6379" --disable-usage-stats
   end "$HOME/watch.pid"
-  setsid nohup python -m tuner.engine.ray_node.watch --address="$RAY_HEAD_IP:6379" --cloud="$2" \
+  setsid nohup python -m tuner.cluster.notice_watch --address="$RAY_HEAD_IP:6379" --cloud="$2" \
     </dev/null >>"$HOME/watch.log" 2>&1 &
   echo $! >"$HOME/watch.pid"
   ;;

@@ -12,7 +12,8 @@ import pytest
 from tests.engine.object_storage import Proxy, moto_server
 from tests.system.serving import Served
 from tests.system.spot_cluster import OnSpot, SpotCluster, left_of
-from tuner.engine.ray_cluster import Dashboard, LocalHead
+from tuner.cluster.dashboard import Dashboard
+from tuner.cluster.head import LocalHead
 
 GPUS = 3
 

@@ -23,23 +23,25 @@ from starlette.types import Receive, Scope, Send
 
 from tests.one_loop import OneLoopClient
 from tuner.api.app import create_app
+from tuner.cluster.dashboard import RayUnavailable
+from tuner.cluster.jobs import JobStatus
+from tuner.cluster.nodes import Node
+from tuner.cluster.versions import RayUnfit
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
-from tuner.engine.ray_cluster import JobStatus, Node, RayUnavailable, RayUnfit
-from tuner.engine.simulated import world
-from tuner.engine.simulated.clock import EPOCH_NS, SimulatedClock
-from tuner.engine.simulated.journal import Tables
-from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.training import Training
-from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
-from tuner.engine.warm_starts import NO_WARM_STARTS, WarmStarts
-from tuner.engine.world import Terms
+from tuner.driver.ports import Terms
+from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import Door
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.trainables import Described
 from tuner.settings import Settings
+from tuner.simulator import world
+from tuner.simulator.journal import Tables
+from tuner.simulator.traces import UpTimes
+from tuner.simulator.worker import EPOCH_NS, SimulatedClock, Training
+from tuner.simulator.world import NONE, Faults, SimulatedRun
 from tuner.store import jobs, launches
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal

@@ -140,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         "reading-beyond-the-lease",
-        "tuner/engine/holds.py",
+        "tuner/driver/holds.py",
         "self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns",
         "self.meter, self.heard_ns = meter, heard_ns",
         "a worker that runs on is billed for more than was held",
@@ -221,7 +221,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost-time-by-the-wall-clock",
-        "tuner/engine/loop.py",
+        "tuner/driver/loop.py",
         "silent = self._clock.elapsed_ns() - lease.heard_ns if not lease.waits else 0",
         "silent = self._clock.now() - lease.heard_ns if not lease.waits else 0",
         "a clock that is set bills time that nobody used",
@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     Mutant(
         "deadline-by-the-wall-clock",
-        "tuner/engine/deadlines.py",
+        "tuner/driver/deadlines.py",
         "self._ends_ns - self._clock.elapsed_ns()",
         "self._ends_ns - self._clock.now()",
         "a clock that is set ends a job early, or late",

@@ -20,7 +20,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from benchmarks.ray_experiments.common import Plain, environment, private_ray, say, tuner, wait_for
-from tuner.engine.ray_cluster.launch import free_ports
+from tuner.cluster.launch import free_ports
 
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 QUICK_CHECKS = {

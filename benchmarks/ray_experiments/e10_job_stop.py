@@ -16,8 +16,8 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from benchmarks.ray_experiments.common import Plain, note, notes, say, scratch, tuner, wait_for
-from tuner.engine.ray_cluster.head import LocalHead
-from tuner.engine.ray_cluster.jobs import RayJobs
+from tuner.cluster.head import LocalHead
+from tuner.cluster.jobs import RayJobs
 
 DEFAULT = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "3"}
 OWN = {"TUNE_DISABLE_SIGINT_HANDLER": "1"}

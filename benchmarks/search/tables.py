@@ -61,7 +61,7 @@ class Table:
     @classmethod
     def load(cls, path: Path) -> Self:
         """As the product reads it."""
-        from tuner.engine.simulated.tables import load_table
+        from tuner.simulator.table_file import load_table
 
         found = load_table(path)
         return cls(found.name, found.unit, found.metric, found.step_s)

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tuner.domain.time import NS, parse_rfc3339
-from tuner.engine.simulated.traces import Trace, UpTimes, load_traces
+from tuner.simulator.traces import Trace, UpTimes, load_traces
 
 FLEET_SLOTS = 4  # of a fleet: its machines at a quarter, half, three quarters and all of its largest size
 HOUR_NS = 3600 * NS

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.processes.compose import FILE, Refused
-from tuner.engine.ray_cluster.processes import kill_marked
+from tuner.cluster.processes import kill_marked
 
 FORMAT = 1
 

@@ -15,8 +15,8 @@ from typing import Literal
 
 from deploy.processes.folder import Folder
 from deploy.processes.parts import Part
-from tuner.engine.ray_cluster.launch import tail
-from tuner.engine.ray_cluster.processes import MARK
+from tuner.cluster.launch import tail
+from tuner.cluster.processes import MARK
 
 TURN_S = 0.1
 ASK_EVERY_S = 0.5

@@ -14,8 +14,8 @@ import yaml
 from deploy.processes.compose import OURS, Container, Project
 from deploy.processes.folder import Folder
 from deploy.processes.probes import Answers, Probe, Succeeds, asked_by
-from tuner.engine.ray_cluster.launch import NODE_PORT_OPTIONS, free_ports
-from tuner.engine.ray_cluster.processes import KEEP_ENVIRONMENT
+from tuner.cluster.launch import NODE_PORT_OPTIONS, free_ports
+from tuner.cluster.processes import KEEP_ENVIRONMENT
 
 NOBODY = "nobody"
 RAY_PORT = 6379
@@ -142,7 +142,7 @@ def _ray(one: Container, project: Project, folder: Folder, around: Mapping[str, 
     at_agent = check.url.replace(":52365/", f":{ports['--dashboard-agent-listen-port']}/")
     added = {
         **KEEP_ENVIRONMENT,
-        "RAY_START_HOOK": "tuner.engine.ray_cluster.start_hook.without_client_server",
+        "RAY_START_HOOK": "tuner.cluster.start_hook.without_client_server",
         "DASHBOARD_METRIC_PORT": str(metrics),
         # At the end nothing is drained: all of it goes.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",

@@ -6,7 +6,7 @@ import pytest
 
 from tests import fakes
 from tests.fakes import FakeService
-from tuner.engine.simulated.world import Faults
+from tuner.simulator.world import Faults
 
 service, client = fakes.fixtures("function")
 

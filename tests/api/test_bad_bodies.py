@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.bad import BAD, ERRORS, FLOAT, ODD, Changes, budget, lr, resources
 from tests.fakes import FakeService, body
-from tuner.engine.ray_cluster import Node
+from tuner.cluster.nodes import Node
 
 PROBLEM = {"type", "title", "status", "detail", "errors"}
 

@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
+from tuner.cluster import nodes
 from tuner.domain.space import Config
-from tuner.engine.ray_cluster import labels
 from tuner.store.tables import attempts
 
 service, client = fakes.fixtures("function")
@@ -25,7 +25,7 @@ class Slower(fakes.Curves):
 
 
 def run(service: FakeService, client: TestClient, kind: str | None = None, **changes: Any) -> str:
-    there = {} if kind is None else dict([(labels.INSTANCE_TYPE[0], kind)])
+    there = {} if kind is None else dict([(nodes.INSTANCE_TYPE[0], kind)])
     service.cluster.found = [replace(fakes.SMALL, labels=there)]
     job = fakes.submit(client, **changes)
     fakes.simulate(service, job, training=Slower() if kind else None)

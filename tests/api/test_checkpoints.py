@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from tests import fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
-from tuner.engine.checkpoints import CheckpointStore
 from tuner.store import answers
 
 CONTENT = b"weights" * 500

@@ -17,8 +17,8 @@ from tests.packages.making import archive, folder, plain
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.client.packing import packed
-from tuner.engine.code_digest import code_of
 from tuner.store import jobs
+from tuner.worker.environment import code_of
 
 FILES = {"mine/__init__.py": "", "mine/train.py": "def train(config):\n    return {'acc': 1.0}\n"}
 ENTRY = "mine.train:train"

@@ -18,7 +18,7 @@ from tests.api.test_bad_bodies import check_problem
 from tests.strategies import examples
 from tuner.domain.calendar import day_name, local_day, offsets, zone
 from tuner.domain.time import NS, rfc3339
-from tuner.engine.simulated.world import Faults
+from tuner.simulator.world import Faults
 from tuner.store.tables import attempts, entries, job_tags, jobs, trials
 
 GROUPS = ["tag:project", "owner", "trainable", "market", "day", "job"]

@@ -22,7 +22,7 @@ from benchmarks.search.runner import Result, Task, compete, read, run_all
 from benchmarks.search.tables import Array, Table, regrets_of
 from tests.simulation.made_tables import written
 from tests.strategies import examples
-from tuner.engine.simulated.tables import load_table
+from tuner.simulator.table_file import load_table
 
 IN_ARENA = [name for name, method in METHODS.items() if method.make and not method.peers]
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.spot_jobs import Case, costs, in_time
 from benchmarks.spot_replay.tracks import HOUR_NS, Track
-from tuner.engine.simulated.traces import Trace
+from tuner.simulator.traces import Trace
 
 
 def test_each_condition_has_its_row_and_the_deadline_is_met(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from benchmarks.spot_replay.policies import (
 from benchmarks.spot_replay.replay import Outcome, Replay, Training, uninterrupted
 from benchmarks.spot_replay.tracks import HOUR_NS, Market, Track, load
 from tuner.domain.time import NS
-from tuner.engine.simulated.traces import Trace, UpTimes
+from tuner.simulator.traces import Trace, UpTimes
 from tuner.tuning.placement import choose
 
 MINUTE = 60 * NS

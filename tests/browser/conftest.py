@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, e
 from tests import fakes
 from tests.fakes import KEY, FakeService
 from tuner.api.app import create_app
-from tuner.engine.ray_cluster import Node
-from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.cluster.nodes import Node
+from tuner.simulator.world import Faults, SimulatedRun
 from tuner.web import FOLDER
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"

@@ -4,8 +4,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, see, violations
-from tuner.engine.attempt_logs import Printed, TrialLogs
-from tuner.engine.simulated.world import Faults
+from tuner.checkpoints.attempt_logs import Printed, TrialLogs
+from tuner.simulator.world import Faults
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 

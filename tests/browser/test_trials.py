@@ -22,7 +22,7 @@ SPACE = {
     "momentum": {"type": "float", "low": 0.0, "high": 0.9, "when": {"optimizer": ["sgd"]}},
 }
 TRACEBACK = """Traceback (most recent call last):
-  File "/usr/lib/python3.11/site-packages/tuner/engine/worker/child.py", line 128, in train
+  File "/usr/lib/python3.11/site-packages/tuner/worker/child.py", line 128, in train
     session.take_output(target(dict(channel.begin.config)))
   File "/home/ana/digits.py", line 14, in train
     data = load(config["path"])

@@ -21,9 +21,10 @@ from tests.chaos.history import History
 from tests.chaos.parts import BUCKET, Kept, Postgres, Storage, until
 from tests.system.serving import USER_CODE, Served, children, line
 from tuner.client import Client
-from tuner.engine.ray_cluster import ClusterFile, LocalHead
-from tuner.engine.ray_cluster.launch import free_ports
-from tuner.engine.ray_cluster.processes import kill_marked
+from tuner.cluster.cluster_file import ClusterFile
+from tuner.cluster.head import LocalHead
+from tuner.cluster.launch import free_ports
+from tuner.cluster.processes import kill_marked
 
 START_S = 180.0
 PRICES = "local=0.10,local/spot=0.04"
@@ -209,7 +210,7 @@ def _is(kind: str, process: psutil.Process) -> bool:
         case "driver":
             return "python" in words.partition(" ")[0] and "-m tuner.service.driver" in words
         case "fork server":
-            return "tuner.engine.worker.fork_server" in words
+            return "tuner.worker.fork_server" in words
         case "raylet":
             return words.partition(" ")[0].endswith("/raylet")
         case "gcs":

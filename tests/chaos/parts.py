@@ -21,7 +21,7 @@ from tests.chaos.proxy import Proxy
 from tests.engine.object_storage import Proxy as HttpProxy
 from tests.engine.object_storage import moto_server
 from tests.system.serving import children
-from tuner.engine.ray_cluster.launch import free_ports
+from tuner.cluster.launch import free_ports
 
 RETRY_S = 0.1
 BUCKET = "chaos"

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tuner.cli.main import app
-from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
-from tuner.engine.ray_cluster.processes import MARK
+from tuner.cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
+from tuner.cluster.processes import MARK
 
 ALIVE = KeptNode("spot-1", "abcdef12", "nobody", "spot", "local", 0.0162, 1, 0, "alive")
 STARTING = KeptNode("spot-2", "", "nobody", "spot", "local", 0.0162, 1, 0, "starting")

@@ -5,7 +5,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
-from tuner.engine.ray_cluster import Node
+from tuner.cluster.nodes import Node
 
 service, rest = fakes.fixtures("function")
 TINY = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.6"})

@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.both import Both, both
 from tests.listening import listening
-from tuner.engine.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointStore, Found
 
 EVENTS = [
     ("report", {"n": 1}, 3),

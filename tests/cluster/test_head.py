@@ -14,15 +14,17 @@ import psutil
 import pytest
 
 from tests.cluster.waiting import is_dead, until
-from tuner.engine.ray_cluster import Dashboard, Head, LocalHead, RayJobs, RayUnavailable
-from tuner.engine.ray_cluster.processes import marked
+from tuner.cluster.dashboard import Dashboard, RayUnavailable
+from tuner.cluster.head import Head, LocalHead
+from tuner.cluster.jobs import RayJobs
+from tuner.cluster.processes import marked
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 FIND = """
 import sys
 from pathlib import Path
-from tuner.engine.ray_cluster import LocalHead
+from tuner.cluster import LocalHead
 print(LocalHead(Path(sys.argv[1]), cpus=1, gpus=0).find_or_start().session)
 """
 
@@ -37,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_environment_of_a_head_has_no_setting_of_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuner.engine.ray_cluster.launch import Launch
+    from tuner.cluster.launch import Launch
 
     monkeypatch.setenv("TUNER_API_KEY", "secret")
     monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")

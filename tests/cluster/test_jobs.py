@@ -7,7 +7,8 @@ import uuid
 import pytest
 
 from tests.cluster.waiting import until
-from tuner.engine.ray_cluster import Dashboard, JobStatus, RayJobs, RayUnavailable
+from tuner.cluster.dashboard import Dashboard, RayUnavailable
+from tuner.cluster.jobs import JobStatus, RayJobs
 
 pytestmark = pytest.mark.system
 

@@ -17,23 +17,18 @@ from tests.cluster.waiting import until
 from tests.engine.metadata_clouds import Aws
 from tests.engine.metadata_server import MetadataServer
 from tests.engine.told import looks_again
+from tuner.cluster import local_watch as module
+from tuner.cluster.head import Head, LocalHead
+from tuner.cluster.launch import ray_environment
+from tuner.cluster.local_cluster import LocalCluster
+from tuner.cluster.local_node import LocalNode, NodeSpec
+from tuner.cluster.local_watch import LocalWatch, Metadata
+from tuner.cluster.nodes import Market
+from tuner.cluster.notice_watch import NO_CLOUD
+from tuner.cluster.notices.feeds import wall_clock
+from tuner.cluster.notices.node_board import NodeBoard
+from tuner.cluster.processes import marked
 from tuner.domain.time import Instant, rfc3339
-from tuner.engine.notices.feed import wall_clock
-from tuner.engine.notices.node_board import NodeBoard
-from tuner.engine.ray_cluster import (
-    Head,
-    LocalCluster,
-    LocalHead,
-    LocalWatch,
-    Market,
-    Metadata,
-    NodeSpec,
-)
-from tuner.engine.ray_cluster import local_watch as module
-from tuner.engine.ray_cluster.launch import ray_environment
-from tuner.engine.ray_cluster.local_node import LocalNode
-from tuner.engine.ray_cluster.processes import marked
-from tuner.engine.ray_node.watch import NO_CLOUD
 from tuner.service.cluster import RayCluster
 from tuner.settings import Settings
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.cluster.node_types import NodeType, NodeTypes, node_types_of, read_node_types
+from tuner.cluster.nodes import Node
 from tuner.domain.errors import BadFile
-from tuner.engine.ray_cluster import Node, NodeTypes, node_types_of
-from tuner.engine.ray_cluster.node_types import NodeType, read_node_types
 
 LAUNCHER = """
 cluster_name: c

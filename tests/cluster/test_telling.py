@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from tests.cluster.waiting import until
 from tests.system.spot_cluster import OnSpot
 from tuner.cli.main import app
-from tuner.engine.notices.node_board import NodeBoard
-from tuner.engine.ray_cluster import LocalHead
+from tuner.cluster.head import LocalHead
+from tuner.cluster.notices.node_board import NodeBoard
 
 pytestmark = [pytest.mark.system, pytest.mark.extended]
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.contracts.turns import in_memory, in_sql
 from tests.store.builders import budget
-from tuner.engine.journal import Journal
+from tuner.driver.ports import Journal
 from tuner.store.database import Database
 
 

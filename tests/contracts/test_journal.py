@@ -29,7 +29,7 @@ from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Money
 from tuner.domain.records import AttemptRow, CheckpointRow
 from tuner.domain.time import Instant
-from tuner.engine.journal import Journal, JournalTx
+from tuner.driver.ports import Journal, JournalTx
 
 EVENTS: list[Event] = [
     Suggested(Instant(1), FIRST, {"lr": 0.1}),

@@ -28,7 +28,7 @@ from tuner.domain.cost import KINDS, CostKind
 from tuner.domain.errors import BudgetRefused, Conflict
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost
-from tuner.engine.journal import Journal
+from tuner.driver.ports import Journal
 
 Act = Callable[[Journal], object]
 

@@ -10,9 +10,9 @@ from tests.strategies import examples
 from tuner.domain.cost import Meter, total
 from tuner.domain.money import Price, Rate
 from tuner.domain.time import NS, Instant
-from tuner.engine.holds import AttemptLease, HoldService, Wanted
-from tuner.engine.journal import Journal
-from tuner.engine.placement import Place
+from tuner.driver.holds import AttemptLease, HoldService, Wanted
+from tuner.driver.placement import Place
+from tuner.driver.ports import Journal
 from tuner.store.database import Database
 
 LIMIT = 10_000

@@ -10,10 +10,10 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost
 from tuner.domain.time import Instant
-from tuner.engine.simulated import world
-from tuner.engine.simulated.journal import MemoryJournal, Tables
-from tuner.engine.simulated.world import Faults, SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.ports import Terms
+from tuner.simulator import world
+from tuner.simulator.journal import MemoryJournal, Tables
+from tuner.simulator.world import Faults, SimulatedRun
 from tuner.store import jobs, ledger
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal

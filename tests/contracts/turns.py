@@ -10,8 +10,8 @@ from tuner.domain.job import JobState
 from tuner.domain.money import Cost
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.time import Instant
-from tuner.engine.journal import Journal
-from tuner.engine.simulated.journal import MemoryJournal
+from tuner.driver.ports import Journal
+from tuner.simulator.journal import MemoryJournal
 from tuner.store import jobs
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal

@@ -12,7 +12,7 @@ import pytest
 
 from tests import postgres
 from tests.deploy.files import DEPLOY, labels_of, written_as_code
-from tuner.engine.ray_cluster import labels as its
+from tuner.cluster import nodes as its
 from tuner.settings import Settings
 
 FILE = DEPLOY / "compose/compose.yaml"

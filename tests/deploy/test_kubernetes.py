@@ -12,8 +12,8 @@ import yaml
 
 from tests.deploy.files import CONSTRAINTS, ROOT
 from tests.deploy.manifests import FOLDER, OVERLAYS, built, check, groups, pods, the, written
+from tuner.cluster import nodes as its
 from tuner.domain.money import Price
-from tuner.engine.ray_cluster import labels as its
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings

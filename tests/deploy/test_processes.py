@@ -21,7 +21,7 @@ from deploy.processes.keeper import Failed, Keeper
 from deploy.processes.parts import Part
 from deploy.processes.probes import Answers, Succeeds
 from tests.deploy.files import ROOT
-from tuner.engine.ray_cluster.processes import MARK
+from tuner.cluster.processes import MARK
 
 NETWORK = "127.91.7"
 SECRETS = {

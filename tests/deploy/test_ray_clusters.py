@@ -11,10 +11,10 @@ import yaml
 
 from tests.deploy.clouds import CLOUDS, REGIONS, cluster
 from tests.deploy.files import DEPLOY, ROOT, labels_of
+from tuner.cluster import nodes as its
+from tuner.cluster.node_types import read_node_types
+from tuner.cluster.notice_watch import parser, sources_of
 from tuner.domain.money import Price
-from tuner.engine.ray_cluster import labels as its
-from tuner.engine.ray_cluster.node_types import read_node_types
-from tuner.engine.ray_node.watch import parser, sources_of
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings

@@ -34,7 +34,7 @@ class Allocation:
         joined = (("health-check", "ray start --head"), ("list nodes", "ray start --block"))
         self.scratch.stand_in("ray", (NODES,), blocks=("start",), waits=joined)
         self.scratch.stand_in("tuner", tuner, blocks=("serve",), waits=(("submit", "python -m"),))
-        self.scratch.stand_in("python", blocks=("tuner.engine.ray_node.watch",))
+        self.scratch.stand_in("python", blocks=("tuner.cluster.notice_watch",))
         # `sleep 60` lasts until the watcher has ended, which takes a moment of that minute.
         self.scratch.stand_in("sleep", waits=(("60", "ended python"),))
         srun = folder / "bin/srun"
@@ -125,7 +125,7 @@ def test_when_the_time_is_over_the_trials_are_told_before_anything_ends(allocati
     assert allocation.process.wait(240) == 0
     until(allocation.is_empty)
     *_, first, pause, second, third, last = allocation.heard()
-    assert first == "ended python -m tuner.engine.ray_node.watch" or pause.startswith("ended python")
+    assert first == "ended python -m tuner.cluster.notice_watch" or pause.startswith("ended python")
     assert "sleep 60" in (first, pause)
     assert {second, third} == {"ended tuner serve", "ended ray start --block"}
     assert last == "ended ray start --head"

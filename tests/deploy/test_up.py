@@ -13,7 +13,7 @@ import yaml
 from tests.deploy.clouds import CLOUDS, PROGRAMS, WORDS, made, program, scratch, up
 from tests.deploy.manifests import KUBECTL, the
 from tests.deploy.stand_ins import Answers, Scratch
-from tuner.engine.ray_cluster.node_types import read_node_types
+from tuner.cluster.node_types import read_node_types
 from tuner.settings import Settings
 
 MAKES = {

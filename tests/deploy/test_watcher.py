@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import deployed
-from tuner.engine.ray_node.watch import parser, sources_of
+from tuner.cluster.notice_watch import parser, sources_of
 
-MODULE = "tuner.engine.ray_node.watch"
+MODULE = "tuner.cluster.notice_watch"
 
 
 def options(words: list[str]) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.engine.driving import NODE, Driver
 from tests.engine.object_storage import Bucket, Proxy, moto_server
-from tuner.engine.notices.node_board import NodeBoard
-from tuner.engine.worker.supervisor import Supervisor
+from tuner.cluster.notices.node_board import NodeBoard
+from tuner.worker.supervisor import Supervisor
 
 # Modules that one fork server serves, because a server that imports PyTorch and Ray costs 8 s of processor time.
 PRELOADED = {

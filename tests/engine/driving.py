@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tuner.engine.worker.supervisor import Supervisor
+from tuner.worker.supervisor import Supervisor
 
 SECOND = 1_000_000_000
 LEASE_S = 600

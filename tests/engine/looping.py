@@ -6,12 +6,12 @@ from tests.simulation.test_simulated_jobs import spec, terms
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind, Meter
 from tuner.domain.time import NS, Instant
-from tuner.engine.loop import Loop
-from tuner.engine.messages import Progress, Saved, StepReport
-from tuner.engine.recovery import recover
-from tuner.engine.simulated.clock import SimulatedClock
-from tuner.engine.simulated.journal import MemoryJournal
-from tuner.engine.world import Assignment
+from tuner.driver.loop import Loop
+from tuner.driver.messages import Progress, Saved, StepReport
+from tuner.driver.ports import Assignment
+from tuner.driver.recovery import recover
+from tuner.simulator.journal import MemoryJournal
+from tuner.simulator.worker import SimulatedClock
 from tuner.tuning.samplers import sampler_for
 
 

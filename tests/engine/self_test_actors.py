@@ -6,7 +6,7 @@ from typing import Any, Self
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.engine.worker.self_test import SelfTestActorLost, Verdict
+from tuner.worker.self_test import SelfTestActorLost, Verdict
 
 
 @dataclass

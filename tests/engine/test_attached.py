@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from tuner.cluster import nodes as its
 from tuner.domain.cost import Meter
-from tuner.engine.messages import Progress
-from tuner.engine.ray_cluster import labels as its
-from tuner.engine.ray_driver import attached
+from tuner.driver import ray_machines
+from tuner.driver.messages import Progress
 
 NODE = {"NodeID": "n1", "Labels": {its.MARKET: "spot"}, "Resources": {"CPU": 4.0, "GPU": 1.0}}
 
@@ -15,8 +15,8 @@ NODE = {"NodeID": "n1", "Labels": {its.MARKET: "spot"}, "Resources": {"CPU": 4.0
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     nodes: list[Any] = [NODE]
-    monkeypatch.setattr(attached.ray, "nodes", lambda: nodes)
-    monkeypatch.setattr(attached, "node_of", lambda error, actor: actor)
+    monkeypatch.setattr(ray_machines.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray_machines, "node_of", lambda error, actor: actor)
     return nodes
 
 
@@ -26,7 +26,7 @@ def word(attempt: int, **facts: str) -> Progress:
 
 @pytest.mark.usefixtures("seen")
 def test_it_is_told_when_it_landed_and_again_when_its_cloud_said_more() -> None:
-    found = attached.Attached()
+    found = ray_machines.Attached()
     machine = found.machine_of("t", 1, "n1")
     assert machine is not None
     assert (its.market_of(machine.labels), machine.cpus, machine.gpus) == ("spot", 4.0, 1.0)
@@ -41,7 +41,7 @@ def test_it_is_told_when_it_landed_and_again_when_its_cloud_said_more() -> None:
 
 
 def test_what_ray_did_not_say_at_first_is_looked_at_with_the_worker_s_first_word(seen: list[Any]) -> None:
-    found = attached.Attached()
+    found = ray_machines.Attached()
     seen.clear()
     assert found.machine_of("t", 1, "n1") is None
     seen.append(NODE)

@@ -9,9 +9,9 @@ from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant
-from tuner.engine.holds import AttemptLease, HoldService, Wanted
-from tuner.engine.placement import Place
-from tuner.engine.simulated.journal import MemoryJournal, MemoryTx
+from tuner.driver.holds import AttemptLease, HoldService, Wanted
+from tuner.driver.placement import Place
+from tuner.simulator.journal import MemoryJournal, MemoryTx
 
 AT = Instant(0)
 TRIAL = "trial_00000"

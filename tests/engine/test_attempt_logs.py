@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.object_storage import Bucket
-from tuner.engine.attempt_logs import Printed, TrialLogs
-from tuner.engine.worker import logs as pumping
+from tuner.checkpoints.attempt_logs import Printed, TrialLogs
+from tuner.worker import logs as pumping
 
 TRIAL = ("default", "job_1", "trial_00000")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engine.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointStore, Found
 
 PEAK = [1.0, 2.0, 5.0, 4.0, 3.0, 5.0, 2.0, 1.0, 1.0]  # step 3 is the best; step 6 only equals it
 SCORES: dict[str, Any] = {"metric": "acc", "mode": "max", "config": {"scores": PEAK}}

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection, Pipe
 
 import pytest
 
-from tuner.engine.worker.channel_end import ChannelEnd
+from tuner.worker.child_channel import ChannelEnd
 
 LONG = b"b" * (4 << 20)  # more than the socket's buffer holds
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.object_storage import Bucket
-from tuner.engine.checkpoints import CheckpointArchive, CheckpointDamaged, CheckpointStore, Found
-from tuner.engine.chunks import CHUNK_BYTES
+from tuner.checkpoints.checkpoints import CheckpointArchive, CheckpointDamaged, CheckpointStore, Found
+from tuner.checkpoints.chunks import CHUNK_BYTES
 
 FILES = {"state.pt": b"abc" * 1000, "empty": b"", "folder/größe.bin": bytes(range(256)) * 2}
 PLACE = Found(7, 2)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.engine.object_storage import Bucket
-from tuner.engine import chunks
-from tuner.engine.checkpoints import CheckpointStore, Found
+from tuner.checkpoints import chunks
+from tuner.checkpoints.checkpoints import CheckpointStore, Found
 from tuner.training import checkpoint
 
 TRIAL = "trial_00000"

@@ -11,10 +11,10 @@ from tuner.domain.cost import Meter
 from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
-from tuner.engine.deadlines import Deadlines
-from tuner.engine.loop import SILENT_NS
-from tuner.engine.messages import Progress
-from tuner.engine.simulated.clock import SimulatedClock
+from tuner.driver.deadlines import Deadlines
+from tuner.driver.loop import SILENT_NS
+from tuner.driver.messages import Progress
+from tuner.simulator.worker import SimulatedClock
 
 HOUR_NS = 3600 * NS
 # 2023-11-14, 22:13:20 UTC, the start of a simulated clock.

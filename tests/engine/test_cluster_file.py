@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
 from tuner.domain.errors import Conflict
-from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
 
 NODE = KeptNode("spot-1", "ab12", "session", "spot", "local", 0.0162, 1, 0, "alive")
-KEEPS = "import sys, time, pathlib; from tuner.engine.ray_cluster.cluster_file import *\nwith ClusterFile(pathlib.Path(sys.argv[1])).kept():\n    ClusterFile(pathlib.Path(sys.argv[1])).write(KeptCluster('h'))\n    print('kept', flush=True); time.sleep(1000)"
+KEEPS = "import sys, time, pathlib; from tuner.cluster.cluster_file import *\nwith ClusterFile(pathlib.Path(sys.argv[1])).kept():\n    ClusterFile(pathlib.Path(sys.argv[1])).write(KeptCluster('h'))\n    print('kept', flush=True); time.sleep(1000)"
 
 
 def test_it_is_read_while_it_is_kept_and_not_after(tmp_path: Path) -> None:

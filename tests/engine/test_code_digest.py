@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.engine.code_digest import code_digest
+from tuner.worker.environment import code_digest
 
 FILES = {
     "mine/__init__.py": "",

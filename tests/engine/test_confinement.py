@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.engine import scratch
-from tuner.engine.worker.limits import SECRETS, Limits
+from tuner.worker import scratch
+from tuner.worker.limits import SECRETS, Limits
 
 MODULE = "tests.engine.confined"
 MIB = 1 << 20

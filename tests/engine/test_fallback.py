@@ -10,10 +10,10 @@ import pytest
 
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.fallback import FULL_NS, STORM, SpotWithFallback
-from tuner.engine.placement import Machine, Place, Places, TrialSnapshot
+from tuner.driver.fallback import FULL_NS, STORM, SpotWithFallback
+from tuner.driver.placement import Place, Places, TrialSnapshot
 
 MARKET = "ray.io/market-type"
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=((MARKET, "spot"),))

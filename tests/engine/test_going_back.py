@@ -5,7 +5,7 @@ because the machine goes away.
 from tests.engine.looping import Job
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS
-from tuner.engine.messages import Progress, Trouble
+from tuner.driver.messages import Progress, Trouble
 
 
 def test_what_is_damaged_is_asked_for_no_more() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from tests.engine.metadata_clouds import Aws, Azure, Gcp
 from tests.engine.metadata_server import MetadataServer, says, status
-from tuner.engine.notices.clouds import Sources
-from tuner.engine.notices.identity import facts_of_this_machine
-from tuner.engine.notices.node_board import NodeBoard
-from tuner.engine.ray_cluster import labels as its
+from tuner.cluster import nodes as its
+from tuner.cluster.notices.clouds import Sources
+from tuner.cluster.notices.identity import facts_of_this_machine
+from tuner.cluster.notices.node_board import NodeBoard
 
 
 def facts(server: MetadataServer[Any], cloud: Any) -> Any:

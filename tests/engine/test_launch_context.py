@@ -4,7 +4,7 @@ import pytest
 
 from tests.store.builders import JOB, create, new_job
 from tuner.domain.errors import Unavailable
-from tuner.engine.ray_driver.main import LaunchContext
+from tuner.driver.main import LaunchContext
 from tuner.store import jobs
 from tuner.store.database import Database
 from tuner.store.jobs import Control

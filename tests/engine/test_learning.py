@@ -13,8 +13,8 @@ from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Config, Float, Space
 from tuner.domain.time import NS, Instant
-from tuner.engine.learning import Learner
-from tuner.engine.simulated.clock import SimulatedClock
+from tuner.driver.learning import Learner
+from tuner.simulator.worker import SimulatedClock
 from tuner.tuning.samplers.base import Forecast
 from tuner.tuning.samplers.simple import RandomSampler
 from tuner.tuning.state import State, TrialRecord

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from tests.engine.driving import NODE, SECOND, Driver
+from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.cluster.notices.node_board import NodeBoard
+from tuner.cluster.notices.notice import Notice
 from tuner.domain.time import Instant
-from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.messages import Progress
-from tuner.engine.notices import Notice
-from tuner.engine.notices.node_board import NodeBoard
-from tuner.engine.outcomes import end_of
-from tuner.engine.worker.supervisor import Supervisor
+from tuner.driver.messages import Progress, end_of
+from tuner.worker.supervisor import Supervisor
 
 EVERY_STEP = {"checkpoint_interval_ns": 0}
 

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tuner.engine.attempt_logs import Printed, TrialLogs
-from tuner.engine.checkpoints import MANIFEST, CheckpointDamaged, CheckpointMissing, CheckpointStore, Found
-from tuner.engine.worker.publishing import leads_astray
+from tuner.checkpoints.attempt_logs import Printed, TrialLogs
+from tuner.checkpoints.checkpoints import (
+    MANIFEST,
+    CheckpointDamaged,
+    CheckpointMissing,
+    CheckpointStore,
+    Found,
+)
+from tuner.worker.publishing import leads_astray
 
 SECRET = b"what nobody is to see"
 TRIAL, FOUND = "trial_00000", Found(3, 1)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.engine.ray_cluster.local_node import LocalNode, NodeSpec
-from tuner.engine.ray_cluster.processes import marked
+from tuner.cluster.local_node import LocalNode, NodeSpec
+from tuner.cluster.processes import marked
 
 NOBODY = "127.0.0.1:1"
 

@@ -15,10 +15,10 @@ from tests.cluster.waiting import until
 from tests.engine.metadata_clouds import Aws, Azure
 from tests.engine.metadata_server import MetadataServer
 from tests.engine.told import OPERATORS, looks_again, sources
+from tuner.cluster.drain import RayNode
+from tuner.cluster.notice_delivery import MachineWatch
+from tuner.cluster.notices.notice import Notice
 from tuner.domain.errors import Conflict, NotFound, Unavailable
-from tuner.engine.notices import Notice
-from tuner.engine.ray_node.machine import MachineWatch
-from tuner.engine.ray_node.nodes import RayNode
 
 ACTION = "aws/instance-action"
 

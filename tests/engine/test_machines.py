@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.waiting import until
-from tuner.engine.placement import Machine
-from tuner.engine.ray_cluster import NodeTypes
-from tuner.engine.ray_driver import machines
+from tuner.cluster.node_types import NodeTypes
+from tuner.domain.offer import Machine
+from tuner.driver import ray_machines
 
 ONE, TWO = Machine({}, 1, 0), Machine({}, 2, 0)
 
@@ -33,14 +33,14 @@ class Head:
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     found = Head()
-    monkeypatch.setattr(machines, "FRESH_S", 0.01)
-    monkeypatch.setattr(machines, "_look", found.look)
+    monkeypatch.setattr(ray_machines, "FRESH_S", 0.01)
+    monkeypatch.setattr(ray_machines, "_look", found.look)
     yield found
     found.goes_on.set()
 
 
 def test_a_head_that_does_not_answer_holds_nobody_up(head: Head) -> None:
-    known = machines.Machines(NodeTypes())
+    known = ray_machines.Machines(NodeTypes())
     assert known() == [ONE]
     until(lambda: len(head.asked) == 2)
     assert known() == [ONE]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain.job import Resources
-from tuner.engine.ray_driver.orders import FRESH_S, USABLE_MEMORY, MemoryLimit
+from tuner.driver.actuator import FRESH_S, USABLE_MEMORY, MemoryLimit
 
 HEAD = {"Alive": True, "Resources": {"memory": 8e9}}
 SMALL = {"Alive": True, "Resources": {"CPU": 2, "memory": 4e9}}

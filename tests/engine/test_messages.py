@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from tuner.engine.messages import Progress
-from tuner.engine.outcomes import end_of
+from tuner.driver.messages import Progress, end_of
 
 REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
 

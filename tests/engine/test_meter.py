@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.engine.worker.meter import Stopwatch
+from tuner.worker.metering import Stopwatch
 
 KINDS = st.sampled_from(["setup", "train", "checkpoint", "idle"])
 INSTANTS = st.integers(0, 1000)

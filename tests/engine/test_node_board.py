@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cluster.notices.feeds import wall_clock
+from tuner.cluster.notices.node_board import NodeBoard
+from tuner.cluster.notices.notice import Notice
 from tuner.domain.time import NS, Instant
-from tuner.engine.notices import Notice
-from tuner.engine.notices.feed import wall_clock
-from tuner.engine.notices.node_board import NodeBoard
 
 LATER = Instant(1_800_000_000 * NS)
 GOES = Notice("aws", "terminate", "aws/instance-action", LATER, "goes")

@@ -24,7 +24,8 @@ from tests.engine.metadata_server import (
     status,
 )
 from tests.engine.told import Told, looks_again, watching
-from tuner.engine.notices import Notice, Watcher
+from tuner.cluster.notices.notice import Notice
+from tuner.cluster.notices.watcher import Watcher
 
 Name = Literal["aws", "gcp", "azure"]
 CLOUDS: dict[Name, tuple[Callable[[], Any], str, str, str, str]] = {

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.cluster.notices.aws import read_action, read_rebalance, read_token
+from tuner.cluster.notices.azure import read_document, read_name
+from tuner.cluster.notices.gcp import read_maintenance, read_preempted
+from tuner.cluster.notices.notice import Answer, MalformedNotice, Notice, changes, moment
 from tuner.domain.time import NS, Instant, parse_rfc3339
-from tuner.engine.notices import MalformedNotice, Notice
-from tuner.engine.notices.aws import read_action, read_rebalance, read_token
-from tuner.engine.notices.azure import read_document, read_name
-from tuner.engine.notices.gcp import read_maintenance, read_preempted
-from tuner.engine.notices.notice import changes
-from tuner.engine.notices.reading import Answer, moment
 
 SEEN = parse_rfc3339("2026-09-19T18:29:00Z")
 GOOGLE = {"metadata-flavor": "Google"}

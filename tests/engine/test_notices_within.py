@@ -18,11 +18,12 @@ from tests.cluster.waiting import until
 from tests.engine.metadata_clouds import Aws, Azure, Gcp, Nowhere
 from tests.engine.metadata_server import MetadataServer, hangs, no_answer, status
 from tests.engine.told import OPERATORS, Told, looks_again, sources, watching
+from tuner.cluster.notices.clouds import detect
+from tuner.cluster.notices.feeds import backoff_s, metadata_client
+from tuner.cluster.notices.notice import Notice
+from tuner.cluster.notices.operator import sigterm_announced
+from tuner.cluster.notices.watcher import Watcher
 from tuner.domain.time import NS
-from tuner.engine.notices import Notice, Watcher, sigterm_announced
-from tuner.engine.notices.asking import metadata_client
-from tuner.engine.notices.clouds import detect
-from tuner.engine.notices.following import backoff_s
 
 
 def detected(server: MetadataServer[Any], *, detect_s: float) -> str | None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.engine.driving import SECOND
 from tests.engine.object_storage import SLOW_S, Bucket
-from tuner.engine import storage
-from tuner.engine.checkpoints import CheckpointMissing, CheckpointStore, Found
-from tuner.engine.worker import publishing
+from tuner.checkpoints import storage
+from tuner.checkpoints.checkpoints import CheckpointMissing, CheckpointStore, Found
+from tuner.worker import publishing
 
 TRIAL = "trial_00000"
 
@@ -263,8 +263,8 @@ def test_where_the_newest_is_missing_for_good_an_older_one_does(
 DIES_UPLOADING = """
 import sys
 from pathlib import Path
-from tuner.engine import chunks
-from tuner.engine.checkpoints import CheckpointStore
+from tuner.checkpoints import chunks
+from tuner.checkpoints.checkpoints import CheckpointStore
 url, folder = sys.argv[1:]
 chunks.CHUNK_BYTES = 1 << 16
 source = Path(folder)

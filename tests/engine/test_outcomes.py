@@ -6,8 +6,7 @@ from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
-from tuner.engine.messages import Progress, Trouble, WorkerState
-from tuner.engine.outcomes import cause_of, end_of, event_of
+from tuner.driver.messages import Progress, Trouble, WorkerState, cause_of, end_of, event_of
 
 AT = Instant(5)
 

@@ -1,7 +1,7 @@
 """Test when a silent trial is considered to hang."""
 
 from tuner.domain.cost import Meter
-from tuner.engine.pace import Pace
+from tuner.driver.pace import Pace
 
 S = 1_000_000_000
 

@@ -9,7 +9,7 @@ from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import (
+from tuner.driver.placement import (
     PATIENCE_NS,
     Anywhere,
     CheapestFree,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engine.worker.fork_server import needs_dynamo
+from tuner.worker.fork_server import needs_dynamo
 
 OPTIMISES = "import torch\n\ndef train(config):\n    torch.optim.SGD([torch.zeros(1)], 0.1)\n"
 

@@ -19,10 +19,9 @@ from tests.strategies import examples
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS
 from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
-from tuner.engine.messages import Progress
-from tuner.engine.worker import process_tree, sampling
-from tuner.engine.worker.nvml import Gpus
-from tuner.engine.worker.using import Processes, Use
+from tuner.driver.messages import Progress
+from tuner.worker import process_tree, sampling
+from tuner.worker.metering import Gpus, Processes, Use
 
 
 def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:

@@ -5,8 +5,7 @@ interval.
 import pytest
 
 from tuner.domain.time import NS
-from tuner.engine.interruption_risk import NOTICE_NS, exposure
-from tuner.engine.worker.saves import LEAST_NS, Saves
+from tuner.driver.placement import NOTICE_NS, exposure
 from tuner.store.losses import Losses
 from tuner.tuning.checkpointing import (
     CRASH_MEAN_NS,
@@ -17,6 +16,7 @@ from tuner.tuning.checkpointing import (
     Saving,
     steps_between,
 )
+from tuner.worker.saves import LEAST_NS, Saves
 
 SPOT = Exposure(preemption=Hazard.of_spot())
 STEP_NS, STALL_NS, DURABLE_NS = 10 * NS, NS // 2, 2 * NS

@@ -10,11 +10,11 @@ import pytest
 
 from tests.cluster.waiting import until
 from tests.engine.driving import LEASE_S, SECOND
-from tuner.engine.checkpoints import CheckpointStore, Published
-from tuner.engine.messages import Progress
-from tuner.engine.storage import PARTIAL
-from tuner.engine.worker import publishing
-from tuner.engine.worker.server_handle import ForkServer
+from tuner.checkpoints.checkpoints import CheckpointStore, Published
+from tuner.checkpoints.storage import PARTIAL
+from tuner.driver.messages import Progress
+from tuner.worker import publishing
+from tuner.worker.server_handle import ForkServer
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.engine.scratch import Scratch
+from tuner.worker.scratch import Scratch
 
 
 def test_the_next_one_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
-        "import tempfile, time; from tuner.engine.scratch import Scratch\n"
+        "import tempfile, time; from tuner.worker.scratch import Scratch\n"
         f"tempfile.tempdir = {str(tmp_path)!r}; one = Scratch('worker'); print(one.path, flush=True); time.sleep(1000)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tuner.engine.worker.self_test import Verdict, examined, self_test
-from tuner.engine.worker.supervisor import Supervisor
+from tuner.worker.self_test import Verdict, examined, self_test
+from tuner.worker.supervisor import Supervisor
 
 ORDER: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, "limit_s": 240}
 

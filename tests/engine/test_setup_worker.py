@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import tuner.engine.ray_cluster as ray_cluster
+import tuner.cluster as ray_cluster
 
 OURS = str(Path(str(ray_cluster.__file__)).with_name("setup_worker.py"))
 ENVIRONMENT = {

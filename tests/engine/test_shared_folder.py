@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tuner.engine import storage, storage_words
-from tuner.engine.checkpoints import MANIFEST, CheckpointStore, Found
-from tuner.engine.storage import PARTIAL
-from tuner.engine.worker import publishing
+from tuner.checkpoints import storage
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointStore, Found
+from tuner.checkpoints.storage import PARTIAL
+from tuner.worker import publishing
 
 ROOT = Path(__file__).parents[2]
 TRIAL = "trial_00000"
@@ -313,8 +313,8 @@ def test_a_listing_that_lags_hides_nothing_that_is_known(
 FILLS_UP = """
 import os, sys
 from pathlib import Path
-from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.storage_words import explained
+from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.checkpoints.storage import explained
 mount, folder = Path(sys.argv[1]), Path(sys.argv[2])
 store = CheckpointStore(str(mount), "default", "job_1")
 for step in range(1, 9):
@@ -347,7 +347,7 @@ def test_a_disk_that_is_full_in_earnest(tmp_path: Path) -> None:
     done = subprocess.run([*unshare, mounted + command], cwd=ROOT, capture_output=True, text=True, check=True)
     said, again = done.stdout.splitlines()
     assert said.startswith("4 3 OSError: [Errno 28]"), said
-    assert storage_words.FULL in said
+    assert storage.FULL in said
     assert again == "4"
 
 

@@ -16,18 +16,12 @@ from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
-from tuner.engine.ray_driver.main import LaunchContext
-from tuner.engine.ray_driver.spot_eligibility import (
-    LEAST_NS,
-    LOST_MAX,
-    SHARE,
-    STARTS_WITHIN_S,
-    SpotEligibility,
-)
-from tuner.engine.worker.self_test import SelfTestActorLost, Verdict
+from tuner.driver.main import LaunchContext
+from tuner.driver.spot_eligibility import LEAST_NS, LOST_MAX, SHARE, STARTS_WITHIN_S, SpotEligibility
 from tuner.store import jobs, launches, ledger
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
+from tuner.worker.self_test import SelfTestActorLost, Verdict
 
 SPOT = Offer("m", Price(1_000_000), 1, 0, "spot", labels=(("market", "spot"),))
 DEMAND = Offer("m", Price(3_600_000), 1, 0, labels=(("market", "!spot"),))

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from tests.engine.driving import LEASE_S, SECOND
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.environment import Environment
-from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.messages import Progress
-from tuner.engine.worker import endings
+from tuner.driver.messages import Progress
 from tuner.service import training_alone
+from tuner.worker import endings
 
 PLAIN = "tests.engine.plain_cases"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cluster import ALIVE
+from tuner.cluster import drain, preemption
+from tuner.cluster.head import Head, LocalHead
+from tuner.cluster.notices.notice import Notice
 from tuner.domain.errors import Conflict
 from tuner.domain.time import NS
-from tuner.engine.notices import Notice
-from tuner.engine.ray_cluster import Head, LocalHead, preemption
-from tuner.engine.ray_node import nodes as drain
 
 
 class Refuses(drain.Gcs):

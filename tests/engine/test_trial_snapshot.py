@@ -9,10 +9,10 @@ from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.fallback import SpotWithFallback, placement_of
-from tuner.engine.pace import Pace
-from tuner.engine.placement import CheapestFree, Place, Placement, Places, TrialSnapshot
-from tuner.engine.trial_snapshot import snapshot
+from tuner.driver.fallback import SpotWithFallback, placement_of
+from tuner.driver.pace import Pace
+from tuner.driver.placement import CheapestFree, Place, Placement, Places, TrialSnapshot
+from tuner.driver.trial_snapshot import snapshot
 from tuner.tuning.state import State, TrialRecord
 
 

@@ -14,17 +14,11 @@ from ray.air._internal import usage
 from ray.exceptions import RayActorError
 
 from tuner.domain.time import NS
-from tuner.engine.ray_driver import deaths, tune_hooks
-from tuner.engine.ray_driver.actuator import Actuator
-from tuner.engine.ray_driver.attached import Attached
-from tuner.engine.ray_driver.tune_hooks import (
-    ASKED_AT_ONCE,
-    FORGET_AT,
-    STARTS_WITHIN_S,
-    AttemptSearcher,
-    EventScheduler,
-)
-from tuner.engine.world import Assignment
+from tuner.driver import deaths, tune_hooks
+from tuner.driver.actuator import Actuator
+from tuner.driver.ports import Assignment
+from tuner.driver.ray_machines import Attached
+from tuner.driver.tune_hooks import ASKED_AT_ONCE, FORGET_AT, STARTS_WITHIN_S, AttemptSearcher, EventScheduler
 
 
 class Loop:

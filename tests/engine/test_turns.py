@@ -14,15 +14,15 @@ from tuner.domain.offer import Offer
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
-from tuner.engine.loop import Loop
-from tuner.engine.messages import Progress, StepReport
-from tuner.engine.placement import Place, TrialSnapshot
-from tuner.engine.recovery import lost_of, recover
-from tuner.engine.simulated.clock import SimulatedClock
-from tuner.engine.simulated.journal import MemoryJournal
-from tuner.engine.simulated.world import SimulatedRun
-from tuner.engine.warm_starts import BEFORE, WarmStarts
-from tuner.engine.world import Terms
+from tuner.driver.loop import Loop
+from tuner.driver.messages import Progress, StepReport
+from tuner.driver.placement import Place, TrialSnapshot
+from tuner.driver.ports import Terms
+from tuner.driver.recovery import lost_of, recover
+from tuner.driver.warm_starts import BEFORE, WarmStarts
+from tuner.simulator.journal import MemoryJournal
+from tuner.simulator.worker import SimulatedClock
+from tuner.simulator.world import SimulatedRun
 from tuner.tuning.samplers import sampler_for
 
 DEAR = Offer("p5", Price(10**12), 1, 0, "spot")

@@ -11,11 +11,11 @@ import pytest
 
 from tests.engine.metadata_clouds import Nowhere
 from tests.engine.metadata_server import MetadataServer, hangs
-from tuner.engine.ray_node.watch import NO_CLOUD, main
+from tuner.cluster.notice_watch import NO_CLOUD, main
 
 ENDS = """
 import sys
-from tuner.engine.ray_node.watch import main
+from tuner.cluster.notice_watch import main
 code = main(sys.argv[1:], detect_s=0.5)
 assert "ray" not in sys.modules, "it takes a second and 80 MB to load"
 sys.exit(code)

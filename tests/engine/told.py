@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from tests.cluster.waiting import until
 from tests.engine.metadata_server import MetadataServer
+from tuner.cluster.notices.clouds import Sources
+from tuner.cluster.notices.notice import Notice
+from tuner.cluster.notices.watcher import Watcher
 from tuner.domain.time import Instant
-from tuner.engine.notices import Notice, Sources, Watcher
 
 OPERATORS = Notice("operator", "terminate", "operator/1", Instant(10**18), "the machine is sold")
 

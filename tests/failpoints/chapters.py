@@ -14,10 +14,10 @@ from tests.service.restoring import back_up, put_back
 from tuner.domain.errors import Fenced
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS
-from tuner.engine.simulated.world import SimulatedRun
-from tuner.engine.worker.self_test import Verdict
 from tuner.service import packages
+from tuner.simulator.world import SimulatedRun
 from tuner.store.database import newest_revision, older_revisions
+from tuner.worker.self_test import Verdict
 
 SMALL, MORE, SPOT_USD = 0.0001, 0.0004, 0.0004
 URL = "http://127.0.0.1:9/hook"

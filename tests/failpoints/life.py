@@ -18,22 +18,22 @@ from sqlalchemy import event
 from tests import fakes
 from tests.engine.self_test_actors import FakeActors
 from tests.fakes import FakeCluster, FakeService
+from tuner.cluster.nodes import Node
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
-from tuner.engine.ray_cluster import Node
-from tuner.engine.ray_driver.main import Heartbeat, LaunchContext, _warm_starts
-from tuner.engine.ray_driver.spot_eligibility import SpotEligibility
-from tuner.engine.simulated.world import SimulatedRun
-from tuner.engine.worker.self_test import Verdict
+from tuner.driver.main import Heartbeat, LaunchContext, _warm_starts
+from tuner.driver.spot_eligibility import SpotEligibility
 from tuner.service import mirroring, webhooks
 from tuner.service.controller import Controller
 from tuner.service.reconciler import Reconciler
 from tuner.settings import Settings
+from tuner.simulator.world import SimulatedRun
 from tuner.store import jobs, launches, leadership, ledger, shared_budget_changes, shared_budgets
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 from tuner.tuning.samplers import sampler_for
+from tuner.worker.self_test import Verdict
 
 Tell = Callable[..., None]
 KIND = {"instance-type": "tiny", "usd-per-hour": "0.2"}
@@ -78,7 +78,7 @@ class Cluster(FakeCluster):
 
 
 class Journal(fakes.SimulatedSqlJournal):
-    """A journal that begins as in `tuner.engine.ray_driver.main`, and reports each report after its commit."""
+    """A journal that begins as in `tuner.driver.main`, and reports each report after its commit."""
 
     def __init__(self, life: "Life", database: Database, job: str, project: str, at: Instant) -> None:
         post = life.post(job)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import examples
-from tuner.engine.worker.child_messages import (
+from tuner.worker.child_channel import (
     ChildMessage,
     EndedMessage,
     FailedMessage,

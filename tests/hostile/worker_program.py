@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 from tests.engine.driving import SECOND, Driver
-from tuner.engine.messages import ENDED
-from tuner.engine.worker.supervisor import Supervisor
+from tuner.driver.messages import ENDED
+from tuner.worker.supervisor import Supervisor
 
 ENTRY = "tests.system.user_code.hostile:train"
 LEASE_S = 3.0

@@ -17,10 +17,10 @@ from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
-from tuner.engine.simulated.world import Faults
 from tuner.mirrors import optuna as mirrored
 from tuner.mirrors.optuna import OptunaMirror, open_storage
 from tuner.service import mirroring
+from tuner.simulator.world import Faults
 
 SPACE = {
     "lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True},

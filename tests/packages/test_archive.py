@@ -16,9 +16,8 @@ from tests.packages import making
 from tests.packages.making import archive, flagged, lying, named, of_kind, packed_how, plain
 from tests.strategies import examples
 from tuner.domain.errors import BadFile
-from tuner.engine.packages import archive as archives
-from tuner.engine.packages.archive import MAX_FILES, read_archive
-from tuner.engine.packages.names import check_tops
+from tuner.worker import packages as archives
+from tuner.worker.packages import MAX_FILES, check_tops, read_archive
 
 MIB = 1 << 20
 OK = ("mine.py", b"def train(c): ...\n")
@@ -103,7 +102,7 @@ SHADOWS = [
     "Types.py",
     "_socket.py",
     "tuner/__init__.py",
-    "tuner/engine/worker/child.py",
+    "tuner/worker/child.py",
     "ray.py",
     "torch/nn.py",
     "Torch.py",

@@ -9,9 +9,9 @@ import pytest
 
 from tests.engine.driving import Driver
 from tests.packages.making import plain
-from tuner.engine.packages.stored import Stored, id_of
-from tuner.engine.worker.supervisor import Supervisor
 from tuner.service.trainables import SubprocessProber
+from tuner.worker.packages import Stored, id_of
+from tuner.worker.supervisor import Supervisor
 
 ENTRY = "mine.train:train"
 # Returns where it was imported from, and what its subprocesses would import.

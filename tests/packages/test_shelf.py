@@ -8,9 +8,8 @@ import pytest
 
 from tests.packages.making import plain
 from tuner.domain.errors import BadFile
-from tuner.engine.packages import shelf as shelves
-from tuner.engine.packages.shelf import Opened, opened
-from tuner.engine.packages.stored import PackageLost, Stored, id_of
+from tuner.worker import packages as shelves
+from tuner.worker.packages import Opened, PackageLost, Stored, id_of, opened
 
 FILES = {"mine.py": "VALUE = 1\n", "helper/__init__.py": "", "helper/data.json": "{}"}
 

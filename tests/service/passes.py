@@ -4,7 +4,8 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
-from tuner.engine.ray_cluster import JobStatus, Node
+from tuner.cluster.jobs import JobStatus
+from tuner.cluster.nodes import Node
 from tuner.service.controller import Controller
 from tuner.store import jobs, launches
 from tuner.store.jobs import JobRow

@@ -21,9 +21,9 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
 from tests.strategies import examples
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
 from tuner.domain.time import Instant
-from tuner.engine.checkpoints import CheckpointStore
 from tuner.service.leading import Leading
 from tuner.store import ledger, postgres_programs
 from tuner.store.backup_file import digest, pack, unpack

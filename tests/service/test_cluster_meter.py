@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
+from tuner.cluster.nodes import Node
 from tuner.domain.money import NS_PER_HOUR, Price
 from tuner.domain.time import Instant, rfc3339
-from tuner.engine.ray_cluster import Node
 from tuner.service.cluster_meter import GAP_NS, ClusterMeter, cluster_cost, idle_of
 from tuner.store import cluster_hours
 from tuner.store.cluster_hours import HOUR_NS, Busy, Time

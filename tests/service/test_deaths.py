@@ -6,12 +6,12 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tests.service.passes import die, launch_of, one_pass, row_of, submit
+from tuner.cluster.jobs import JobStatus
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import hold_id
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import AttemptRow, OpenHold, ReportRow
 from tuner.domain.time import NS, Instant
-from tuner.engine.ray_cluster import JobStatus
 from tuner.service.controller import QUICK_DEATHS_MAX, Controller
 from tuner.store import launches, ledger
 from tuner.store.journal import SqlJournal

@@ -9,9 +9,9 @@ from tests import fakes
 from tests.engine.self_test_actors import FakeActors
 from tests.fakes import FakeService
 from tests.service.passes import launch_of, one_pass
-from tuner.engine.ray_driver.spot_eligibility import SpotEligibility
-from tuner.engine.worker.self_test import Verdict
+from tuner.driver.spot_eligibility import SpotEligibility
 from tuner.store import jobs, launches
+from tuner.worker.self_test import Verdict
 
 LABELS = {"ray.io/market-type": "spot", "usd-per-hour": "0.02"}
 WANTED = {"market": "spot", "max_concurrent_trials": 1}
@@ -46,7 +46,7 @@ def test_what_has_failed_is_refused_at_the_door_though_the_cluster_has_other_fil
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
     if elsewhere:
-        monkeypatch.setattr("tuner.engine.ray_driver.spot_eligibility.code_of", lambda *_: "0" * 64)
+        monkeypatch.setattr("tuner.driver.spot_eligibility.code_of", lambda *_: "0" * 64)
     service.cluster.found = [replace(fakes.SMALL, labels=LABELS)]
     job = fakes.submit(client, resources=WANTED)
     assert "it forgets" in str(judged(service, job, Verdict(False, "it forgets")))
@@ -66,9 +66,7 @@ def test_code_that_is_tested_anew_is_let_in_again(
     first, second = (fakes.submit(client, resources=WANTED) for _ in range(2))
     for job, code, verdict in ((first, "0", Verdict(False, "it forgets")), (second, "1", Verdict(True))):
         digest = code * 64
-        monkeypatch.setattr(
-            "tuner.engine.ray_driver.spot_eligibility.code_of", lambda *_, found=digest: found
-        )
+        monkeypatch.setattr("tuner.driver.spot_eligibility.code_of", lambda *_, found=digest: found)
         judged(service, job, verdict)
     fakes.submit(client, resources=WANTED)
 

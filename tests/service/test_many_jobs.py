@@ -10,7 +10,7 @@ from tests import fakes
 from tests.copies import copy_job
 from tests.fakes import EPOCH, FakeCluster, FakeService
 from tests.service.passes import give_room, submit
-from tuner.engine.ray_cluster import JobStatus
+from tuner.cluster.jobs import JobStatus
 from tuner.service import controller as passes
 from tuner.service.controller import ASK_AT_ONCE, Controller
 from tuner.store import launches, queue

@@ -16,7 +16,6 @@ from tests.fakes import FakeService
 from tuner.domain.ledger import Account
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS, Instant
-from tuner.engine.simulated.world import Faults
 from tuner.service import counters
 from tuner.service.audit import Audit
 from tuner.service.counters import Tally, promotions
@@ -30,6 +29,7 @@ from tuner.service.metrics_snapshot import (
     watched,
 )
 from tuner.service.storage_watch import StorageWatch
+from tuner.simulator.world import Faults
 from tuner.store import counts, ledger
 from tuner.store.tables import accounts, holds, reports
 from tuner.store.totals import Running

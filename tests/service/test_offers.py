@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tuner.cluster.nodes import Node
 from tuner.domain.errors import Invalid
 from tuner.domain.job import Resources
-from tuner.engine.ray_cluster import Node
 from tuner.service.offers import offers_of, priced_nodes, suitable, with_those_to_come
 from tuner.settings import Settings
 

@@ -20,13 +20,13 @@ from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
 from tests.simulation.made_tables import arrays
 from tuner.api.deps import read_cursor
+from tuner.checkpoints.attempt_logs import TrialLogs
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointDamaged, CheckpointStore, Found
 from tuner.cli.job_yaml import JobYaml, read_job
+from tuner.cluster.node_types import read_node_types
 from tuner.domain.errors import BadFile, Invalid, TunerError
-from tuner.engine.attempt_logs import TrialLogs
-from tuner.engine.checkpoints import MANIFEST, CheckpointDamaged, CheckpointStore, Found
-from tuner.engine.ray_cluster.node_types import read_node_types
-from tuner.engine.simulated.tables import TableError, load_table
 from tuner.planning.catalogue_file import read_listings
+from tuner.simulator.table_file import TableError, load_table
 from tuner.store.backup_file import ABOUT, About, digest, pack, unpack
 
 REAL = [pickle.UnpicklingError, RuntimeError, ValueError, TypeError]

@@ -7,9 +7,9 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tuner.engine.worker.limits import Limits
 from tuner.service import trainables
 from tuner.service.trainables import SubprocessProber, is_allowed
+from tuner.worker.limits import Limits
 
 
 @pytest.fixture(autouse=True)

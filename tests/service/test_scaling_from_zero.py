@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tests.service.passes import one_pass
-from tuner.engine.ray_cluster import Node
+from tuner.cluster.nodes import Node
 
 TYPES = (
     '{"max_workers": 3, "available_node_types": {"spot": {"max_workers": 3, "resources": {"CPU": 2}, "labels": '

@@ -22,8 +22,9 @@ from tests.listening import listening
 from tests.service.passes import launch_of
 from tuner.cli.main import app
 from tuner.cli.server import HomeLock
+from tuner.cluster.nodes import Node
+from tuner.cluster.versions import RayUnfit
 from tuner.domain.errors import Unavailable
-from tuner.engine.ray_cluster import Node, RayUnfit
 from tuner.service import doctor
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from tuner.domain.errors import Conflict, Invalid
-from tuner.engine.worker.limits import Limits
 from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
 from tuner.service.upkeep import Migrated, downgrade, migrate
 from tuner.settings import Settings
 from tuner.store.database import newest_revision, older_revisions
+from tuner.worker.limits import Limits
 
 
 def test_an_empty_database_is_brought_up_to_date_once(tmp_path: Path) -> None:

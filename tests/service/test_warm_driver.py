@@ -24,7 +24,7 @@ class Heard(list[Sequence[PastTrial]]):
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the driver's program, on a cluster without nodes."""
-    from tuner.engine.ray_driver import main  # imports Ray
+    from tuner.driver import main  # imports Ray
 
     monkeypatch.setattr(main.ray, "nodes", list)
     return main

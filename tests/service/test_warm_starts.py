@@ -11,16 +11,16 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService, body
 from tests.service.passes import row_of
+from tuner.checkpoints.checkpoints import CheckpointStore, Found
 from tuner.domain.ids import trial_id
 from tuner.domain.records import WarmStart
-from tuner.engine.checkpoints import CheckpointStore, Found
-from tuner.engine.code_digest import code_digest
-from tuner.engine.ray_driver.inheritance import Copier, warm_starts_of
-from tuner.engine.warm_starts import BEFORE, WarmStarts
+from tuner.driver.warm_start_copies import Copier, warm_starts_of
+from tuner.driver.warm_starts import BEFORE, WarmStarts
 from tuner.service.cluster import import_path
 from tuner.store import jobs
 from tuner.store.warm_starts import find_warm_starts
 from tuner.tuning.samplers import sampler_for
+from tuner.worker.environment import code_digest
 
 CODE = code_digest(fakes.ENTRY, import_path())
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.engine.simulated.tables import RecordedTable, load_table
+from tuner.simulator.recorded import RecordedTable
+from tuner.simulator.table_file import load_table
 
 SPACE = [
     ["lr", 1e-4, 1.0, "log", "float"],

@@ -16,10 +16,10 @@ from tuner.domain.cost import total
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import Place, TrialSnapshot
-from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.world import Faults, SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.placement import Place, TrialSnapshot
+from tuner.driver.ports import Terms
+from tuner.simulator.traces import UpTimes
+from tuner.simulator.world import Faults, SimulatedRun
 
 WORKERS = 3
 

@@ -7,9 +7,9 @@ from tests.simulation.watched import watched
 from tuner.domain import events as ev
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
-from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.training import Overheads
-from tuner.engine.simulated.world import SimulatedRun
+from tuner.simulator.traces import UpTimes
+from tuner.simulator.worker import Overheads
+from tuner.simulator.world import SimulatedRun
 
 EVEN = Overheads(setup_ns=0, restore_ns=0, save_ns=0)
 

@@ -12,9 +12,9 @@ from tuner.domain.ledger import Account, Entry
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import Instant
-from tuner.engine.simulated.invariants import InvariantBroken, Invariants
-from tuner.engine.simulated.journal import Committed, MemoryJournal, MemoryTx, Tables
-from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.simulator.invariants import InvariantBroken, Invariants
+from tuner.simulator.journal import Committed, MemoryJournal, MemoryTx, Tables
+from tuner.simulator.world import Faults, SimulatedRun
 
 TRIAL = "trial_00000"
 AT = Instant(5)

@@ -13,9 +13,9 @@ from tests.simulation.watched import watched
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
-from tuner.engine.placement import Place, TrialSnapshot
-from tuner.engine.simulated.world import Faults, SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.placement import Place, TrialSnapshot
+from tuner.driver.ports import Terms
+from tuner.simulator.world import Faults, SimulatedRun
 
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=(("ray.io/market-type", "spot"),))
 DEMAND = Offer("m", Price(100_000), 1, 0, labels=(("ray.io/market-type", "!spot"),))

@@ -10,11 +10,11 @@ from tests.simulation.test_simulated_jobs import PRICE, QuickCurves, check_books
 from tests.simulation.watched import watched
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
-from tuner.domain.offer import Offer
-from tuner.engine.machine_check import MachineCheck, forbidden
-from tuner.engine.placement import Anywhere, Machine
-from tuner.engine.simulated.world import Faults, SimulatedRun
-from tuner.engine.world import Assignment, Terms
+from tuner.domain.offer import Machine, Offer
+from tuner.driver.machine_check import MachineCheck, forbidden
+from tuner.driver.placement import Anywhere
+from tuner.driver.ports import Assignment, Terms
+from tuner.simulator.world import Faults, SimulatedRun
 
 ASKED = Resources(cpus=1, market="spot_with_fallback")
 

@@ -14,11 +14,12 @@ from tests.simulation.test_simulated_jobs import check_books, outcome
 from tuner.domain.job import Algorithm, Market, SchedulerName
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
-from tuner.engine.simulated.invariants import Invariants
-from tuner.engine.simulated.table_run import Spot, table_run
-from tuner.engine.simulated.tables import RecordedTable, load_table
-from tuner.engine.simulated.traces import Trace, load_traces
-from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.simulator.invariants import Invariants
+from tuner.simulator.recorded import RecordedTable
+from tuner.simulator.table_file import load_table
+from tuner.simulator.table_run import Spot, table_run
+from tuner.simulator.traces import Trace, load_traces
+from tuner.simulator.world import Faults, SimulatedRun
 
 MINUTE = 60 * NS
 HOUR = 60 * MINUTE

@@ -16,9 +16,9 @@ from tests.simulation.watched import run_watched
 from tuner.domain.job import SamplerName, SchedulerName
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
-from tuner.engine.simulated.traces import Trace
-from tuner.engine.simulated.training import Overheads
-from tuner.engine.simulated.world import Faults, SimulatedRun
+from tuner.simulator.traces import Trace
+from tuner.simulator.worker import Overheads
+from tuner.simulator.world import Faults, SimulatedRun
 
 HERE = "tests/simulation/test_seeds.py"
 SCHEDULERS: tuple[SchedulerName, ...] = ("auto", "asha", "asha_stopping", "none")

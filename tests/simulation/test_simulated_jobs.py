@@ -18,9 +18,9 @@ from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Objective
 from tuner.domain.space import Config, Float, Int, Space
-from tuner.engine.simulated.training import Overheads
-from tuner.engine.simulated.world import Faults, SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.ports import Terms
+from tuner.simulator.worker import Overheads
+from tuner.simulator.world import Faults, SimulatedRun
 
 SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
 PRICE = Price(100_000)  # $0.10 an hour: 28 micro-dollars a second
@@ -103,7 +103,7 @@ def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
 ) -> None:
     quick = SimulatedRun(spec(seed=seed), terms(), Curves(), seed=seed)
     quick.run()
-    monkeypatch.setattr("tuner.engine.loop.SLOW_SUGGESTION_NS", -1)
+    monkeypatch.setattr("tuner.driver.loop.SLOW_SUGGESTION_NS", -1)
     slow = SimulatedRun(spec(seed=seed), terms(), Curves(), faults=Faults(driver_restart=0.01), seed=seed)
     slow.run()
     assert [trial.config for trial in slow.loop.state.trials[:50]] == [

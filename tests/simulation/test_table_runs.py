@@ -17,11 +17,12 @@ from tuner.cli.main import app
 from tuner.domain.errors import BadFile, Invalid
 from tuner.domain.job import Algorithm, SamplerName, SchedulerName
 from tuner.domain.time import NS
-from tuner.engine.simulated.invariants import Invariants
-from tuner.engine.simulated.table_run import table_run
-from tuner.engine.simulated.tables import RecordedTable, load_table
-from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.service.simulation import Request, Result, simulate
+from tuner.simulator.invariants import Invariants
+from tuner.simulator.recorded import RecordedTable
+from tuner.simulator.table_file import load_table
+from tuner.simulator.table_run import table_run
+from tuner.simulator.world import Faults, SimulatedRun
 
 ALL = {
     "crash_rate": 0.02,

@@ -19,8 +19,9 @@ from tests.simulation.made_tables import SPACE, arrays, table, written
 from tests.strategies import examples
 from tests.tuning.test_samplers import build
 from tuner.domain.job import SamplerName
-from tuner.engine.simulated import table_file
-from tuner.engine.simulated.tables import RowsSampler, TableError, TableTraining, load_table
+from tuner.simulator import table_file
+from tuner.simulator.recorded import RowsSampler, TableTraining
+from tuner.simulator.table_file import TableError, load_table
 from tuner.tuning.samplers.optuna import OptunaSampler
 from tuner.tuning.samplers.simple import RandomSampler
 

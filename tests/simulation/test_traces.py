@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.time import NS
-from tuner.engine.simulated.traces import Trace, TraceError, UpTimes, drawn, load_traces
+from tuner.simulator.traces import Trace, TraceError, UpTimes, drawn, load_traces
 
 INTERVALS = "trace_id,kind,cloud,zone,instance_type,accelerator,nodes_wanted,start_s,end_s,available"
 COUNTS = "trace_id,cloud,zone,instance_type,accelerator,time_s,available,event"

@@ -10,9 +10,9 @@ from tuner.domain.cost import total
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.engine.placement import Place, TrialSnapshot
-from tuner.engine.simulated.world import SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.placement import Place, TrialSnapshot
+from tuner.driver.ports import Terms
+from tuner.simulator.world import SimulatedRun
 
 SPOT = Offer("m", Price(1_000_000), 1, 0, "spot")
 HOUR_NS = 3600 * NS

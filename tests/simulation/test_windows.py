@@ -14,7 +14,7 @@ from tuner.domain.cost import total
 from tuner.domain.money import FREE, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.window import Window
-from tuner.engine.simulated.world import NONE, Faults, SimulatedRun
+from tuner.simulator.world import NONE, Faults, SimulatedRun
 
 DAYS_MAX = 60
 

@@ -1,8 +1,8 @@
 """Run simulations with every invariant checked after each transaction and turn."""
 
-from tuner.engine.simulated.invariants import Invariants
-from tuner.engine.simulated.journal import Committed
-from tuner.engine.simulated.world import SimulatedRun
+from tuner.simulator.invariants import Invariants
+from tuner.simulator.journal import Committed
+from tuner.simulator.world import SimulatedRun
 
 
 def watched(run: SimulatedRun) -> Invariants:

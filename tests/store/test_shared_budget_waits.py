@@ -12,8 +12,8 @@ from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import NS, Instant
-from tuner.engine.holds import AttemptLease, HoldService
-from tuner.engine.placement import Place
+from tuner.driver.holds import AttemptLease, HoldService
+from tuner.driver.placement import Place
 from tuner.store import budget_waits, jobs, shared_budget_changes
 from tuner.store.database import Database
 from tuner.store.journal import SqlJournal

@@ -12,9 +12,9 @@ from tuner.api.translate import spec_of
 from tuner.client import Client
 from tuner.domain.money import Price, Rate
 from tuner.domain.space import Config
-from tuner.engine.simulated.world import SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.ports import Terms
 from tuner.schemas.job import JobRequest
+from tuner.simulator.world import SimulatedRun
 
 
 @dataclass(frozen=True)

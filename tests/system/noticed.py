@@ -14,9 +14,9 @@ from tests.engine.metadata_clouds import Aws, Gcp
 from tests.engine.metadata_server import MetadataServer, hangs, says
 from tests.system import books
 from tests.system.spot_cluster import OnSpot, now
+from tuner.cluster.head import LocalHead
+from tuner.cluster.launch import ray_environment
 from tuner.domain.time import Instant, rfc3339
-from tuner.engine.ray_cluster import LocalHead
-from tuner.engine.ray_cluster.launch import ray_environment
 
 SIDECAR, UNIT = deployed.commands().values()
 ACTION = "instance-action"

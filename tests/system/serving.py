@@ -118,7 +118,7 @@ class Served:
 
     def workers(self) -> list[psutil.Process]:
         """Return the Ray actors, which are the parents of fork servers."""
-        servers = [p for p in self._descendants() if "tuner.engine.worker.fork_server" in line(p)]
+        servers = [p for p in self._descendants() if "tuner.worker.fork_server" in line(p)]
         return [
             parent
             for p in servers

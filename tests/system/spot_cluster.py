@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from tests.system.serving import USER_CODE, Served, line, until
-from tuner.engine.ray_cluster.cluster_file import ClusterFile, KeptNode
-from tuner.engine.ray_cluster.processes import marked
+from tuner.cluster.cluster_file import ClusterFile, KeptNode
+from tuner.cluster.processes import marked
 from tuner.schemas.answers import Attempt
 
 
@@ -153,7 +153,7 @@ class OnSpot(Served):
 
 def left_of(home: Path) -> list[psutil.Process]:
     """Return the processes that a cluster of this home has left behind."""
-    from tuner.engine.ray_cluster import LocalHead
+    from tuner.cluster.head import LocalHead
 
     return list(marked(f"{LocalHead(home).tag}-"))
 

@@ -19,8 +19,10 @@ import pytest
 
 from tests.system import books
 from tests.system.serving import Served, kill, until
-from tuner.engine.ray_cluster import Dashboard, Node, RayUnavailable, nodes
-from tuner.engine.ray_cluster.launch import free_ports
+from tuner.cluster import nodes
+from tuner.cluster.dashboard import Dashboard, RayUnavailable
+from tuner.cluster.launch import free_ports
+from tuner.cluster.nodes import Node
 
 pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.system import books
 from tests.system.serving import Served, children
-from tuner.engine.ray_cluster import LocalHead
+from tuner.cluster.head import LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 TOLERANCE = 0.02

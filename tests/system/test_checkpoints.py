@@ -13,7 +13,7 @@ from tests.clusters import storage_of
 from tests.system import books
 from tests.system.decisions import decided
 from tests.system.serving import Served, children, line, until
-from tuner.engine.checkpoints import MANIFEST
+from tuner.checkpoints.checkpoints import MANIFEST
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 OFTEN = {"interval": 0.01, "keep": 3}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.system import books
 from tests.system.serving import Served, until
-from tuner.engine.ray_cluster import LocalHead
+from tuner.cluster.head import LocalHead
 
 pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.system import books
 from tests.system.serving import Served, job, until
-from tuner.engine.ray_cluster import Dashboard
+from tuner.cluster.dashboard import Dashboard
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 

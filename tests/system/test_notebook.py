@@ -9,7 +9,7 @@ import pytest
 from traitlets.config import Config
 
 from tests.system.serving import TIMEOUT_S, Served
-from tuner.engine.ray_cluster.launch import free_ports
+from tuner.cluster.launch import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 PORTS = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")

@@ -11,7 +11,7 @@ from tests.system import books, noticed
 from tests.system.decisions import decided, undisturbed
 from tests.system.serving import TIMEOUT_S, until
 from tests.system.spot_cluster import OnSpot, now
-from tuner.engine.ray_cluster import LocalHead
+from tuner.cluster.head import LocalHead
 from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]

@@ -21,10 +21,10 @@ from deploy.processes.folder import Folder
 from deploy.processes.keeper import UP_WITHIN_S
 from tests.system import books
 from tests.system.serving import USER_CODE, job, until
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.client import Client, Event
-from tuner.engine.checkpoints import CheckpointStore
-from tuner.engine.ray_cluster.launch import free_ports
-from tuner.engine.ray_cluster.processes import MARK
+from tuner.cluster.launch import free_ports
+from tuner.cluster.processes import MARK
 from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(1500)]

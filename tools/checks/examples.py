@@ -44,7 +44,7 @@ from tuner.schemas.plan import PlanRequest
 
 # Newcomers type everything on these pages, so everything on them runs in tests.
 FOLLOWED = ("README.md", "docs/tutorial.md")
-WATCHER = "tuner.engine.ray_node.watch"
+WATCHER = "tuner.cluster.notice_watch"
 # The remaining keys, added to a part of a job file to make it complete.
 JOB: dict[str, Any] = {
     "name": "a",
@@ -158,7 +158,7 @@ def _module(name: str, words: list[str], root: Path) -> None:
     if missing := [word for word in words if word.startswith("tests/") and not (root / word).exists()]:
         raise Wrong(f"there is no test {missing[0]}")
     if name == WATCHER:
-        from tuner.engine.ray_node.watch import parser, sources_of
+        from tuner.cluster.notice_watch import parser, sources_of
 
         with _usage():
             sources_of(parser().parse_args(words))

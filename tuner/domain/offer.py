@@ -8,6 +8,7 @@ See docs/money.md.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate, trial_rate
 
 
@@ -41,3 +42,18 @@ class Offer:
             labels.get(name) != value[1:] if value.startswith("!") else labels.get(name) == value
             for name, value in self.labels
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine on which attempts can be placed."""
+
+    labels: Mapping[str, str]
+    cpus: float
+    gpus: float
+    to_come: bool = False  #: It does not exist yet: the autoscaler starts it once something waits for it.
+
+    def fits(self, wanted: Resources) -> int:
+        """Return how many trials of this size the machine holds."""
+        by_cpu = int(self.cpus / wanted.cpus + 1e-9)
+        return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu

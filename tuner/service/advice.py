@@ -10,7 +10,7 @@ from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 from tuner.domain.trial import TrialState
-from tuner.engine.interruption_risk import exposure
+from tuner.driver.placement import exposure
 from tuner.planning.advice import findings
 from tuner.planning.advice.evidence import Curve, Evidence, Piece, Places, Point, total
 from tuner.planning.advice.finding import Change as Change

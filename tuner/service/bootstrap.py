@@ -8,16 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from tuner.checkpoints.storage import Storage
 from tuner.domain.access import BACKGROUND, DEFAULT_PROJECT, Actor
 from tuner.domain.time import Instant
-from tuner.engine.storage import Storage
-from tuner.engine.worker.limits import Limits
 from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.leading import Leading
 from tuner.service.service_health import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
 from tuner.store.database import Database
+from tuner.worker.limits import Limits
 
 PROJECT = DEFAULT_PROJECT
 

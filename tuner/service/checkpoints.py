@@ -1,15 +1,15 @@
 """Download of a trial's stored checkpoints."""
 
-from tuner.domain.errors import NotFound, Unavailable
-from tuner.domain.ids import TRIAL_ID
-from tuner.engine.checkpoints import (
+from tuner.checkpoints.checkpoints import (
     CheckpointArchive,
     CheckpointDamaged,
     CheckpointMissing,
     CheckpointStore,
     Found,
 )
-from tuner.engine.storage_words import explained
+from tuner.checkpoints.storage import explained
+from tuner.domain.errors import NotFound, Unavailable
+from tuner.domain.ids import TRIAL_ID
 from tuner.service.bootstrap import Service
 from tuner.store import answers, jobs
 from tuner.store.answers import StoredCheckpoint

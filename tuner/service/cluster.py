@@ -7,24 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tuner.engine.ray_cluster import (
-    Dashboard,
-    Head,
-    JobStatus,
-    LocalHead,
-    LocalWatch,
-    Metadata,
-    Node,
-    RayJobs,
-    RayUnavailable,
-    RayUnfit,
-    cluster_token,
-    dashboard_url,
-    misfit,
-    node_types_of,
-    nodes,
-)
-from tuner.engine.ray_driver.environment import DRIVER_ENV
+from tuner.cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
+from tuner.cluster.head import Head, LocalHead
+from tuner.cluster.jobs import JobStatus, RayJobs
+from tuner.cluster.local_watch import LocalWatch, Metadata
+from tuner.cluster.node_types import node_types_of
+from tuner.cluster.nodes import Node, nodes
+from tuner.cluster.versions import RayUnfit, misfit
+from tuner.driver.environment import DRIVER_ENV
 from tuner.settings import Settings
 
 NODES_FRESH_S = 5.0

@@ -7,10 +7,11 @@ reported.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tuner.cluster.dashboard import RayUnavailable
+from tuner.cluster.nodes import Node
 from tuner.domain.errors import BadFile
 from tuner.domain.money import ZERO, Money, Price
 from tuner.domain.time import NS, Instant
-from tuner.engine.ray_cluster import Node, RayUnavailable
 from tuner.service.bootstrap import Service
 from tuner.service.node_prices import priced
 from tuner.store import cluster_hours

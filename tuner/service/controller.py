@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from tuner.cluster.jobs import JobStatus, money_metadata
+from tuner.cluster.nodes import Node
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.fair_share import Waiting
 from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.domain.window import Window
-from tuner.engine.code_digest import code_of
-from tuner.engine.ray_cluster import JobStatus, Node, money_metadata
-from tuner.engine.recovery import lost_since
+from tuner.driver.recovery import lost_since
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
@@ -30,6 +30,7 @@ from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.store.launches import Launch
 from tuner.store.ledger import open_holds, settle
+from tuner.worker.environment import code_of
 
 log = logging.getLogger("tuner.controller")
 

@@ -10,20 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.checkpoints.storage import Storage
+from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
+from tuner.cluster.node_types import node_types_of
+from tuner.cluster.nodes import nodes
+from tuner.cluster.versions import RayUnfit, misfit, ray_of
 from tuner.domain.access import DAY_NS
 from tuner.domain.errors import BadFile, TunerError, Unavailable
 from tuner.domain.time import Instant, rfc3339
-from tuner.engine.ray_cluster import (
-    Dashboard,
-    RayUnfit,
-    cluster_token,
-    dashboard_url,
-    misfit,
-    node_types_of,
-    nodes,
-    ray_of,
-)
-from tuner.engine.storage import Storage
 from tuner.service import replicas
 from tuner.service.bootstrap import system_now
 from tuner.service.cluster import Cluster

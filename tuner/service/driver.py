@@ -7,7 +7,7 @@ import sys
 def run() -> int:
     """Run the driver and return its exit status."""
     gc.disable()  # no garbage collection until everything is imported: this saves a sixth of the CPU time of a start
-    from tuner.engine.ray_driver.main import main
+    from tuner.driver.main import main
     from tuner.service.node_prices import finder
 
     gc.freeze()

@@ -6,9 +6,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
+from tuner.cluster.jobs import RayJobs
+from tuner.cluster.nodes import Node, nodes
 from tuner.domain.errors import Conflict, NotFound, Unavailable
 from tuner.domain.time import NS
-from tuner.engine.ray_cluster import Dashboard, Node, RayJobs, cluster_token, dashboard_url, nodes
 from tuner.service.bootstrap import system_now
 from tuner.service.cluster import import_path
 from tuner.settings import Settings
@@ -35,7 +37,7 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
         if node.is_head:
             raise Conflict(f"{name} is the head, with which the cluster would end: it cannot be drained")
         job = f"preempt-{node.id[:12]}-{deadline}"
-        program = f"{sys.executable} -m tuner.engine.ray_node.telling"
+        program = f"{sys.executable} -m tuner.cluster.notify_node"
         env = {"PYTHONPATH": os.pathsep.join(import_path())}
         jobs.submit(job, f"exec {program} --node-id {node.id} --deadline {deadline}", env=env)
         while (status := jobs.status(job)) in ("pending", "running"):

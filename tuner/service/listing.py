@@ -23,10 +23,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tuner.engine.code_digest import parse
-from tuner.engine.packages.names import OURS
 from tuner.service.cluster import import_path
 from tuner.service.trainables import Described, is_allowed, source_of
+from tuner.worker.environment import parse
+from tuner.worker.packages import OURS
 
 FILES_MAX, FOLDERS_MAX, DEPTH_MAX = 2_000, 1_000, 5
 FILE_BYTES_MAX = 256 << 10

@@ -7,19 +7,16 @@ from decimal import Decimal
 
 import psutil
 
+from tuner.cluster import preemption
+from tuner.cluster.cluster_file import ClusterFile
+from tuner.cluster.cluster_file import KeptNode as KeptNode
+from tuner.cluster.head import LocalHead
+from tuner.cluster.local_cluster import TURN_S, LocalCluster
+from tuner.cluster.local_node import NodeSpec
+from tuner.cluster.local_watch import Metadata
+from tuner.cluster.nodes import Market
 from tuner.domain.errors import Conflict, NotFound
 from tuner.domain.time import NS
-from tuner.engine.ray_cluster import (
-    ClusterFile,
-    LocalCluster,
-    LocalHead,
-    Market,
-    Metadata,
-    NodeSpec,
-    preemption,
-)
-from tuner.engine.ray_cluster.cluster_file import KeptNode as KeptNode
-from tuner.engine.ray_cluster.local_cluster import TURN_S
 from tuner.settings import Settings
 
 INSTANCE_TYPE = "local"

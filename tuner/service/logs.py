@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+from tuner.checkpoints.attempt_logs import Printed, TrialLogs
+from tuner.checkpoints.storage import explained
 from tuner.domain.errors import NotFound, Unavailable
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
-from tuner.engine.attempt_logs import Printed, TrialLogs
-from tuner.engine.storage_words import explained
 from tuner.service.bootstrap import Service
 from tuner.service.log_text import masked, readable, whole_begin, whole_end
 from tuner.store import answers, evidence, jobs

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.cluster import nodes as its
 from tuner.domain.errors import BadFile
 from tuner.domain.listing import Listing, Market
 from tuner.domain.money import Price
-from tuner.domain.offer import Offer
-from tuner.engine.placement import Machine
-from tuner.engine.ray_cluster import labels as its
+from tuner.domain.offer import Machine, Offer
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings

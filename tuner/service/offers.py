@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
+from tuner.cluster.node_types import node_types_of
+from tuner.cluster.nodes import INSTANCE_TYPE, MARKET, MARKETS, Node, first
 from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
-from tuner.engine.ray_cluster import Node, node_types_of
-from tuner.engine.ray_cluster.labels import INSTANCE_TYPE, MARKET, MARKETS, first
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced, unpriced
 from tuner.settings import Settings

@@ -6,19 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tuner.checkpoints.storage import explained
 from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
 from tuner.domain.ids import NAME, PACKAGE_ID, package_id
 from tuner.domain.job import JobSpec
-from tuner.engine.packages.archive import Contents, read_archive
-from tuner.engine.packages.names import check_tops
-from tuner.engine.packages.shelf import opened
-from tuner.engine.packages.stored import Stored
-from tuner.engine.storage_words import explained
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.settings import Settings
 from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow
+from tuner.worker.packages import Contents, Stored, check_tops, opened, read_archive
 
 MIB = 1 << 20
 UNPACKED = 10  # limit of the unpacked size, as a multiple of the packed size

@@ -8,7 +8,6 @@ from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
-from tuner.engine.code_digest import code_of
 from tuner.planning.pilot import PilotLimits as PilotLimits
 from tuner.planning.pilot import pilot_key, pilot_of
 from tuner.service.bootstrap import Service
@@ -16,6 +15,7 @@ from tuner.service.cluster import import_path
 from tuner.service.plan_evidence import pilot_of_job
 from tuner.service.submit import submit
 from tuner.service.views import JobView
+from tuner.worker.environment import code_of
 
 AT = "/planning/pilot"
 UNKNOWN_CODE = "unknown"  # for code that is not in a plain file, whose changes cannot be noticed: its pilots are never reused

@@ -14,7 +14,6 @@ from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
-from tuner.engine.code_digest import code_of
 from tuner.planning.evidence import EARLY_STEPS, Delays, Evidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG, pilot_key
 from tuner.service import packages
@@ -24,6 +23,7 @@ from tuner.service.views import JobView, view_of
 from tuner.store import jobs, seen
 from tuner.store.jobs import JobRow
 from tuner.store.seen import Paced
+from tuner.worker.environment import code_of
 
 LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
 PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched

@@ -9,16 +9,16 @@ from tuner.domain.job import Resources
 from tuner.domain.money import NS_PER_HOUR, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.engine.simulated.markets import LABEL, Markets
-from tuner.engine.simulated.traces import UpTimes
-from tuner.engine.simulated.training import Overheads
-from tuner.engine.simulated.world import SimulatedRun
-from tuner.engine.world import Terms
+from tuner.driver.ports import Terms
 from tuner.planning.evidence import Delays
 from tuner.planning.learner import KnowingSampler
 from tuner.planning.paces import DrawnTraining
 from tuner.planning.scenario import Outcome, RungUse, Scenario, SpotLife
 from tuner.planning.simulations import stops
+from tuner.simulator.markets import LABEL, Markets
+from tuner.simulator.traces import UpTimes
+from tuner.simulator.worker import Overheads
+from tuner.simulator.world import SimulatedRun
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.storage import explained
 from tuner.domain.errors import BadFile, Conflict
 from tuner.domain.ledger import Account
 from tuner.domain.time import NS, Instant, rfc3339
-from tuner.engine.checkpoints import CheckpointStore, Found
-from tuner.engine.storage_words import explained
 from tuner.service.bootstrap import system_now
 from tuner.service.leading import ROLE
 from tuner.settings import Settings

@@ -8,12 +8,12 @@ from tuner.domain.cost import CostKind
 from tuner.domain.money import NS_PER_HOUR, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS
-from tuner.engine.placement import PATIENCE_NS
-from tuner.engine.simulated import traces
-from tuner.engine.simulated.table_run import SAVE_NS, SPOT_SAVES, Spot, price_of
-from tuner.engine.simulated.tables import RecordedTable
-from tuner.engine.simulated.world import SimulatedRun
+from tuner.driver.placement import PATIENCE_NS
 from tuner.service.simulation_request import MARKETS, Request
+from tuner.simulator import traces
+from tuner.simulator.recorded import RecordedTable
+from tuner.simulator.table_run import SAVE_NS, SPOT_SAVES, Spot, price_of
+from tuner.simulator.world import SimulatedRun
 
 MINUTE_NS = 60 * NS
 T = TypeVar("T")

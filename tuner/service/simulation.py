@@ -12,13 +12,13 @@ from tuner.domain.job import Algorithm
 from tuner.domain.money import ZERO, Money
 from tuner.domain.space import Config
 from tuner.domain.time import NS
-from tuner.engine.simulated.invariants import Invariants
-from tuner.engine.simulated.recorder import BestCurve, TraceWriter
-from tuner.engine.simulated.table_run import Spot, money_of, table_run, trainings_of
-from tuner.engine.simulated.tables import RecordedTable, load_table
-from tuner.engine.simulated.world import Faults, SimulatedRun
 from tuner.service.simulated_spot import Beside, SpotFigures, beside, figures_of, spot_of
 from tuner.service.simulation_request import SAMPLERS, SCHEDULERS, Request
+from tuner.simulator.invariants import Invariants
+from tuner.simulator.recorded import BestCurve, RecordedTable, TraceWriter
+from tuner.simulator.table_file import load_table
+from tuner.simulator.table_run import Spot, money_of, table_run, trainings_of
+from tuner.simulator.world import Faults, SimulatedRun
 
 TURNS_MAX = 10**9
 

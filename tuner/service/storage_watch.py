@@ -5,8 +5,7 @@ import os
 import socket
 import threading
 
-from tuner.engine.storage import Storage
-from tuner.engine.storage_words import explained
+from tuner.checkpoints.storage import Storage, explained
 from tuner.service.bootstrap import Service
 
 log = logging.getLogger("tuner.storage")

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tuner.cluster.nodes import Node
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import NS_PER_SECOND
-from tuner.domain.offer import Offer
-from tuner.engine.code_digest import code_of
-from tuner.engine.placement import Machine
-from tuner.engine.ray_cluster import Node
+from tuner.domain.offer import Machine, Offer
 from tuner.service import audit_log, packages
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
@@ -28,6 +26,7 @@ from tuner.service.warm_start import warm_start_faults
 from tuner.store import jobs, quotas, self_tests
 from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
+from tuner.worker.environment import code_of
 
 MAX_CONCURRENCY = 10_000
 # a budget that pays for this much time is accepted without a look at measured step times

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import entry_faults
-from tuner.engine.scratch import Scratch
-from tuner.engine.worker.limits import Limits, Question
 from tuner.service.cluster import import_path
+from tuner.worker.limits import Limits, Question
+from tuner.worker.scratch import Scratch
 
 PROBE_TIMEOUT_S = 60.0
 CLEARS_S = 20.0  # time limit for a probe to end the processes that the trainable started
@@ -124,7 +124,7 @@ def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
     question = Question(entry, *bounds, package="" if package is None else str(package))
     scratch = Scratch("probe")
     process = subprocess.Popen(
-        [sys.executable, "-m", "tuner.engine.worker.probe", question.text()],
+        [sys.executable, "-m", "tuner.worker.probe", question.text()],
         env={**limits.environment(os.environ, import_path()), "TMPDIR": str(scratch.path)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

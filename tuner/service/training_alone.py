@@ -14,10 +14,10 @@ from typing import Any
 
 from tuner.domain.environment import HASH_SEED, Environment
 from tuner.domain.errors import Invalid
-from tuner.engine.worker.environment import THREADS, environment_of, relevant
 from tuner.service.cluster import import_path
 from tuner.training import channel as words
 from tuner.training.channel import Begin, Metric, StopTraining
+from tuner.worker.environment import THREADS, environment_of, relevant
 
 OnReport = Callable[[int, Mapping[str, Metric]], None]
 
@@ -83,7 +83,7 @@ def train(
         Invalid: The entry cannot be trained.
     """
     # Imported late, because PyTorch must see what `prepare` has set.
-    from tuner.engine.worker import child, tune_compat
+    from tuner.worker import child, tune_compat
 
     target = _loaded(entry)
     with TemporaryDirectory(prefix="tuner-train-") as scratch:
@@ -108,7 +108,7 @@ def train(
 
 
 def _loaded(entry: str) -> Callable[..., Any]:
-    from tuner.engine.worker import child
+    from tuner.worker import child
 
     sys.path[:0] = [path for path in import_path() if path not in sys.path]
     module, colon, attribute = entry.partition(":")

@@ -3,11 +3,11 @@
 from tuner.domain.errors import Fault, NotFound
 from tuner.domain.job import JobSpec
 from tuner.domain.objective import Objective
-from tuner.engine.code_digest import code_of
 from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.store import jobs
+from tuner.worker.environment import code_of
 
 MAX_JOBS = 50
 

@@ -1,4 +1,4 @@
-"""The journal of a job in SQL. Implements `tuner.engine.journal.Journal`, with one transaction per turn of the run loop."""
+"""The journal of a job in SQL. Implements `tuner.driver.ports.Journal`, with one transaction per turn of the run loop."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -148,7 +148,7 @@ def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[
 
 
 class SqlTx:
-    """The records of one turn of the run loop. See `tuner.engine.journal.JournalTx`."""
+    """The records of one turn of the run loop. See `tuner.driver.ports.JournalTx`."""
 
     def __init__(
         self,

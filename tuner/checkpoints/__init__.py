@@ -1,0 +1,1 @@
+"""Files in shared storage: checkpoints, their chunks, and the logs of attempts."""

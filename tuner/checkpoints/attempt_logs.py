@@ -1,0 +1,86 @@
+"""The output of a trial's own code, stored next to its checkpoints in one file per attempt.
+
+Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`. The file begins with a line of JSON that gives the
+total size. The beginning and the end of the output follow.
+"""
+
+import json
+import re
+import time
+from dataclasses import dataclass
+
+from tuner.checkpoints.storage import Storage
+
+FOLDER = "logs"
+VERSION = 1
+_NAME = re.compile(r"a(\d+)\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The output of an attempt. Only its beginning and its end are kept."""
+
+    total: int  #: Bytes printed.
+    head: bytes
+    tail: bytes
+    complete: bool  #: Whether the attempt has ended and will print nothing more.
+    at_ns: int = 0  #: When the log was last written.
+
+    def since(self, after: int, limit: int) -> tuple[bytes, int, bytes]:
+        """Return the newest kept output, up to `limit` bytes, that follows the first `after` bytes.
+
+        Returns:
+            The part before the gap, the number of bytes missing in the gap, and the part after it. If there is no
+            gap, or nothing before it is returned, the first part is empty and the number is 0.
+        """
+        tail_at = self.total - len(self.tail)
+        gap = tail_at - len(self.head)
+        kept, kept_at = (self.tail, tail_at) if gap else (self.head + self.tail, 0)
+        later = kept[max(after, self.total - limit, kept_at) - kept_at :]
+        room = limit - len(later) if gap else 0
+        earlier = self.head[max(after, len(self.head) - room) :] if room > 0 else b""
+        return earlier, gap if earlier else 0, later
+
+
+class TrialLogs:
+    """The logs of one trial. If the storage does not answer, methods raise its own errors."""
+
+    def __init__(self, url: str, project: str, job: str, trial: str) -> None:
+        self._storage, self._where = Storage(url), (project, job, trial, FOLDER)
+
+    def attempts(self) -> list[int]:
+        """Return the numbers of the attempts that have a log, ascending."""
+        found = (_NAME.fullmatch(name) for name in self._storage.names(*self._where))
+        return sorted(int(match[1]) for match in found if match)
+
+    def write(self, attempt: int, printed: Printed) -> None:
+        header = {
+            "version": VERSION,
+            "total": printed.total,
+            "head": len(printed.head),
+            "complete": printed.complete,
+            "at_ns": time.time_ns(),
+        }
+        data = json.dumps(header).encode() + b"\n" + printed.head + printed.tail
+        self._storage.put_file(data, *self._where, f"a{attempt}.log")
+
+    def read(self, attempt: int) -> Printed | None:
+        """Return the log of an attempt, or None if it has printed nothing so far.
+
+        Raise ValueError if the file is not a valid log.
+        """
+        try:
+            data = self._storage.read(*self._where, f"a{attempt}.log")
+        except FileNotFoundError:
+            return None
+        line, _, kept = data.partition(b"\n")
+        try:
+            header = json.loads(line)
+            if header["version"] != VERSION:
+                raise ValueError(f"it is of version {header['version']}, not {VERSION}")
+            head = int(header["head"])
+            return Printed(
+                int(header["total"]), kept[:head], kept[head:], bool(header["complete"]), int(header["at_ns"])
+            )
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"the log of attempt {attempt} cannot be read: {error!r}") from error

@@ -1,0 +1,419 @@
+"""Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256 digests.
+
+Without a valid manifest there is no checkpoint.
+
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the chunks of large files
+are stored next to these directories (`tuner.checkpoints.chunks`).
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import re
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.checkpoints.chunks import CHUNK_BYTES, ChunkWriter, chunks_of, put_together
+from tuner.checkpoints.storage import PARTIAL, Storage, is_corrupt
+
+MANIFEST = "MANIFEST.json"
+VERSION = 2  # format version of the manifest; version 1 had no chunks
+READ = (1, 2)
+DOWNLOAD_BYTES = 1 << 20  # how much of a download is read at once
+Read = Callable[[int, int], bytes]
+log = logging.getLogger("tuner.checkpoints")
+_NAME = re.compile(r"step_(\d{8})-a(\d+)")
+_PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
+
+
+class CheckpointDamaged(Exception):
+    """The checkpoint's files differ from its manifest, or the manifest is invalid."""
+
+
+class CheckpointMissing(FileNotFoundError):
+    """The checkpoint has no manifest. If it is known to be durable, the manifest may become visible later, or
+    this is not the storage to which the checkpoint was written.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A durable checkpoint, and the seconds that it took to publish it."""
+
+    step: int
+    uri: str
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Found:
+    """A directory that may hold a checkpoint. Only `CheckpointStore.fetch` verifies it."""
+
+    step: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        return f"step_{self.step:08d}-a{self.attempt}"
+
+
+class CheckpointStore:
+    """The checkpoints of one job. If the storage does not answer, methods raise its own errors."""
+
+    def __init__(self, url: str, project: str, job: str) -> None:
+        self._storage, self._project, self._job = Storage(url), project, job
+        self._chunks: dict[tuple[str, int], ChunkWriter] = {}
+
+    def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
+        """Make the files of `source` durable as the trial's checkpoint of `step`.
+
+        The directory `source` is removed on success.
+
+        Raises:
+            FileNotFoundError: `source` has no files.
+        """
+        began = time.monotonic()
+        # User code may have copied another checkpoint with its manifest. This checkpoint gets its own.
+        (source / MANIFEST).unlink(missing_ok=True)
+        files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
+        if not files:
+            raise FileNotFoundError(f"there is nothing to store in {source}")
+        chunks = self._chunks_by(trial, attempt)
+        in_chunks = [file for file in files if chunks.take(file["bytes"])]
+        for file in in_chunks:
+            file["pieces"] = chunks.put(source / file["path"])
+        manifest = {
+            "version": VERSION,
+            "job": self._job,
+            "trial": trial,
+            "attempt": attempt,
+            "step": step,
+            "created_at_ns": time.time_ns(),
+            "files": files,
+        }
+        where = (self._project, self._job, trial, Found(step, attempt).name)
+        last, elsewhere = (MANIFEST, json.dumps(manifest).encode()), {file["path"] for file in in_chunks}
+        self._storage.put_directory(source, last, *where, without=elsewhere)
+        chunks.next_turn()
+        size = sum(file["bytes"] for file in files)
+        return Published(step, self._storage.path(*where), size, time.monotonic() - began)
+
+    def _chunks_by(self, trial: str, attempt: int) -> ChunkWriter:
+        new = ChunkWriter(self._storage, attempt, self._project, self._job, trial)
+        return self._chunks.setdefault((trial, attempt), new)
+
+    def connect(self) -> None:
+        """Connect to a remote storage, so that the first save does not wait a second for its client to start.
+
+        Errors are ignored, because the first save raises them again.
+        """
+        if not self._storage.is_local:
+            with contextlib.suppress(Exception):  # each kind of storage has errors of its own
+                self._storage.names(self._project, self._job)
+
+    def stays_so(self, error: Exception) -> bool:
+        """Return whether an error of the storage is expected to last too long for retries to help."""
+        return self._storage.stays_so(error)
+
+    def found(self, trial: str) -> list[Found]:
+        """Return the directories that may hold a checkpoint of the trial, newest first."""
+        return _found(self._storage.names(self._project, self._job, trial))
+
+    def has(self, trial: str, found: Found) -> bool:
+        """Return whether the checkpoint has a valid manifest. Its files are not checked."""
+        return self._is_credible(trial, found)
+
+    def fetch(self, trial: str, found: Found, into: Path) -> Path:
+        """Return a directory on this machine with the verified files of a checkpoint.
+
+        Files of a remote storage are copied to `into`.
+
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The files differ from the manifest, or the manifest is invalid.
+        """
+        manifest = self._manifest(trial, found)
+        try:
+            return self._fetch_files(trial, found, manifest, into)
+        except CheckpointDamaged:
+            if self._storage.is_local:
+                raise
+        # a byte may have been corrupted during the download
+        return self._fetch_files(trial, found, manifest, into)
+
+    def archive(self, trial: str, found: Found) -> "CheckpointArchive":
+        """Return a checkpoint as one tar file.
+
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The manifest is invalid, or a file is missing or has another size.
+        """
+        manifest, place = self._manifest(trial, found), self._where(trial, found)
+        for file in manifest["files"]:
+            if chunks_of(file):
+                continue  # a chunk is named by its digest, so the name shows what it contains
+            try:
+                size = self._storage.size(*place, str(file["path"]))
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise CheckpointDamaged(f"{found.name}: {file['path']} is missing") from error
+            if size != file["bytes"]:
+                raise CheckpointDamaged(f"{found.name}: {file['path']} has {size} bytes, not {file['bytes']}")
+        data = self._storage.read(*place, MANIFEST)
+        return CheckpointArchive(self._storage, place, manifest, data)
+
+    def _fetch_files(self, trial: str, found: Found, manifest: dict[str, Any], into: Path) -> Path:
+        try:
+            whole = [str(file["path"]) for file in manifest["files"] if not chunks_of(file)]
+            directory = self._storage.get_directory(whole, into, *self._where(trial, found))
+            for file in manifest["files"]:
+                if chunks := chunks_of(file):
+                    path = directory / file["path"]
+                    put_together(self._storage, chunks, path, self._project, self._job, trial)
+                described = _describe(directory, directory / file["path"])
+                if described != {name: file.get(name) for name in described}:
+                    raise CheckpointDamaged(f"{found.name}: {file['path']} is damaged")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise CheckpointDamaged(f"{found.name}: a file is missing: {error}") from error
+        return directory
+
+    def _manifest(self, trial: str, found: Found) -> dict[str, Any]:
+        """Return a checkpoint's manifest.
+
+        Raises:
+            CheckpointMissing: There is no manifest.
+            CheckpointDamaged: The manifest is invalid.
+        """
+        try:
+            data = self._storage.read(*self._where(trial, found), MANIFEST)
+        except FileNotFoundError as error:
+            raise CheckpointMissing(
+                f"{self._storage.path(*self._where(trial, found))} is not there"
+            ) from error
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise CheckpointDamaged(f"{found.name}: its manifest is not a file") from error
+        try:
+            manifest: dict[str, Any] = json.loads(data)
+            version, place = (
+                manifest["version"],
+                [manifest[word] for word in ("job", "trial", "step", "attempt")],
+            )
+            names = [_path_of(file) for file in manifest["files"]]
+            in_chunks = [chunks_of(file) for file in manifest["files"]]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
+        if version not in READ:
+            known = " or ".join(map(str, READ))
+            raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {known}")
+        if place != [self._job, trial, found.step, found.attempt]:
+            raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
+        if not names or not all(map(_is_within, names)):
+            raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
+        if self._storage.is_local and any(in_chunks):
+            raise CheckpointDamaged(f"{found.name}: its manifest names chunks, which a folder has none of")
+        return manifest
+
+    def _where(self, trial: str, found: Found) -> tuple[str, ...]:
+        return self._project, self._job, trial, found.name
+
+    def newest_valid(
+        self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
+    ) -> tuple[int, Path] | None:
+        """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
+
+        Damaged ones are skipped. An error of the storage is raised, because the checkpoint may be intact.
+        Continuing from an older one would remove it.
+
+        Args:
+            trial: The trial.
+            into: Where the files of a remote storage are copied.
+            at_most: The newest step to consider.
+            expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing
+                does not show it yet. Other checkpoints of its step may be of another trial if the database
+                was restored from a backup.
+            last_try: Also skip `expected` if its manifest is missing, and checkpoints that fail the storage's own
+                checksum.
+
+        Returns:
+            The step, and the directory with the files.
+
+        Raises:
+            CheckpointMissing: `expected` has no manifest, there is no other checkpoint of its step, and this is not
+                the last try.
+        """
+        first: set[Found] = set() if expected is None else {expected}
+        others = {found for found in self.found(trial) if found.step <= at_most} - first
+        again = {found.step for found in others}
+        for found in [*first, *sorted(others, reverse=True)]:
+            try:
+                return found.step, self.fetch(trial, found, into / found.name)
+            except Exception as error:
+                missing = isinstance(error, CheckpointMissing)
+                lags = missing and found == expected and found.step not in again
+                damaged = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
+                if not (damaged or (last_try and (lags or is_corrupt(error)))):
+                    raise
+                log.warning("a damaged checkpoint of %s is skipped: %s: %s", trial, found.name, error)
+        return None
+
+    def prune(
+        self, trial: str, attempt: int, *, newest: int, keep: int, protect: frozenset[int] = frozenset()
+    ) -> None:
+        """Remove the trial's checkpoints that are no longer needed.
+
+        The newest `keep` intact checkpoints up to step `newest` are kept, and those of the steps in
+        `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, and the driver died
+        before it recorded it. Partial checkpoints of workers that died are removed too.
+
+        Checkpoints of attempts after `attempt` are kept. The checkpoint that `attempt` published as `newest`
+        is kept as well, even if its manifest is not visible yet.
+        """
+        names = self._storage.names(self._project, self._job, trial)
+        kept: list[Found] = []
+        for found in _found(names):
+            if found.attempt > attempt:
+                continue
+            known = found.step <= newest or found.step in protect
+            if found == Found(newest, attempt) or (
+                known and (len(kept) < keep or found.step in protect) and self._is_credible(trial, found)
+            ):
+                kept.append(found)
+            else:
+                self._storage.remove(*self._where(trial, found), first=MANIFEST)
+        for name in names:
+            match = _PARTIAL.match(name)
+            if match and int(match[1]) < attempt:
+                self._storage.remove(self._project, self._job, trial, name)
+        # A delayed listing may hide a checkpoint but show its chunks, which must not be removed then.
+        if {newest, *protect} - {0} <= {found.step for found in kept}:
+            self._prune_chunks(trial, attempt, names, kept)
+
+    def _prune_chunks(self, trial: str, attempt: int, names: list[str], kept: list[Found]) -> None:
+        folders = [name for name in names if name.startswith("pieces-")]
+        if not folders:
+            return
+        manifests = [self._manifest(trial, found) for found in kept]
+        named = [chunk for manifest in manifests for file in manifest["files"] for chunk in chunks_of(file)]
+        self._chunks_by(trial, attempt).remove_all_but(named, folders)
+
+    def _is_credible(self, trial: str, found: Found) -> bool:
+        try:
+            return bool(self._manifest(trial, found))
+        except (CheckpointDamaged, CheckpointMissing):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Consecutive bytes of the tar file. `read(start, stop)` counts from the segment's beginning."""
+
+    size: int
+    read: Read
+
+
+class CheckpointArchive:
+    """A stored checkpoint as one tar file. Any range of its bytes can be read without reading the rest.
+
+    The members are the checkpoint's files in the order of its manifest, then the manifest. All times and
+    owners are zero. So the same checkpoint always gives the same bytes, and an interrupted download can
+    continue.
+    """
+
+    def __init__(
+        self, storage: Storage, place: tuple[str, ...], manifest: Mapping[str, Any], data: bytes
+    ) -> None:
+        """Compute the layout of the tar file.
+
+        `place` is the checkpoint's directory, and `data` is the stored manifest.
+        """
+        self._storage, self._place = storage, place
+        self._segments: list[_Segment] = []
+        for file in manifest["files"]:
+            self._add_header(str(file["path"]), int(file["bytes"]))
+            self._add(int(file["bytes"]), self._reader(file))
+            self._pad(int(file["bytes"]))
+        self._add_header(MANIFEST, len(data))
+        self._add_bytes(data)
+        self._pad(len(data))
+        self._add_bytes(bytes(2 * tarfile.BLOCKSIZE))
+        self.digest = hashlib.sha256(data).hexdigest()  #: Identifies the content of the tar file.
+        self.size = sum(segment.size for segment in self._segments)  #: The size of the tar file in bytes.
+
+    def read(self, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the bytes from `start` up to `stop`, in chunks of at most one MiB.
+
+        Raises:
+            CheckpointDamaged: A file is shorter than its manifest says.
+        """
+        offset = 0
+        for segment in self._segments:
+            first, last = max(start - offset, 0), min(stop - offset, segment.size)
+            while first < last:
+                chunk = segment.read(first, min(last, first + DOWNLOAD_BYTES))
+                if not chunk:
+                    raise CheckpointDamaged(
+                        f"{'/'.join(self._place)}: a file is shorter than its manifest says"
+                    )
+                yield chunk
+                first += len(chunk)
+            offset += segment.size
+
+    def _add(self, size: int, read: Read) -> None:
+        if size:
+            self._segments.append(_Segment(size, read))
+
+    def _add_bytes(self, data: bytes) -> None:
+        self._add(len(data), lambda start, stop: data[start:stop])
+
+    def _add_header(self, name: str, size: int) -> None:
+        header = tarfile.TarInfo(name)
+        header.size = size
+        self._add_bytes(header.tobuf(tarfile.PAX_FORMAT))
+
+    def _pad(self, size: int) -> None:
+        self._add_bytes(bytes(-size % tarfile.BLOCKSIZE))
+
+    def _reader(self, file: Mapping[str, Any]) -> Read:
+        if chunks := chunks_of(file):
+
+            def read_chunks(start: int, stop: int) -> bytes:
+                number, first = divmod(start, CHUNK_BYTES)
+                last = min(stop - number * CHUNK_BYTES, CHUNK_BYTES)
+                return self._storage.read_range(first, last, *self._place[:-1], *chunks[number])
+
+            return read_chunks
+        return lambda start, stop: self._storage.read_range(start, stop, *self._place, str(file["path"]))
+
+
+def _path_of(file: Mapping[str, Any]) -> Path:
+    """Return the path of a file in the manifest. Raise TypeError if it is not a string."""
+    path = file["path"]
+    if not isinstance(path, str):
+        raise TypeError(f"a path is a {type(path).__name__}")
+    return Path(path)
+
+
+def _is_within(name: Path) -> bool:
+    return bool(name.parts) and ".." not in name.parts and not name.is_absolute() and "\0" not in str(name)
+
+
+def _found(names: list[str]) -> list[Found]:
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    return sorted((Found(int(m[1]), int(m[2])) for m in matches), reverse=True)
+
+
+def _describe(root: Path, file: Path) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    with file.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return {
+        "path": file.relative_to(root).as_posix(),
+        "bytes": file.stat().st_size,
+        "sha256": digest.hexdigest(),
+    }

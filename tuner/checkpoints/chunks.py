@@ -1,0 +1,108 @@
+"""Large files in object storage, stored as chunks that are named by their content.
+
+An existing chunk is not stored again.
+
+Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
+
+- Each attempt has its own chunks. So an attempt that was wrongly considered dead removes no chunk that a later one
+  relies on.
+- Consecutive saves use different directories (turns). A checkpoint shares no chunk with the one before it, so
+  a damaged chunk never damages both.
+- A chunk is removed with the last manifest that names it.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.checkpoints.storage import Storage
+
+CHUNK_BYTES = 16 << 20
+AT_ONCE = 4  # in memory and in transfer
+TURNS = 2
+_FOLDER = re.compile(r"pieces-a(\d+)-\d")
+_NAME = re.compile(r"[0-9a-f]{64}")
+Chunk = tuple[str, str]
+"""Directory and name."""
+
+
+class ChunkWriter:
+    """The chunks that one attempt of a trial has stored. Used by one thread."""
+
+    def __init__(self, storage: Storage, attempt: int, *trial: str) -> None:
+        """Prepare to store chunks. `trial` is the path of the trial's checkpoints."""
+        self._storage, self._attempt, self._trial = storage, attempt, trial
+        self._there: dict[str, set[str]] = {}
+        self._turn = 0
+
+    def take(self, size_bytes: int) -> bool:
+        """Return whether a file of this size is stored in chunks. Local storage has no chunks, because a
+        whole file is linked or copied there.
+        """
+        return not self._storage.is_local and size_bytes > CHUNK_BYTES
+
+    def put(self, file: Path) -> dict[str, object]:
+        """Store those chunks of a file that do not exist yet, and return the file's entry for the manifest.
+
+        May be repeated after an error.
+        """
+        folder = f"pieces-a{self._attempt}-{self._turn}"
+        names, new = [], dict[str, bytes]()
+        with file.open("rb") as handle:
+            while block := handle.read(CHUNK_BYTES):
+                names.append(hashlib.sha256(block).hexdigest())
+                if names[-1] not in self._there.get(folder, ()):
+                    new[names[-1]] = block
+                if len(new) == AT_ONCE:
+                    new = self._store(folder, new)
+        self._store(folder, new)
+        return {"in": folder, "names": names}
+
+    def _store(self, folder: str, new: Mapping[str, bytes]) -> dict[str, bytes]:
+        if new:
+            self._storage.put_files(new, *self._trial, folder)
+            self._there.setdefault(folder, set()).update(new)
+        return {}
+
+    def next_turn(self) -> None:
+        """Use the other directory for the next save. First make a manifest durable that names the stored chunks."""
+        self._turn = (self._turn + 1) % TURNS
+
+    def remove_all_but(self, named: Iterable[Chunk], among: Iterable[str]) -> None:
+        """Remove chunks of this and earlier attempts that are not in `named`. `among` lists the trial's directories."""
+        kept = set(named)
+        for folder in among:
+            match = _FOLDER.fullmatch(folder)
+            if match is None or int(match[1]) > self._attempt:
+                continue
+            for name in self._storage.names(*self._trial, folder):
+                if (folder, name) not in kept:
+                    self._there.get(folder, set()).discard(name)
+                    self._storage.remove(*self._trial, folder, name)
+
+
+def chunks_of(file: Mapping[str, Any]) -> list[Chunk]:
+    """Return the chunks of a file in a manifest, in order, or an empty list if it is stored whole.
+
+    Raise ValueError for invalid names.
+    """
+    said = file.get("pieces")
+    if said is None:
+        return []
+    folder, names = str(said["in"]), [str(name) for name in said["names"]]
+    if not _FOLDER.fullmatch(folder) or not all(_NAME.fullmatch(name) for name in names):
+        raise ValueError(f"{file['path']} has chunks elsewhere")
+    return [(folder, name) for name in names]
+
+
+def put_together(storage: Storage, chunks: Sequence[Chunk], into: Path, *trial: str) -> None:
+    """Write a file from its chunks. Raise FileNotFoundError if one is missing."""
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with into.open("wb") as file:
+        for start in range(0, len(chunks), AT_ONCE):
+            group = chunks[start : start + AT_ONCE]
+            found = storage.read_files(["/".join(chunk) for chunk in group], *trial)
+            for folder, name in group:
+                file.write(found[f"{folder}/{name}"])

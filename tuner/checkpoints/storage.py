@@ -1,0 +1,278 @@
+"""Shared storage by URL, through fsspec: a folder, `s3://…`, `gs://…`; and advice to users about its errors."""
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+PROBES = ".probes"
+PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
+# Few tries per request, because the callers retry and limit how long. By default botocore would try each
+# request five times and s3fs each of those five times, so a storage that accepts connections and never
+# answers would hold up a save for half an hour.
+S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
+S3_TRIES = 2
+# Errors of a local folder that last. A cloud may return similar errors temporarily.
+LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
+
+
+class Storage:
+    """Read and write directories of files under one root.
+
+    One file of a directory is written after all others. A reader that checks for it first sees the whole
+    directory or nothing.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._fs: Any
+        options: dict[str, Any] = {"use_listings_cache": False}
+        if url.startswith(("s3://", "s3a://")):
+            options |= {"config_kwargs": S3_TIMEOUTS}
+        self._fs, root = fsspec.core.url_to_fs(url, **options)
+        self._root = str(root).rstrip("/")
+        protocols = self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
+        self.is_local = "file" in protocols
+        if "s3" in protocols:
+            self._fs.retries = S3_TRIES
+
+    def path(self, *parts: str) -> str:
+        return "/".join((self._root, *parts))
+
+    def stays_so(self, error: Exception) -> bool:
+        """Return whether an error is a lasting one of a local folder, which is full, refuses access or does
+        not exist.
+
+        Retrying for minutes would not help then. Errors of remote storage are never considered lasting.
+        """
+        if not self.is_local or not isinstance(error, OSError):
+            return False
+        return error.errno in LASTING or not Path(self._root).is_dir()
+
+    def names(self, *parts: str) -> list[str]:
+        """Return the names in a directory, sorted. Return an empty list if there is no such directory."""
+        try:
+            found = self._fs.ls(self.path(*parts), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
+
+    def read(self, *parts: str) -> bytes:
+        """Return the bytes of a file. Raise FileNotFoundError if there is none."""
+        self._check_inside(*parts)
+        return bytes(self._fs.cat_file(self.path(*parts)))
+
+    def read_range(self, start: int, stop: int, *parts: str) -> bytes:
+        """Return the bytes of a file from `start` up to `stop`, or fewer if the file is shorter.
+
+        Raise FileNotFoundError if there is none.
+        """
+        self._check_inside(*parts)
+        return bytes(self._fs.cat_file(self.path(*parts), start=start, end=stop))
+
+    def size(self, *parts: str) -> int:
+        """Return the size of a file in bytes. Raise FileNotFoundError if there is none."""
+        self._check_inside(*parts)
+        return int(self._fs.info(self.path(*parts))["size"])
+
+    def _check_inside(self, *parts: str) -> None:
+        """Raise FileNotFoundError if a path leads out of its directory through a link.
+
+        User code can write to the same folder as the service, so it could place links to files of others there. User
+        code does not choose the first two parts of a path, so these may be links to another disk.
+        """
+        if self.is_local:
+            own, found = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
+            if found != own and not found.startswith(f"{own}{os.sep}"):
+                raise FileNotFoundError(errno.ENOENT, "leads out of the storage", self.path(*parts))
+
+    def put_directory(
+        self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
+    ) -> None:
+        """Store the files of `source`, then the file `last`, which marks the directory as complete.
+
+        On success `source` is removed. If this raises an error, `source` is unchanged and the call can be repeated.
+
+        Args:
+            source: The directory with the files.
+            last: Name and content of the last file.
+            parts: The path of the new directory.
+            without: Files that are stored elsewhere and skipped here. Remote storage only.
+        """
+        name, data = last
+        if self.is_local:
+            _put_local(source, Path(self.path(*parts)), name, data)
+        else:
+            target = self.path(*parts)
+            for file in sorted(file for file in source.rglob("*") if file.is_file()):
+                path = file.relative_to(source).as_posix()
+                if path not in without:
+                    self._fs.put_file(str(file), f"{target}/{path}")
+                    self._check_size(f"{target}/{path}", file.stat().st_size)
+            self._fs.pipe_file(f"{target}/{name}", data)
+            self._check_size(f"{target}/{name}", len(data))
+        shutil.rmtree(source, ignore_errors=True)
+
+    def put_file(self, data: bytes, *parts: str, durably: bool = False) -> None:
+        """Write a file, replacing an existing one. A reader sees either the old or the new content.
+
+        With `durably`, the file is on the disk, or remote storage has confirmed its size, when this returns.
+        """
+        if not self.is_local:
+            self._fs.pipe_file(self.path(*parts), data)
+            if durably:
+                self._check_size(self.path(*parts), len(data))
+            return
+        target = Path(self.path(*parts))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f"{PARTIAL}{target.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            beside.write_bytes(data)
+            if durably:
+                _sync(beside)
+            beside.replace(target)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        if durably:
+            for folder in (target.parent, target.parent.parent):
+                _sync(folder)
+
+    def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
+        """Write several files of one directory in parallel, by name."""
+        targets = {self.path(*parts, name): data for name, data in files.items()}
+        self._fs.pipe(targets)
+        for target, data in targets.items():
+            self._check_size(target, len(data))
+
+    def read_files(self, names: Sequence[str], *parts: str) -> dict[str, bytes]:
+        """Read several files of one directory in parallel, by name. Raise FileNotFoundError if one is missing."""
+        paths = {self.path(*parts, name): name for name in names}
+        return {paths[path]: bytes(data) for path, data in self._fs.cat(list(paths)).items()}
+
+    def probe(self, name: str) -> None:
+        """Write a small file, read it back and remove it. Raise the storage's own error if one of these fails."""
+        if self.is_local:
+            self._fs.makedirs(self.path(PROBES), exist_ok=True)
+        self.put_files({name: name.encode()}, PROBES)
+        if self.read(PROBES, name) != name.encode():
+            raise OSError(f"{self.path(PROBES, name)} is not what was written")
+        self._fs.rm_file(self.path(PROBES, name))
+
+    def _check_size(self, target: str, given: int) -> None:
+        """Raise OSError if the stored file does not have the size of the written data."""
+        stored = int(self._fs.info(target)["size"])
+        if stored != given:
+            raise OSError(f"{target} has {stored} bytes, of {given} that were written")
+
+    def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
+        """Return a directory on this machine that holds these files.
+
+        For local storage this is the stored directory itself. Files of remote storage are copied to `into`. Raise
+        FileNotFoundError if one is missing.
+        """
+        if self.is_local:
+            for name in files:
+                self._check_inside(*parts, name)
+            return Path(self.path(*parts))
+        for name in files:
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            self._fs.get_file(self.path(*parts, name), str(into / name))
+        return into
+
+    def remove(self, *parts: str, first: str = "") -> None:
+        """Remove a directory, and the file `first` before the others. A missing directory is no error."""
+        for path in ([self.path(*parts, first)] if first else []) + [self.path(*parts)]:
+            try:
+                self._fs.rm(path, recursive=True)
+            except FileNotFoundError:
+                continue
+
+
+def is_corrupt(error: Exception) -> bool:
+    """Return whether a storage client reports that the content it received differs from the stored content.
+
+    This is botocore's FlexibleChecksumError or gcsfs's ChecksumError. They are recognized by name, because neither
+    library need be installed.
+    """
+    return any("Checksum" in type(one).__name__ for one in (error, error.__cause__))
+
+
+def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
+    """Write and sync all files, then rename the directory into place, so that a reader sees nothing or everything."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.parent / f"{PARTIAL}{target.name}.{os.getpid()}"
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        for file in (file for file in source.rglob("*") if file.is_file()):
+            _link_or_copy(file, beside / file.relative_to(source))
+        (beside / last).write_bytes(data)
+        for path in [*beside.rglob("*"), beside]:
+            _sync(path)
+        shutil.rmtree(target, ignore_errors=True)
+        beside.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        # remove the unusable copy, because it would keep a full disk full
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # the source is on another file system, or the file system has no hard links
+        shutil.copyfile(source, target)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # the file system cannot sync a directory
+            raise
+    finally:
+        os.close(handle)
+
+
+FULL = "it is full: make room there, set checkpoint.keep lower, or let TUNER_STORAGE name another place"
+REFUSED = "it refuses access: the workers must be allowed to list, read, write and delete there; check their credentials"
+NOWHERE = "there is no such place: create the bucket or folder that TUNER_STORAGE names, and mount it on every worker"
+SILENT = (
+    "it does not answer: check that the workers reach it over the network, and the address they have of it"
+)
+BUSY = "it has trouble of its own: when that is over, resume the job, or let TUNER_STORAGE name another place"
+
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL_WORDS = ("quota", "insufficientstorage", "insufficientcapacity", "storagefull", "no space left")
+_SILENT_WORDS = ("timeout", "timed out", "connect", "cannot resolve", "endpoint url")
+
+
+def explained(error: BaseException) -> str:
+    """Return the error as text, with advice on what to do about it if there is any."""
+    text = f"{type(error).__name__}: {error}"
+    advice = _advice(error)
+    return f"{text} ({advice})" if advice else text
+
+
+def _advice(error: BaseException) -> str:
+    """Return advice for an error.
+
+    The error's cause is searched too, because a cloud's client wraps the service's error code.
+    """
+    text = f"{error!r} {error.__cause__!r}".lower()
+    if getattr(error, "errno", None) in _FULL_ERRNOS or any(word in text for word in _FULL_WORDS):
+        return FULL
+    if isinstance(error, PermissionError):
+        return REFUSED
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return NOWHERE
+    if isinstance(error, TimeoutError | ConnectionError) or any(word in text for word in _SILENT_WORDS):
+        return SILENT
+    return BUSY if isinstance(error, OSError) else ""

@@ -1,0 +1,127 @@
+"""Find the Ray nodes of this machine, and drain a node, through Ray's control service (GCS) without joining
+the cluster.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
+
+from tuner.cluster.notices.node_board import NodeBoard
+from tuner.cluster.notices.notice import Notice
+from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
+
+BOARDS = "tuner_notices"
+ANSWER_S = 5.0
+MS = 1_000_000
+_Selector = GetAllNodeInfoRequest.NodeSelector
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """A living node of a Ray cluster."""
+
+    id: str
+    is_head: bool
+    session_dir: Path  #: Where Ray keeps the files of the node's processes, on the node's own disk.
+
+    @property
+    def boards(self) -> NodeBoard:
+        """The board of preemption notices that the node's workers read. Use it on the node itself."""
+        return NodeBoard(self.session_dir / BOARDS)
+
+
+def own_board() -> NodeBoard:
+    """Return the board of preemption notices of this process's node.
+
+    The process must be started by Ray or have joined its cluster.
+    """
+    context = ray.get_runtime_context()
+    return NodeBoard(Path(context.get_temp_dir()) / context.get_session_name() / BOARDS)
+
+
+def own_addresses() -> frozenset[str]:
+    """Return the addresses of this machine, or of this pod, whose containers share them."""
+    return frozenset(address.address for found in psutil.net_if_addrs().values() for address in found)
+
+
+def give_notice(address: str, node_id: str, notice: Notice) -> None:
+    """Give a preemption notice to a node's workers, and then to Ray, which places no new work on the node.
+
+    Call it on the node itself.
+
+    Raises:
+        NotFound, Unavailable: Ray does not know the node or does not answer. No notice is in effect.
+        Conflict: The node is the head. No notice is in effect.
+    """
+    gcs = Gcs(address)
+    boards = gcs.node(node_id).boards
+    boards.announce(node_id, notice)
+    try:
+        gcs.drain(node_id, notice)
+    except TunerError:
+        boards.withdraw(node_id, notice.id)
+        raise
+
+
+class Gcs:
+    """Ray's control service at `address` (host:port). Methods raise Unavailable if it does not answer."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._client: Any = None
+
+    def node(self, node_id: str) -> RayNode:
+        """Return a living node. Raise NotFound if Ray does not consider it alive."""
+        try:
+            selector = _Selector(node_id=bytes.fromhex(node_id))
+        except ValueError:
+            raise NotFound(f"{node_id!r} is no id of a node: those have hexadecimal digits") from None
+        found = self._living([selector]).get(node_id)
+        if found is None:
+            raise NotFound(f"{node_id} is no living node of the cluster at {self._address}")
+        return found
+
+    def nodes_at(self, addresses: Iterable[str]) -> dict[str, RayNode]:
+        """Return the living nodes at any of these addresses, by id."""
+        return self._living([_Selector(node_ip_address=address) for address in sorted(addresses)])
+
+    def drain(self, node_id: str, notice: Notice) -> None:
+        """Make Ray place no new work on a node, and count the work that ends with the node as preempted.
+
+        This cannot be undone: the node ends once nothing runs there.
+
+        Raises:
+            NotFound: There is no such node.
+            Conflict: The node is the head, or Ray refuses.
+        """
+        if self.node(node_id).is_head:
+            raise Conflict(f"{node_id} is the head, and cannot be drained")
+        deadline_ms = 0 if notice.deadline is None else notice.deadline // MS
+        reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+        accepted, refusal = self._call(
+            "drain_node", node_id, reason, notice.text, deadline_ms, timeout=ANSWER_S
+        )
+        if not accepted:
+            raise Conflict(f"{node_id} cannot be drained: {refusal}")
+
+    def _living(self, selectors: list[Any]) -> dict[str, RayNode]:
+        asked = {"timeout": ANSWER_S, "state_filter": GcsNodeInfo.ALIVE, "node_selectors": selectors}
+        return {
+            node_id.hex(): RayNode(node_id.hex(), info.is_head_node, Path(info.session_dir))
+            for node_id, info in self._call("get_all_node_info", **asked).items()
+        }
+
+    def _call(self, method: str, *args: object, **more: object) -> Any:
+        try:
+            if self._client is None:
+                self._client = ray._raylet.GcsClient(address=self._address)
+            return getattr(self._client, method)(*args, **more)
+        except Exception as error:  # Ray's error classes have changed between releases
+            raise Unavailable(f"the Ray cluster at {self._address} does not answer: {error}") from error

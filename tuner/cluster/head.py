@@ -1,0 +1,298 @@
+"""A local Ray head. The service starts it, and the next service process finds it again.
+
+    find_or_start() ──▶ state file: a head of this home that answers? ──yes──▶ use it
+                                     │ no
+                                     └──▶ kill what is left of its session, start a new one
+
+The head outlives the process that started it, so that a restart of the service interrupts no job.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from tuner.cluster.cluster_file import ClusterFile
+from tuner.cluster.dashboard import Dashboard, RayUnavailable
+from tuner.cluster.launch import PORTS, Launch, free_ports, tail
+from tuner.cluster.nodes import Node, nodes
+from tuner.cluster.processes import kill_marked, mark_of
+
+START_TIMEOUT_S = 90.0
+BUSY_S = 60.0  # how long a head with living processes may leave requests unanswered
+STOP_TIMEOUT_S = 20.0
+# The processes that a head needs: its control service, its scheduler and its HTTP interface.
+_PARTS = ("gcs_server", "raylet", "dashboard.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head as its state file describes it."""
+
+    session: str
+    address: str
+    dashboard_url: str
+    pids: tuple[int, ...] = ()  #: `ray start` itself and its parts. Empty while the head starts.
+
+    def lives(self) -> bool:
+        """Return whether all processes of the head are alive. Takes about 0.3 ms and uses no network."""
+        return bool(self.pids) and all(mark_of(pid) == self.session for pid in self.pids)
+
+
+class LocalHead:
+    """The one head of a `home` directory.
+
+    Methods may be called from any thread. A lock file keeps two processes from starting a head each.
+    """
+
+    def __init__(
+        self, home: Path, *, cpus: int | None = None, gpus: int | None = None, ports: range | None = None
+    ) -> None:
+        """Prepare to find or start a head.
+
+        Args:
+            home: The directory of the state, log and token files.
+            cpus: Logical CPUs of the head's node. None: those of the machine.
+            gpus: Logical GPUs of the head's node. None: those of the machine.
+            ports: The range in which to look for free ports. None: the usual range.
+        """
+        self._home, self._cpus, self._gpus, self._ports = home.absolute(), cpus, gpus, ports
+        self._cluster = ClusterFile(self._home)
+        self._state_path = self._home / "ray.json"
+        self._log_path = self._home / "ray.log"
+        self.token_path = self._home / "ray_token"
+        self.tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
+        # Ray makes its temporary directory accessible to everybody, so a private directory contains it. Both names
+        # are short, because Ray creates sockets below them and the path of a socket may have at most 107 bytes.
+        self._private_dir = Path(f"/tmp/tuner-{self.tag}")
+        self.temp_dir = self._private_dir / "ray"
+        self._head: Head | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def token(self) -> str:
+        """The cluster's token, created on first use.
+
+        Only the owner can read it. It allows running anything on the cluster.
+        """
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(self.token_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32))
+        return self.token_path.read_text()
+
+    def dashboard(self, head: Head) -> Dashboard:
+        """Return a new connection to the head's HTTP interface. The caller closes it."""
+        return Dashboard(head.dashboard_url, self.token)
+
+    def find_or_start(self, *, timeout_s: float = START_TIMEOUT_S) -> Head:
+        """Return the head of this home. Start a head if none answers, which takes seconds.
+
+        Raises:
+            RayUnavailable: The head did not start.
+        """
+        self._home.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            found = self._read_state()
+            if found and found.lives() and self._answers(found):
+                self._head = found
+                return found
+            deadline = time.monotonic() + timeout_s
+            try:
+                return self._start(deadline)
+            except RayUnavailable:
+                # Another process may have taken one of the free ports. The next try uses other ports.
+                if time.monotonic() > deadline:
+                    raise
+            return self._start(deadline)
+
+    def alive(self) -> bool:
+        """Return whether all processes of the head that was found or started last are alive.
+
+        Cheap enough to call every second.
+        """
+        if self._process is not None:
+            self._process.poll()
+        return self._head is not None and self._head.lives()
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the head of this home with everything that runs on it, and remove its files in /tmp.
+
+        It does not matter which process started it.
+        """
+        if not self._home.is_dir():
+            return
+        with self._locked():
+            found = self._read_state()
+            if found and found.pids and mark_of(found.pids[0]) == found.session:
+                _terminate(found.pids[0], timeout_s)
+            self._clear(keep_logs=False)
+            self._state_path.unlink(missing_ok=True)
+            self._head = None
+
+    def found(self) -> Head | None:
+        """Return the head of this home if its processes are alive. This does not check whether it answers."""
+        state = self._read_state()
+        return state if state is not None and state.lives() else None
+
+    def is_for_a_cluster(self) -> bool:
+        """Return whether the head was started for a local cluster that runs now. The process of that cluster
+        ends such a head, so the service must not.
+        """
+        kept = self._cluster.read()
+        return kept is not None and bool(kept.own_head)
+
+    def local_resources(self) -> Node:
+        """Return the resources of the head's node.
+
+        Start the head if necessary. Raise RayUnavailable if it does not answer.
+        """
+        head = self._head or self.find_or_start()
+        with contextlib.closing(self.dashboard(head)) as dashboard:
+            return next(node for node in nodes(dashboard) if node.is_head)
+
+    def _answers(self, head: Head) -> bool:
+        """Return whether a head answers.
+
+        While all its processes are alive, it is asked again for up to `BUSY_S`: on a busy machine an answer can take
+        longer than the timeout of a request, and replacing the head would kill every job on it.
+        """
+        deadline = time.monotonic() + BUSY_S
+        with contextlib.closing(self.dashboard(head)) as dashboard:
+            while not _ready(dashboard):
+                if time.monotonic() > deadline or not head.lives():
+                    return False
+                time.sleep(0.5)
+        return True
+
+    def _start(self, deadline: float) -> Head:
+        self._clear()
+        self._make_temp_dir()
+        _ = self.token
+        # If the local cluster's nodes run the jobs, the head offers no CPUs and GPUs of its own.
+        counts = (0, 0) if self.is_for_a_cluster() else (self._cpus, self._gpus)
+        launch = Launch(
+            session=f"{self.tag}-{secrets.token_hex(8)}",
+            temp_dir=self.temp_dir,
+            token_path=self.token_path,
+            ports=free_ports(PORTS, self._ports),
+            cpus=counts[0],
+            gpus=counts[1],
+        )
+        head = Head(launch.session, launch.address, launch.dashboard_url)
+        # Written first, so that after a crash of this process the next one knows what to remove.
+        self._write_state(head)
+        with self._log_path.open("wb") as log:
+            process = subprocess.Popen(
+                launch.command(),
+                env=launch.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._process = process
+        self._await(head, process, deadline)
+        self._head = Head(head.session, head.address, head.dashboard_url, (process.pid, *_parts(process.pid)))
+        self._write_state(self._head)
+        return self._head
+
+    def _await(self, head: Head, process: subprocess.Popen[bytes], deadline: float) -> None:
+        with contextlib.closing(Dashboard(head.dashboard_url, self.token, timeout_s=5.0)) as dashboard:
+            while not _ready(dashboard):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    self._clear()
+                    ended = (
+                        f"ended with status {process.returncode}"
+                        if process.returncode
+                        else "is not ready in time"
+                    )
+                    raise RayUnavailable(f"the local Ray head {ended}: {tail(self._log_path)}")
+                time.sleep(0.05)
+
+    def _clear(self, *, keep_logs: bool = True) -> None:
+        """Kill and remove everything that is left of earlier sessions of this home.
+
+        With `keep_logs`, the logs of the last session are kept in `home`, because they may show why it died.
+        """
+        kill_marked(f"{self.tag}-")
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+        if keep_logs and self.temp_dir.exists():
+            kept = self._home / "ray_logs"
+            shutil.rmtree(kept, ignore_errors=True)
+            with contextlib.suppress(OSError, shutil.Error):
+                shutil.copytree(self.temp_dir / "session_latest" / "logs", kept, symlinks=True)
+        shutil.rmtree(self._private_dir, ignore_errors=True)
+
+    def _make_temp_dir(self) -> None:
+        """Create the directory for Ray's temporary directory with mode 0700.
+
+        Its name can be guessed and /tmp is open to everybody, so an existing one must belong to this user alone.
+
+        Raises:
+            RayUnavailable: It belongs to another user, is a link, or others may read it.
+        """
+        self._private_dir.mkdir(mode=0o700, exist_ok=True)
+        facts = self._private_dir.lstat()
+        if self._private_dir.is_symlink() or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+            raise RayUnavailable(
+                f"{self._private_dir} belongs to another user or is open to others: remove it"
+            )
+        self.temp_dir.mkdir(exist_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._home / "ray.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _read_state(self) -> Head | None:
+        try:
+            state = json.loads(self._state_path.read_text())
+            return Head(state["session"], state["address"], state["dashboard_url"], tuple(state["pids"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _write_state(self, head: Head) -> None:
+        draft = self._state_path.with_suffix(".new")
+        draft.write_text(json.dumps(asdict(head)))
+        draft.replace(self._state_path)
+
+
+def _terminate(pid: int, timeout_s: float) -> None:
+    """Send SIGTERM to `ray start` alone. It ends its own parts, and hangs if its whole process group gets the signal."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout_s)
+
+
+def _ready(dashboard: Dashboard) -> bool:
+    """Return whether the GCS and the dashboard answer and the raylet has registered its node."""
+    try:
+        return dashboard.answers() and any(node.alive for node in nodes(dashboard))
+    except RayUnavailable:
+        return False
+
+
+def _parts(pid: int) -> list[int]:
+    """Return the process ids of the head's parts. Raise RayUnavailable if one is missing already."""
+    with contextlib.suppress(psutil.Error):
+        commands = {child.pid: child.cmdline()[:3] for child in psutil.Process(pid).children()}
+        found = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]
+        if len(found) == len(_PARTS):
+            return found
+    raise RayUnavailable("the local Ray head has lost a part while it started")

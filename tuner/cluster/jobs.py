@@ -1,0 +1,109 @@
+"""Submit and stop Ray Jobs, one driver process per tuning job. A repeated submission does not start the job again."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import quote
+
+from tuner.cluster.dashboard import Dashboard
+from tuner.domain.budget import Budget
+from tuner.domain.money import MS_PER_HOUR, Cost
+
+JobStatus = Literal["pending", "running", "succeeded", "failed", "stopped", "unknown"]
+
+_STATUS: dict[str, JobStatus] = {
+    "PENDING": "pending",
+    "RUNNING": "running",
+    "SUCCEEDED": "succeeded",
+    "FAILED": "failed",
+    "STOPPED": "stopped",
+}
+
+
+class RayJobs:
+    """Client of Ray's Jobs API. A status is only a hint, because Ray forgets all jobs when its head ends."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    def submit(
+        self,
+        submission_id: str,
+        entrypoint: str,
+        *,
+        env: Mapping[str, str],
+        metadata: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Submit a job. Return False if a job with this id exists already.
+
+        Args:
+            submission_id: The job's id.
+            entrypoint: The command. Begin it with `exec`, so that signals reach the command and not a shell.
+            env: Environment variables. The dashboard shows them, so they must not contain secrets.
+            metadata: Texts that the dashboard shows.
+
+        Raises:
+            RayUnavailable: It is not known whether the job was submitted. Submitting it again is safe.
+        """
+        body = {
+            "submission_id": submission_id,
+            "entrypoint": entrypoint,
+            "runtime_env": {"env_vars": dict(env)},
+            "metadata": dict(metadata or {}),
+        }
+        answer = self._dashboard.call("POST", "/api/jobs/", body)
+        # The dashboard returns its agent's refusal as an error of its own (500).
+        if not answer.is_success and f"Job with submission_id {submission_id} already exists" in answer.text:
+            return False
+        self._dashboard.json(answer)
+        return True
+
+    def status(self, submission_id: str) -> JobStatus:
+        """Return the job's status, or "unknown" if the cluster has no such job."""
+        return _STATUS.get(str(self._info(submission_id).get("status")), "unknown")
+
+    def message(self, submission_id: str) -> str:
+        """Return Ray's message on why a job failed, or "" if there is none."""
+        return str(self._info(submission_id).get("message") or "")
+
+    def stop(self, submission_id: str) -> bool:
+        """Have Ray end the driver with SIGTERM, and soon after with SIGKILL.
+
+        Does not wait. Return False if there was nothing to stop.
+        """
+        answer = self._dashboard.call("POST", f"{_path(submission_id)}/stop", {})
+        return answer.status_code != 404 and bool(self._dashboard.json(answer).get("stopped"))
+
+    def logs(self, submission_id: str) -> str:
+        """Return all output of the driver, or "" if the job is unknown."""
+        answer = self._dashboard.call("GET", f"{_path(submission_id)}/logs")
+        return "" if answer.status_code == 404 else str(self._dashboard.json(answer).get("logs") or "")
+
+    def delete(self, submission_id: str) -> bool:
+        """Have Ray forget a job that ended. Return False if there is none. Raise RayUnavailable while it runs."""
+        answer = self._dashboard.call("DELETE", _path(submission_id))
+        return answer.status_code != 404 and bool(self._dashboard.json(answer).get("deleted"))
+
+    def _info(self, submission_id: str) -> dict[str, Any]:
+        answer = self._dashboard.call("GET", _path(submission_id))
+        return {} if answer.status_code == 404 else dict(self._dashboard.json(answer))
+
+
+def money_metadata(budget: Budget, posted: Cost | None = None) -> dict[str, str]:
+    """Describe a job's budget, and its spend if that is known, in the metadata of its Ray Job."""
+    found: dict[str, str] = {}
+    if budget.usd is not None:
+        found["budget_usd"] = _decimal(budget.usd.usd)
+    if budget.gpu_ms is not None:
+        found["budget_gpu_hours"] = _decimal(budget.gpu_ms / MS_PER_HOUR)
+    if posted is not None:
+        found["spent_usd"] = _decimal(posted.usd.usd)
+        found["spent_gpu_hours"] = _decimal(posted.gpu_ms / MS_PER_HOUR)
+    return found
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _path(submission_id: str) -> str:
+    return f"/api/jobs/{quote(submission_id, safe='')}"

@@ -1,0 +1,165 @@
+"""Build the command, the environment and the ports with which Ray is started on this machine."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tuner.cluster.processes import KEEP_ENVIRONMENT, MARK
+
+LOOPBACK = "127.0.0.1"
+OBJECT_STORE_BYTES = 200_000_000
+
+# In the order of `free_ports`. Ports that are not given to Ray would be fixed, and the heads and nodes of one machine
+# would collide.
+NODE_PORT_OPTIONS = (
+    "--dashboard-agent-listen-port",
+    "--dashboard-agent-grpc-port",
+    "--runtime-env-agent-port",
+    "--metrics-export-port",
+    "--node-manager-port",
+    "--object-manager-port",
+)
+_PORT_OPTIONS = ("--port", "--dashboard-port", *NODE_PORT_OPTIONS)
+PORTS = len(_PORT_OPTIONS) + 1
+# Below the ports that the system assigns by itself, and above those of Ray's workers.
+_FREE = range(20_000, 32_000)
+# The options of both a head and a node that joins it.
+_OPTIONS = {
+    "--node-ip-address": LOOPBACK,
+    # The system assigns the ports of workers.
+    "--min-worker-port": 0,
+    "--max-worker-port": 0,
+    "--include-log-monitor": "false",
+}
+_FLAGS = ("--block", "--disable-usage-stats")
+
+_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray would kill workers when memory runs short, and Tune fails on the resulting error. Our supervisor limits
+    # memory instead.
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Unless clusters are disabled, Ray replaces 127.0.0.1 by the machine's address and then listens on all
+    # interfaces.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "4",
+    # On SIGTERM there is nothing to drain for: the jobs were stopped before, or are resumed later.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    # By default Ray runs workers and drivers at nice 15. Other processes of the machine would slow down training that
+    # is billed by the second.
+    "RAY_worker_niceness": "0",
+    # By default Ray starts idle workers in advance. Our workers have their own environment, so no idle worker is ever
+    # used.
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_BACKEND_LOG_LEVEL": "warning",
+    "RAY_ROTATION_MAX_BYTES": str(20 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
+    **KEEP_ENVIRONMENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The parameters of one start of a head."""
+
+    session: str
+    temp_dir: Path
+    token_path: Path
+    ports: tuple[int, ...]
+    cpus: int | None
+    gpus: int | None
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.ports[0]}"
+
+    @property
+    def dashboard_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports[1]}"
+
+    def command(self) -> list[str]:
+        counts = {"--num-cpus": self.cpus, "--num-gpus": self.gpus}
+        options = {
+            **dict(zip(_PORT_OPTIONS, self.ports, strict=False)),
+            **{name: count for name, count in counts.items() if count is not None},
+            "--dashboard-host": LOOPBACK,
+            "--temp-dir": self.temp_dir,
+            "--object-store-memory": OBJECT_STORE_BYTES,
+        }
+        return start_command(options, ("--head", "--no-monitor"))
+
+    def environment(self, outside: Mapping[str, str] = os.environ) -> dict[str, str]:
+        return {
+            **ray_environment(self.session, self.token_path, outside),
+            "RAY_START_HOOK": "tuner.cluster.start_hook.without_client_server",
+            "DASHBOARD_METRIC_PORT": str(self.ports[-1]),
+        }
+
+
+def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> list[str]:
+    """Return the command for `ray start`.
+
+    The command keeps running. When it is ended, it ends the processes that it started.
+    """
+    values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
+    return ray_command("start", *_FLAGS, *flags, *values)
+
+
+def ray_command(*words: str) -> list[str]:
+    # -P keeps files in the working directory from shadowing Ray's modules.
+    return [sys.executable, "-P", "-m", "ray.scripts.scripts", *words]
+
+
+def ray_environment(
+    session: str, token_path: Path, outside: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the caller's environment with our settings for Ray.
+
+    The service's settings and secrets (`TUNER_*`) and references to another Ray cluster (`RAY_*`) are left out.
+    """
+    kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
+    return {**kept, **_ENVIRONMENT, MARK: session, "RAY_AUTH_TOKEN_PATH": str(token_path)}
+
+
+def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
+    """Return ports of the loopback interface that nothing listens on now.
+
+    Another process may take one before it is used. The default range lies outside the ports that the system assigns
+    by itself, because any outgoing connection could take one of those.
+
+    Args:
+        count: How many ports.
+        within: The range of ports to look in. None: the default range.
+
+    Raises:
+        OSError: Too few ports are free.
+    """
+    found = []
+    with ExitStack() as open_sockets:
+        for port in within or _FREE[Random().randrange(len(_FREE) - 1000) :]:
+            trial = open_sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            try:
+                trial.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            found.append(trial.getsockname()[1])
+            if len(found) == count:
+                return tuple(found)
+    raise OSError(f"{count} free ports are needed, {len(found)} found in {within or 'any'}")
+
+
+def tail(path: Path, *, bytes_max: int = 2000) -> str:
+    """Return the end of a log, or "" if there is none."""
+    try:
+        return path.read_bytes()[-bytes_max:].decode(errors="replace")
+    except OSError:
+        return ""

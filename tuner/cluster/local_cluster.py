@@ -1,0 +1,212 @@
+"""Several Ray nodes on one machine, to watch jobs lose nodes and continue.
+
+    head (found, or started without CPUs) ◀── joined by ── nodes, each with its market, type and price as labels
+
+A node that was lost is started again after a while under the same address. If the head is lost, it is started again,
+and so is every node.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tuner.cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
+from tuner.cluster.dashboard import Dashboard, RayUnavailable
+from tuner.cluster.head import Head, LocalHead
+from tuner.cluster.local_node import LocalNode, NodeSpec
+from tuner.cluster.local_watch import LocalWatch, Metadata
+from tuner.cluster.nodes import nodes
+from tuner.cluster.processes import kill_marked
+
+JOIN_TIMEOUT_S = 120.0
+RETRY_S = 5.0
+TURN_S = 0.25
+STARTING = "starting"
+
+
+class LocalCluster:
+    """A local cluster. Used by one thread: use `kept()`, and call `turn()` a few times per second within it."""
+
+    def __init__(
+        self, home: Path, specs: Sequence[NodeSpec], metadata: Metadata, *, replace_after_s: float | None
+    ) -> None:
+        """Prepare the nodes.
+
+        Args:
+            home: The directory of the head and of the cluster's files.
+            specs: The nodes.
+            metadata: The cloud metadata service of this machine, which all nodes share.
+            replace_after_s: When a lost node is started again. None: never.
+        """
+        self._file = ClusterFile(home)
+        self._head = LocalHead(home)
+        self._watch = LocalWatch(home, self._head.token_path, metadata)
+        self._prefix = f"{self._head.tag}-node-"
+        logs = home / "nodes"
+        logs.mkdir(parents=True, exist_ok=True)
+        self.nodes = [
+            LocalNode(
+                spec,
+                prefix=self._prefix,
+                token_path=self._head.token_path,
+                log_path=logs / f"{spec.name}.log",
+                sockets=self._head.temp_dir,
+            )
+            for spec in specs
+        ]
+        self._replace_after_s = replace_after_s
+        # The session of the head that this cluster started. Empty: the nodes joined an existing head.
+        self._own_head = ""
+        self._joined: Head | None = None
+        self._dashboard: Dashboard | None = None
+        # When each lost node is started again, on the monotonic clock.
+        self._due: dict[str, float] = {}
+        # The Ray ids of all nodes that have joined so far.
+        self._past: set[str] = set()
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator["LocalCluster"]:
+        """Start all nodes and wait until they have joined.
+
+        On exit, end them, and the head if it was started for them.
+
+        Raises:
+            Conflict: This home already has a cluster.
+            RayUnavailable: The cluster does not start.
+        """
+        with self._file.kept():
+            try:
+                self._begin()
+                yield self
+            finally:
+                self._end()
+
+    def turn(self) -> list[str]:
+        """Restart the head if it is lost, and the lost nodes that are due. Return the changes as texts."""
+        said = []
+        if not self._head.alive():
+            said.append(self._rejoin())
+        if self._joined is not None:
+            self._watch.keep(self._joined)
+        joined = self._joined_ids()
+        for node in self.nodes:
+            said += self._look_after(node, joined)
+        if said:
+            self._write()
+        return said
+
+    def kept_nodes(self) -> list[KeptNode]:
+        return [_kept(node) for node in self.nodes]
+
+    def _begin(self) -> None:
+        kill_marked(self._prefix)
+        before = self._file.left_behind()
+        found = self._head.found()
+        is_own = found is None or (before is not None and before.own_head == found.session)
+        # Written before the head is started, because any process that starts the head reads it to decide on its CPUs.
+        self._own_head = (found.session if found else STARTING) if is_own else ""
+        self._write()
+        self._join()
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        while any(node.state != "alive" for node in self.nodes):
+            self.turn()
+            late = [node for node in self.nodes if node.state != "alive"]
+            if late and time.monotonic() > deadline:
+                raise RayUnavailable(
+                    f"{late[0].spec.name} has not joined within {JOIN_TIMEOUT_S:.0f} s: {late[0].said_last()}"
+                )
+            time.sleep(TURN_S)
+
+    def _join(self) -> None:
+        """Find or start the head, and have every node join it."""
+        head = self._head.find_or_start()
+        if self._dashboard is not None:
+            self._dashboard.close()
+        self._joined, self._dashboard = head, self._head.dashboard(head)
+        if self._own_head:
+            self._own_head = head.session
+        for node in self.nodes:
+            self._start(node)
+        self._write()
+
+    def _rejoin(self) -> str:
+        for node in self.nodes:
+            node.kill()
+        if not self._own_head and self._head.found() is None:
+            self._own_head = STARTING
+            self._write()
+        self._join()
+        return "the head was gone; every node joins the next one"
+
+    def _start(self, node: LocalNode) -> None:
+        assert self._joined is not None
+        self._due.pop(node.spec.name, None)
+        node.start(self._joined.address)
+
+    def _joined_ids(self) -> list[tuple[str, str]]:
+        """Return the name and Ray's id of each living node.
+
+        Return an empty list if no node is starting or the head does not answer.
+        """
+        if self._dashboard is None or all(node.state != "starting" for node in self.nodes):
+            return []
+        with contextlib.suppress(RayUnavailable):
+            return [(found.name, found.id) for found in nodes(self._dashboard) if found.alive]
+        return []
+
+    def _look_after(self, node: LocalNode, joined: list[tuple[str, str]]) -> list[str]:
+        name, now = node.spec.name, time.monotonic()
+        if node.state == "gone":
+            if self._due.get(name, now + 1) > now:
+                return []
+            self._start(node)
+            return [f"{name} is started again"]
+        if node.has_ended():
+            return [self._lost(node, now)]
+        # Ray may still list a killed node as alive, under the name of its successor.
+        new = [node_id for known, node_id in joined if known == name and node_id not in self._past]
+        if node.state == "starting" and new:
+            self._past.add(new[0])
+            node.joined(new[0])
+            return [f"{name} has joined"]
+        return []
+
+    def _lost(self, node: LocalNode, now: float) -> str:
+        began = node.state == "starting"
+        node.kill()
+        after = RETRY_S if began else self._replace_after_s
+        if after is not None:
+            self._due[node.spec.name] = now + after
+        comes = "" if after is None else f", and started again in {after:g} s"
+        return f"{node.spec.name} {'did not start' if began else 'is gone'}{comes}"
+
+    def _end(self) -> None:
+        """End all nodes at the same time, then the head if it belongs to this cluster and no other was started since."""
+        for node in self.nodes:
+            node.ask_to_end()
+        for node in self.nodes:
+            node.end()
+        if self._dashboard is not None:
+            self._dashboard.close()
+        found = self._head.found()
+        if found is not None and found.session == self._own_head:
+            self._head.stop()
+
+    def _write(self) -> None:
+        self._file.write(KeptCluster(self._own_head, tuple(self.kept_nodes())))
+
+
+def _kept(node: LocalNode) -> KeptNode:
+    spec = node.spec
+    return KeptNode(
+        name=spec.name,
+        node_id=node.node_id,
+        session=node.session,
+        market=spec.market,
+        instance_type=spec.instance_type,
+        usd_per_hour=float(spec.usd_per_hour),
+        cpus=spec.cpus,
+        gpus=spec.gpus,
+        state=node.state,
+    )

@@ -1,0 +1,83 @@
+"""Start the process that watches for preemption notices of this machine, next to a local head. One process
+serves all of the cluster's nodes on the machine.
+"""
+
+import contextlib
+import fcntl
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.cluster.head import Head
+from tuner.cluster.launch import ray_environment
+from tuner.cluster.notice_watch import NO_CLOUD
+from tuner.cluster.processes import mark_of, marked
+
+AGAIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Where to find the cloud's metadata service."""
+
+    cloud: str = "detect"  #: detect, aws, gcp, azure or none.
+    url: str = ""  #: The URL of the service. Empty: the cloud's usual one.
+
+
+class LocalWatch:
+    """The watch process of a head. Used by one thread.
+
+    Like the head, the watch process outlives the process that started it. Its mark (in its environment)
+    begins with the head's mark, so that it is killed with the head. On a machine that is not in a cloud it
+    ends within seconds.
+    """
+
+    def __init__(self, home: Path, token_path: Path, metadata: Metadata) -> None:
+        self._home, self._token_path, self._metadata = home, token_path, metadata
+        self._mark = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._not_before = 0.0
+
+    def keep(self, head: Head) -> None:
+        """Start the watch process if the head has none, or if it ended. Cheap enough to call every second."""
+        if self._metadata.cloud == "none" or not self._is_wanted(head) or time.monotonic() < self._not_before:
+            return
+        self._not_before = time.monotonic() + AGAIN_S
+        with (self._home / "watch.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # a service and a `tuner cluster` of one home share one head
+            found = next(marked(self._mark), None)
+            self._pid = self._start(head) if found is None else found.pid
+
+    def _is_wanted(self, head: Head) -> bool:
+        mark = f"{head.session}-watch"
+        if mark != self._mark:
+            self._reap()
+            self._mark, self._process, self._pid, self._not_before = mark, None, 0, 0.0
+        if self._process is not None and self._process.poll() == NO_CLOUD:
+            return False
+        return mark_of(self._pid) != mark if self._pid else True
+
+    def _reap(self) -> None:
+        """Collect the exit status of a watch process that was killed with its head."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.1)
+
+    def _start(self, head: Head) -> int:
+        self._reap()
+        options = ["--address", head.address, "--cloud", self._metadata.cloud]
+        if self._metadata.url:
+            options += ["--metadata-url", self._metadata.url]
+        with (self._home / "watch.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tuner.cluster.notice_watch", *options],
+                env=ray_environment(self._mark, self._token_path),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C must reach only the process that keeps the head
+            )
+        return self._process.pid

@@ -1,0 +1,276 @@
+"""Read which machines an autoscaler may start from the autoscaler's own configuration: a cluster file of
+Ray's launcher, or KubeRay's RayCluster. The interfaces of Ray 2.60 do not show what its autoscaler may start,
+only which nodes exist.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tuner.cluster import nodes as its
+from tuner.cluster.nodes import NODES_MAX, Node
+from tuner.domain.errors import BadFile
+from tuner.domain.offer import Machine
+
+# The label in which Ray names the type of a node that its autoscaler started.
+GROUP = "ray.io/node-group"
+# Ray's default if a cluster file omits `max_workers`.
+MAX_WORKERS = 2
+_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """A kind of worker node."""
+
+    name: str
+    cpus: float
+    gpus: float
+    memory_bytes: int
+    at_most: int  #: How many machines of this type may exist at once.
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def is_one(self, labels: Mapping[str, str], cpus: float, gpus: float) -> bool:
+        """Return whether an existing machine was started as this type."""
+        if GROUP in labels:
+            return labels[GROUP] == self.name
+        same = all(labels.get(name) == value for name, value in self.labels.items())
+        return same and cpus == self.cpus and gpus == self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTypes:
+    """The types of worker nodes that an autoscaler may start. `at_most` limits the total number of workers, over all types."""
+
+    types: tuple[NodeType, ...] = ()
+    at_most: int = 0
+
+    def to_come(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
+        """Return a type for each machine that may still be started.
+
+        `there` lists the existing workers as labels, CPUs and GPUs.
+        """
+        left, workers = {one.name: one.at_most for one in self.types}, 0
+        for labels, cpus, gpus in there:
+            workers += 1
+            own = next((t for t in self.types if left[t.name] and t.is_one(labels, cpus, gpus)), None)
+            if own is not None:
+                left[own.name] -= 1
+        room = max(0, self.at_most - workers)
+        return [one for one in self.types for _ in range(min(left[one.name], room))]
+
+    def nodes_to_come(self, there: Iterable[Node]) -> list[Node]:
+        """Return a `Node` for each machine that may still be started. Such a node is not alive and has no id."""
+        workers = ((node.labels, node.cpus, node.gpus) for node in there if node.alive and not node.is_head)
+        return [
+            Node("", one.cpus, one.gpus, one.memory_bytes, one.labels, alive=False, name=one.name)
+            for one in self.to_come(workers)
+        ]
+
+    def machines_to_come(self, workers: Sequence[Machine]) -> list[Machine]:
+        found = self.to_come((one.labels, one.cpus, one.gpus) for one in workers)
+        return [Machine(one.labels, one.cpus, one.gpus, to_come=True) for one in found]
+
+    def text(self) -> str:
+        """Return the types in the format of Ray's cluster files, as JSON, which is also valid YAML."""
+        types = {
+            one.name: {
+                "max_workers": one.at_most,
+                "resources": {"CPU": one.cpus, "GPU": one.gpus, "memory": one.memory_bytes},
+                "labels": dict(one.labels),
+            }
+            for one in self.types
+        }
+        return json.dumps({"max_workers": self.at_most, "available_node_types": types})
+
+
+NOTHING = NodeTypes()
+SETTING = "TUNER_NODE_TYPES"
+
+
+def node_types_of(setting: str) -> NodeTypes:
+    """Return the types from the setting: the path of a configuration file, or a text made by `NodeTypes.text`.
+
+    A file is read again when it has changed. Raise BadFile if it cannot be read or is invalid.
+    """
+    if not setting:
+        return NOTHING
+    if setting.startswith("{"):
+        return _read(setting, SETTING)
+    path = Path(setting)
+    try:
+        stat = path.stat()
+        return _read_file(path, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise BadFile(f"{SETTING}: {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{SETTING}: {path} is no text in UTF-8") from error
+
+
+@lru_cache(maxsize=2)
+def _read(text: str, name: str) -> NodeTypes:
+    return read_node_types(text, name)
+
+
+@lru_cache(maxsize=2)
+def _read_file(path: Path, mtime_ns: int, size: int) -> NodeTypes:
+    return read_node_types(path.read_text(encoding="utf-8"), f"{SETTING}: {path}")
+
+
+def read_node_types(text: str, name: str) -> NodeTypes:
+    """Parse a cluster file of Ray's launcher, or the RayClusters among Kubernetes objects.
+
+    A RayCluster without `enableInTreeAutoscaling` has a fixed size, so no further machine of it may be started.
+
+    Args:
+        text: The YAML text.
+        name: What error messages call the text.
+
+    Raises:
+        BadFile: The text is invalid. The error names the field and how to fix it.
+    """
+    try:
+        found = [one for one in yaml.safe_load_all(text) if one is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML does not wrap Python's own errors
+        raise BadFile(f"{name} is no YAML: {str(error).splitlines()[0]}") from error
+    objects = [
+        one for top in found for one in (top.get("items") or [top] if isinstance(top, dict) else [top])
+    ]
+    reader = _Reader(name)
+    for one in objects:
+        if isinstance(one, dict) and "available_node_types" in one:
+            return reader.of_launcher(one)
+    clusters = [one for one in objects if isinstance(one, dict) and one.get("kind") == "RayCluster"]
+    if not clusters:
+        raise BadFile(
+            f"{name} has neither available_node_types, as Ray's cluster files do, nor an object of kind RayCluster: "
+            "name the file that the cluster's autoscaler is given"
+        )
+    types = [one for cluster in clusters for one in reader.of_kuberay(cluster)]
+    return NodeTypes(tuple(types), sum(one.at_most for one in types))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    name: str
+
+    def of_launcher(self, found: Mapping[str, Any]) -> NodeTypes:
+        at_most = self._count(found.get("max_workers", MAX_WORKERS), "max_workers")
+        listed = self._mapping(found["available_node_types"], "available_node_types")
+        types = []
+        for kind, given in listed.items():
+            where = f"available_node_types.{kind}"
+            one = self._mapping(given, where)
+            # Ray starts no workers of the head's type unless `max_workers` is set.
+            usual = 0 if kind == found.get("head_node_type") else at_most
+            count = self._count(one.get("max_workers", usual), f"{where}.max_workers")
+            if not count:
+                continue
+            has = self._mapping(one.get("resources") or {}, f"{where}.resources")
+            if "CPU" not in has:
+                fix = "is not there: write how many CPUs such a machine has for Ray, such as resources: {CPU: 4}"
+                raise self._bad(f"{where}.resources.CPU", fix)
+            size = [
+                self._amount(has.get(name, 0), f"{where}.resources.{name}")
+                for name in ("CPU", "GPU", "memory")
+            ]
+            labels = self._labels(one.get("labels") or {}, f"{where}.labels")
+            types.append(NodeType(str(kind), size[0], size[1], int(size[2]), count, labels))
+        return NodeTypes(tuple(types), at_most)
+
+    def of_kuberay(self, cluster: Mapping[str, Any]) -> list[NodeType]:
+        spec = self._mapping(cluster.get("spec"), "spec")
+        if not spec.get("enableInTreeAutoscaling"):
+            return []
+        groups = spec.get("workerGroupSpecs") or []
+        if not isinstance(groups, list):
+            raise self._bad("spec.workerGroupSpecs", "must be a list of groups")
+        found = [self._group(one, f"spec.workerGroupSpecs[{i}]") for i, one in enumerate(groups)]
+        return [one for one in found if one.at_most]
+
+    def _group(self, given: object, where: str) -> NodeType:
+        group = self._mapping(given, where)
+        count = self._count(group.get("maxReplicas"), f"{where}.maxReplicas")
+        hosts = self._count(group.get("numOfHosts", 1), f"{where}.numOfHosts")
+        amounts = self._of_pod(group, where)
+        if "CPU" not in amounts:
+            fix = "is not there: write a limit of CPUs for the container of Ray, by which its autoscaler goes"
+            raise self._bad(f"{where}.template.spec.containers[0].resources.limits.cpu", fix)
+        labels = self._labels(group.get("labels") or {}, f"{where}.labels")
+        # Ray's autoscaler rounds them up too.
+        cpus, gpus = (math.ceil(amounts.get(name, 0)) for name in ("CPU", "GPU"))
+        kind = str(group.get("groupName") or where)
+        return NodeType(kind, cpus, gpus, int(amounts.get("memory", 0)), count * hosts, labels)
+
+    def _of_pod(self, group: Mapping[str, Any], where: str) -> dict[str, float]:
+        """Return the resources of a pod, from the same sources as Ray's autoscaler.
+
+        In order of precedence: the group's `resources`, Ray's start parameters, the container's limits, and its
+        requests.
+        """
+        here = f"{where}.template.spec.containers[0].resources"
+        try:
+            pod = group["template"]["spec"]["containers"][0].get("resources") or {}
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise self._bad(
+                f"{where}.template.spec.containers", "has no container: write that of Ray"
+            ) from None
+        start = self._mapping(group.get("rayStartParams") or {}, f"{where}.rayStartParams")
+        sources = [(here, pod.get("requests") or {}), (here, pod.get("limits") or {})]
+        found: dict[str, float] = {}
+        for source, amounts in sources:
+            for name, amount in self._mapping(amounts, source).items():
+                word = {"cpu": "CPU", "memory": "memory"}.get(name, "GPU" if name.endswith("gpu") else "")
+                if word:
+                    found[word] = self._amount(amount, f"{source}.{name}")
+        for name, word in (("num-cpus", "CPU"), ("num-gpus", "GPU"), ("memory", "memory")):
+            if name in start:
+                found[word] = self._amount(start[name], f"{where}.rayStartParams.{name}")
+        resources = self._mapping(group.get("resources") or {}, f"{where}.resources")
+        given = {
+            name: self._amount(resources[name], f"{where}.resources.{name}")
+            for name in resources
+            if name in ("CPU", "GPU", "memory")
+        }
+        return {**found, **given}
+
+    def _mapping(self, given: object, where: str) -> Mapping[str, Any]:
+        if not isinstance(given, dict):
+            raise self._bad(where, "must be a mapping of names to values")
+        return given
+
+    def _count(self, given: object, where: str) -> int:
+        if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= NODES_MAX:
+            raise self._bad(where, f"must be a whole number from 0 to {NODES_MAX}, not {given!r}")
+        return given
+
+    def _amount(self, given: object, where: str) -> float:
+        """Return a number, or a quantity of Kubernetes such as 500m or 12Gi."""
+        text = str(given).strip()
+        unit = next((one for one in (*_UNITS, "m") if text.endswith(one)), "")
+        try:
+            number = float(text[: len(text) - len(unit)])
+        except ValueError:
+            number = -1
+        if isinstance(given, bool) or not math.isfinite(number) or number < 0:
+            raise self._bad(where, f"must be an amount such as 4 or 12Gi, not {given!r}")
+        return number / 1000 if unit == "m" else number * _UNITS.get(unit, 1)
+
+    def _labels(self, given: object, where: str) -> dict[str, str]:
+        found = self._mapping(given, where)
+        for name, value in found.items():
+            if not isinstance(value, str):
+                raise self._bad(f"{where}.{name}", f'must be text: write "{value}" in quotes')
+        said = found.get(its.PRICE)
+        if said is not None and its.usd_per_hour(found) is None:
+            raise self._bad(f"{where}.{its.PRICE}", f"must be dollars an hour, such as 0.0948, not {said!r}")
+        return dict(found)
+
+    def _bad(self, where: str, fix: str) -> BadFile:
+        return BadFile(f"{self.name}: {where} {fix}")

@@ -1,0 +1,141 @@
+"""List the machines of a cluster, with the market, machine type and price from their Ray labels.
+
+The list is used to refuse a request that fits on no node, which would wait indefinitely.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import Any, Literal
+
+from tuner.cluster.dashboard import Dashboard
+
+Market = Literal["on_demand", "spot"]
+MARKET = "ray.io/market-type"
+PRICE = "usd-per-hour"
+INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
+REGION = ("topology.kubernetes.io/region", "ray.io/availability-region", "ray.io/region", "region")
+# The id comes first, because AWS maps zone names differently in each account.
+ZONE = ("topology.k8s.aws/zone-id", "topology.kubernetes.io/zone", "ray.io/availability-zone", "zone")
+LOCAL = "local"
+# Ray's name of each market.
+MARKETS: Mapping[Market, str] = {"on_demand": "on-demand", "spot": "spot"}
+USD_PER_HOUR_MAX = 100_000
+
+
+def first(labels: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the first of these labels that is set, with its value."""
+    return next(((name, labels[name]) for name in names if labels.get(name)), None)
+
+
+def market_of(labels: Mapping[str, str]) -> Market:
+    """Return the node's market.
+
+    A node without a market label counts as on demand, because it is not expected to be taken away.
+    """
+    return "spot" if labels.get(MARKET) == MARKETS["spot"] else "on_demand"
+
+
+def instance_type_of(labels: Mapping[str, str]) -> str:
+    found = first(labels, INSTANCE_TYPE)
+    return found[1] if found else LOCAL
+
+
+def region_of(labels: Mapping[str, str]) -> str | None:
+    found = first(labels, REGION)
+    return found[1] if found else None
+
+
+def zone_of(labels: Mapping[str, str]) -> str | None:
+    found = first(labels, ZONE)
+    return found[1] if found else None
+
+
+def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels, corrected by the facts that the machine's cloud reports, because these are billed.
+
+    `facts` may contain `instance_type`, `market`, `region` and `zone`. If the facts show another kind of
+    machine than the labels, the price label is dropped.
+    """
+    names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
+    found = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
+    if facts.get("market") in ("spot", "on_demand"):
+        found[MARKET] = MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
+    said = first(labels, INSTANCE_TYPE)
+    if market_of(labels) != market_of(found) or (said is not None and said[1] != instance_type_of(found)):
+        found.pop(PRICE, None)
+    return found
+
+
+def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
+    """Return the price, rounded up to the micro-dollar, or None if the label is missing or is not a valid price."""
+    try:
+        found = Decimal(labels.get(PRICE, ""))
+    except InvalidOperation:
+        return None
+    if not found.is_finite() or not 0 <= found <= USD_PER_HOUR_MAX:
+        return None
+    return found.quantize(Decimal("0.000001"), ROUND_CEILING)
+
+
+# The limit of Ray's state API. Our clusters are far smaller.
+NODES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine and its total resources, both used and free."""
+
+    id: str
+    cpus: float
+    gpus: float
+    memory_bytes: int  #: The memory that Ray may assign.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    alive: bool = True
+    is_head: bool = False
+    name: str = ""
+
+    @property
+    def market(self) -> Market:
+        return market_of(self.labels)
+
+    @property
+    def instance_type(self) -> str:
+        return instance_type_of(self.labels)
+
+    @property
+    def region(self) -> str | None:
+        return region_of(self.labels)
+
+    @property
+    def usd_per_hour(self) -> Decimal | None:
+        """The price in the node's own labels."""
+        return usd_per_hour(self.labels)
+
+
+def nodes(dashboard: Dashboard) -> list[Node]:
+    """Return all nodes that the cluster knows, including dead ones. Raise RayUnavailable if it does not answer."""
+    answer = dashboard.get(f"/api/v0/nodes?detail=1&limit={NODES_MAX}")
+    return [_node(row) for row in answer["data"]["result"]["result"]]
+
+
+def fits(found: Iterable[Node], *, cpus: float, gpus: float, memory_bytes: int = 0) -> bool:
+    """Return whether some living node is large enough for a worker of this size."""
+    return any(
+        node.alive and node.cpus >= cpus and node.gpus >= gpus and node.memory_bytes >= memory_bytes
+        for node in found
+    )
+
+
+def _node(row: Mapping[str, Any]) -> Node:
+    total = row.get("resources_total") or {}
+    return Node(
+        id=str(row["node_id"]),
+        cpus=float(total.get("CPU", 0)),
+        gpus=float(total.get("GPU", 0)),
+        memory_bytes=int(total.get("memory", 0)),
+        labels=dict(row.get("labels") or {}),
+        alive=row.get("state") == "ALIVE",
+        is_head=bool(row.get("is_head_node")),
+        name=str(row.get("node_name") or ""),
+    )

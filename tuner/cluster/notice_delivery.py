@@ -1,0 +1,192 @@
+"""Pass the preemption notices of one machine on to each of the Ray nodes that run on it."""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import ray
+
+from tuner.cluster.drain import RayNode
+from tuner.cluster.notices.clouds import Sources
+from tuner.cluster.notices.notice import Notice
+from tuner.cluster.notices.watcher import Watcher
+from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
+
+
+def hide_those_of_others() -> None:
+    """Hide all GPUs from an actor that requested none. Call it in the actor before anything looks for a GPU.
+
+    Ray (2.60) sets the visible GPUs of an actor that requested some, but leaves all GPUs of the machine to an actor
+    that requested none. Its user code would then train on a GPU that it does not pay for, and use the memory of those
+    who do.
+    """
+    if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+LOOK_S = 5.0
+LOOK_NOTICED_S = 1.0
+# A raylet ends if it has not reached its cluster for a minute (gcs_rpc_server_reconnect_timeout_s).
+SILENT_S = 120.0
+log = logging.getLogger("tuner.notices")
+
+
+class Drains(Protocol):
+    """The one operation of the cluster that `MachineWatch` needs."""
+
+    def drain(self, node_id: str, notice: Notice) -> None:
+        """Drain a node.
+
+        Raises:
+            NotFound: There is no such node.
+            Conflict: The node is the head.
+            Unavailable: The cluster does not answer.
+        """
+
+
+class MachineWatch:
+    """Pass the machine's notices on to its nodes.
+
+    A notice is first written to files that the workers read, which needs no other process, and then sent to
+    Ray. A node that starts while a notice is current is notified at once.
+
+    Args:
+        ray: Drains nodes.
+        here: Returns the machine's nodes by id. May raise Unavailable.
+        sources: Where notices come from.
+        may_release: Whether to tell the cloud, once all nodes are gone, to take the machine before the
+            deadline. Set it only if nothing else needs the machine.
+        facts: The cloud's facts about the machine. The workers of its nodes pass them on to their drivers.
+        look_s: How often to look for nodes.
+        silent_s: After this long without an answer of the cluster, its nodes count as gone.
+    """
+
+    def __init__(
+        self,
+        ray: Drains,
+        here: Callable[[], Mapping[str, RayNode]],
+        sources: Sources,
+        *,
+        may_release: bool = False,
+        facts: Mapping[str, str] | None = None,
+        look_s: float = LOOK_S,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self._ray, self._here, self._may_release = ray, here, may_release
+        self._look_s, self._silent_s = look_s, silent_s
+        self._facts = facts or {}
+        self.watcher = Watcher(self._on_notice, self._on_withdrawn, sources)
+        # Held while nodes are notified. Otherwise a node that starts while a notice arrives could miss the
+        # notice.
+        self._telling = threading.Lock()
+        self._nodes: dict[str, RayNode] = {}
+        self._standing: dict[str, Notice] = {}
+        self._trouble = ""
+
+    def run(self) -> None:
+        """Wait for the machine's nodes, and return when the last of them is gone."""
+        self.watcher.start()
+        try:
+            heard = time.monotonic()
+            while True:
+                try:
+                    there = self._look()
+                    heard = time.monotonic()
+                except TunerError as error:
+                    self._note(error.detail)
+                    there = time.monotonic() < heard + self._silent_s
+                if self._nodes and not there:
+                    log.info("the nodes of this machine are gone")
+                    self._release()
+                    return
+                time.sleep(min(self._look_s, LOOK_NOTICED_S) if self._standing else self._look_s)
+        finally:
+            self.watcher.close()
+
+    def _look(self) -> bool:
+        """Add new nodes, forget those that are gone, and return whether any node is left.
+
+        Raise TunerError if the cluster does not answer.
+        """
+        found = self._here()
+        with self._telling:
+            for node in [node for node_id, node in found.items() if node_id not in self._nodes]:
+                self._welcome(node)
+            if found:
+                self._nodes = {node_id: self._nodes[node_id] for node_id in found}
+        self._note("" if found else "no node of the cluster is on this machine")
+        return bool(found)
+
+    def _welcome(self, node: RayNode) -> None:
+        """Add a new node: notify it of the current notices and give its workers the machine's facts."""
+        for notice in self._standing.values():
+            self._tell([node], notice)
+        self._nodes[node.id] = node
+        log.info("node %s is on this machine", node.id)
+        if self._facts and node.session_dir.is_dir():
+            with contextlib.suppress(OSError):  # without the facts, drivers use the node's labels only
+                node.boards.describe(node.id, self._facts)
+        if not node.session_dir.is_dir():
+            log.warning(
+                "there is no %s here, in which the workers of node %s look for notices: mount it with its parent directories "
+                "into this container; until then a notice drains the node, but its trials are not notified",
+                node.session_dir,
+                node.id,
+            )
+
+    def _on_notice(self, notice: Notice) -> None:
+        """Pass a notice that ends the nodes on to all of them.
+
+        Raise Unavailable if one could not be notified. The watcher then repeats the call.
+        """
+        if not notice.ends_node:
+            return
+        with self._telling:
+            self._standing[notice.id] = notice
+            self._tell(self._nodes.values(), notice)
+
+    def _on_withdrawn(self, notice: Notice) -> None:
+        """Withdraw a notice from all nodes. Work that still runs continues, but a drained node gets no new work."""
+        with self._telling:
+            self._standing.pop(notice.id, None)
+            for node in self._nodes.values():
+                node.boards.withdraw(node.id, notice.id)
+
+    def _tell(self, nodes: Iterable[RayNode], notice: Notice) -> None:
+        """Notify these nodes and Ray. If some cannot be notified, notify the others and then raise Unavailable."""
+        nodes, failed = list(nodes), list[Unavailable]()
+        for node in nodes:
+            try:
+                if node.session_dir.is_dir():
+                    node.boards.announce(node.id, notice)
+            except OSError as error:
+                failed.append(Unavailable(f"the workers of node {node.id} cannot be told: {error}"))
+        for node in nodes:
+            try:
+                self._ray.drain(node.id, notice)
+            except (Conflict, NotFound) as error:
+                log.info("notice %s: %s", notice.id, error.detail)
+            except Unavailable as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _release(self) -> None:
+        """Tell the cloud to take the machine before the deadline, because all nodes have ended. The rest of
+        the time is then not billed.
+        """
+        with self._telling:
+            standing = list(self._standing.values()) if self._may_release else []
+        for notice in standing:
+            if self.watcher.release(notice):
+                log.info("notice %s: the cloud may take the machine now", notice.id)
+
+    def _note(self, trouble: str) -> None:
+        """Log a problem once, even if it is found repeatedly."""
+        if trouble and trouble != self._trouble:
+            log.info("waiting: %s", trouble)
+        self._trouble = trouble

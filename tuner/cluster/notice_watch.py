@@ -1,0 +1,130 @@
+"""Watch for preemption notices of this machine, and pass them on to the cluster's nodes on it.
+
+Run as `python -m tuner.cluster.notice_watch --address HOST:PORT`. One such process runs next to each machine's
+nodes. It is started with them, and again whenever it ends.
+
+Exit status 0: the nodes are gone, or their cluster has not answered for so long that they count as gone. 2:
+wrong usage. 3: no cloud gives notices to this machine.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tuner.cluster.notices.clouds import Sources, cloud_of_this_machine
+from tuner.cluster.notices.operator import sigterm_announced
+from tuner.domain.errors import NotFound
+
+if TYPE_CHECKING:
+    from tuner.cluster.drain import Gcs, RayNode
+
+CLOUDS = ("detect", "aws", "gcp", "azure", "none")
+USUAL = Sources()
+NO_CLOUD = 3
+log = logging.getLogger("tuner.notices")
+
+
+def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> int:
+    args = parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    sources = sources_of(args, detect_s)
+    with contextlib.suppress(KeyboardInterrupt):
+        if args.grace is None:
+            if sources.cloud == "detect":
+                sources = replace(sources, cloud=asyncio.run(cloud_of_this_machine(sources)))
+            if sources.cloud is None:
+                log.info("no cloud gives preemption notices to this machine: there is nothing to watch")
+                return NO_CLOUD
+        _watch(args, sources)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m tuner.cluster.notice_watch",
+        description="Listens for notices for this machine and tells the cluster's nodes on it.",
+    )
+    found.add_argument("--address", required=True, metavar="HOST:PORT", help="the Ray cluster's head")
+    found.add_argument(
+        "--node-id", default="", help="tell this node alone; else all of the cluster that are on this machine"
+    )
+    found.add_argument("--cloud", choices=CLOUDS, default="detect", help="whose metadata service to ask")
+    found.add_argument("--metadata-url", type=_url, help="where it is, if not where clouds have it")
+    found.add_argument(
+        "--gcp-lead",
+        type=_seconds,
+        default=USUAL.gcp_lead_s,
+        metavar="SECONDS",
+        help="the preemption notice duration of this machine",
+    )
+    found.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="SECONDS",
+        help="in a pod: SIGTERM is a notice, and this long after it everything here is killed",
+    )
+    found.add_argument(
+        "--release",
+        action="store_true",
+        help="once the nodes have ended, let the cloud (Azure) take the machine at once; "
+        "only where nothing else needs it",
+    )
+    return found
+
+
+def sources_of(args: argparse.Namespace, detect_s: float = USUAL.detect_s) -> Sources:
+    cloud = None if args.cloud == "none" else args.cloud
+    found = Sources(cloud=cloud, gcp_lead_s=args.gcp_lead, detect_s=detect_s)
+    url = args.metadata_url
+    return replace(found, aws_url=url, gcp_url=url, azure_url=url) if url else found
+
+
+def _watch(args: argparse.Namespace, sources: Sources) -> None:
+    # Imported only now, because it takes a second and 80 MB, which a machine without a cloud need not spend.
+    from tuner.cluster.drain import Gcs
+    from tuner.cluster.notice_delivery import MachineWatch
+    from tuner.cluster.notices.identity import facts_of_this_machine
+
+    gcs = Gcs(args.address)
+    facts = facts_of_this_machine(sources)
+    watch = MachineWatch(gcs, _here(gcs, args.node_id), sources, may_release=args.release, facts=facts)
+    announce = watch.watcher.announce
+    grace_s = args.grace
+    with contextlib.nullcontext() if grace_s is None else sigterm_announced(announce, grace_s=grace_s):
+        watch.run()
+
+
+def _here(gcs: "Gcs", node_id: str) -> "Callable[[], Mapping[str, RayNode]]":
+    from tuner.cluster.drain import own_addresses
+
+    def named() -> "Mapping[str, RayNode]":
+        try:
+            return {node_id: gcs.node(node_id)}
+        except NotFound:
+            return {}
+
+    return named if node_id else lambda: gcs.nodes_at(own_addresses())
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (found := float(text)) < math.inf:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with http://")
+    return text.rstrip("/")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""Preemption and maintenance notices of a machine from AWS, Google, Azure, signals and operators.
+
+    watcher = Watcher(on_notice, on_withdrawn)
+    watcher.start()
+    with sigterm_announced(watcher.announce, grace_s=60):
+        ...
+    watcher.close()
+
+This package does not know Ray, jobs or trials. The two functions decide what a notice means for them.
+"""

@@ -1,0 +1,184 @@
+"""Read notices from Azure Scheduled Events: one document with the events of all machines of a group.
+
+Only the events that name this machine count.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx2
+
+from tuner.cluster.notices.feeds import Feed, Look, ask, wall_clock
+from tuner.cluster.notices.notice import (
+    Answer,
+    Kind,
+    MalformedNotice,
+    Notice,
+    moment,
+    object_of,
+    shown,
+    string,
+    succeeded,
+    text_of,
+)
+from tuner.domain.time import Instant, rfc3339
+
+EVENTS_PATH = "/metadata/scheduledevents"
+NAME_PATH = "/metadata/instance/compute/name"
+HEADERS = {"Metadata": "true"}
+EVENTS_VERSION = {"api-version": "2020-07-01"}
+NAME_QUERY = {"api-version": "2021-02-01", "format": "text"}
+KINDS: dict[str, tuple[Kind, str]] = {
+    "Preempt": ("terminate", "takes this spot machine back"),
+    "Terminate": ("terminate", "deletes this machine"),
+    "Reboot": ("maintenance", "reboots this machine"),
+    "Redeploy": ("maintenance", "moves this machine to another host"),
+    "Freeze": ("pause", "pauses this machine for some seconds"),
+}
+_EVENT_ID = re.compile(r"[0-9A-Za-z._:-]{1,128}")
+_NAME = re.compile(r"[\w.()-]{1,90}")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A scheduled event of this machine."""
+
+    id: str
+    type: str
+    shared: bool  #: Whether the event also names other machines.
+    not_before: Instant | None  #: The earliest time at which the event begins. None if it may have begun.
+
+    def notice(self, seen: Instant) -> Notice:
+        kind, act = KINDS[self.type]
+        deadline = seen if self.not_before is None else self.not_before
+        when = "now" if self.not_before is None else f"at {rfc3339(deadline)} or later"
+        return Notice("azure", kind, f"azure/{self.id}", deadline, f"Azure {act} {when} ({self.type})")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One version of the document of scheduled events."""
+
+    incarnation: int  #: Rises with every change.
+    events: tuple[Event, ...]  #: The events of one machine.
+    unread: str  #: Why an event could not be read, or an empty text.
+
+
+def read_document(answer: Answer, machine: str) -> Document:
+    """Return the document with the events of one machine. An unreadable event does not hide the others.
+
+    Args:
+        answer: The answer of the metadata service.
+        machine: The machine's name in lower case.
+
+    Raises:
+        MalformedNotice: The answer is not a document of scheduled events.
+    """
+    succeeded(answer)
+    found = object_of(answer)
+    incarnation, listed = found.get("DocumentIncarnation"), found.get("Events")
+    if not isinstance(incarnation, int) or not isinstance(listed, list):
+        raise MalformedNotice("the answer is no document of scheduled events")
+    events, unread = [], ""
+    for one in listed:
+        try:
+            named = _machines(one)
+            if machine in named:
+                events.append(_event(one, shared=len(named) > 1))
+        except MalformedNotice as error:
+            unread = str(error)
+    return Document(incarnation, tuple(events), unread)
+
+
+def _machines(event: object) -> frozenset[str]:
+    names = event.get("Resources") if isinstance(event, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise MalformedNotice("an event does not say which machines it is about")
+    return frozenset(name.casefold() for name in names)
+
+
+def _event(found: Mapping[str, object], *, shared: bool) -> Event:
+    event_id, event_type = string(found, "EventId"), string(found, "EventType")
+    if not _EVENT_ID.fullmatch(event_id):
+        raise MalformedNotice(f"{shown(event_id)} is no id of an event")
+    if event_type not in KINDS:
+        raise MalformedNotice(f"{shown(event_type)} is no type of event")
+    # NotBefore is empty once the event has begun.
+    not_before = moment(string(found, "NotBefore")) if found.get("NotBefore") else None
+    return Event(event_id, event_type, shared, not_before)
+
+
+def read_name(answer: Answer) -> str:
+    """Return the machine's name in lower case, because Azure's names ignore case."""
+    succeeded(answer)
+    name = text_of(answer)
+    if not _NAME.fullmatch(name):
+        raise MalformedNotice(f"{shown(name)} is no name of a machine")
+    return name.casefold()
+
+
+async def _ask_for_name(http: httpx2.AsyncClient, url: str, timeout_s: float) -> str:
+    asked = ask(http, "GET", url + NAME_PATH, headers=HEADERS, params=NAME_QUERY, timeout_s=timeout_s)
+    return read_name(await asked)
+
+
+async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
+    """Return True if Azure answers. Otherwise raise MalformedNotice or an error of `ask`."""
+    return bool(await _ask_for_name(http, url, timeout_s))
+
+
+class AzureFeed(Feed):
+    """A feed that follows the scheduled events of this machine.
+
+    The first answer may take minutes (`first_s`), because the first request enables the service. If `machine` is empty, the metadata
+    service is asked for the machine's name.
+    """
+
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        url: str,
+        *,
+        machine: str,
+        pause_s: float,
+        timeout_s: float,
+        first_s: float,
+    ) -> None:
+        self.name, self.pause_s = "Azure scheduled events", pause_s
+        self._http, self._url = http, url
+        self._machine, self._incarnation = machine.casefold(), 0
+        self._timeout_s, self._events_timeout_s = timeout_s, first_s
+        self._ours: dict[str, Event] = {}
+
+    async def look(self, *, wait: bool) -> Look:
+        if not self._machine:
+            self._machine = await _ask_for_name(self._http, self._url, self._timeout_s)
+        document = read_document(await self._ask("GET", timeout_s=self._events_timeout_s), self._machine)
+        self._events_timeout_s = self._timeout_s
+        self._ours = {f"azure/{event.id}": event for event in document.events}
+        before, self._incarnation = self._incarnation, document.incarnation
+        doubt = document.unread
+        if document.incarnation < before:
+            # An event that an older document lacks was not withdrawn. The next document counts even if it is not newer than this one.
+            doubt = f"document {document.incarnation} came after {before}"
+        return Look(tuple(event.notice(wall_clock()) for event in document.events), doubt)
+
+    async def release(self, notice_id: str) -> bool:
+        """Approve the event early and return True if Azure accepts.
+
+        Return False if the event also names other machines, because Azure would begin with them as well.
+        """
+        event = self._ours.get(notice_id)
+        if event is None or event.shared:
+            return False
+        body = {"StartRequests": [{"EventId": event.id}]}
+        return (await self._ask("POST", timeout_s=self._timeout_s, body=body)).status == 200
+
+    async def _ask(
+        self, method: str, *, timeout_s: float, body: Mapping[str, object] | None = None
+    ) -> Answer:
+        url = self._url + EVENTS_PATH
+        return await ask(
+            self._http, method, url, headers=HEADERS, params=EVENTS_VERSION, timeout_s=timeout_s, body=body
+        )

@@ -1,0 +1,93 @@
+"""Read the notices of Google Compute Engine: of a preemption, 30 s ahead, and of host maintenance that
+affects this machine.
+
+The metadata server answers both values with status 200 at all times. The text of the answer says whether
+there is a notice. A request may wait until the value changes.
+"""
+
+from collections.abc import Callable
+
+import httpx2
+
+from tuner.cluster.notices.feeds import Feed, Look, ask
+from tuner.cluster.notices.notice import Answer, Kind, MalformedNotice, Notice, shown, succeeded, text_of
+from tuner.domain.time import Instant, seconds_ns
+
+BASE = "/computeMetadata/v1/instance"
+HEADERS = {"Metadata-Flavor": "Google"}
+# Machines without a GPU get the notice this long before the maintenance, those with a GPU one hour before.
+MAINTENANCE_LEAD_S = 60.0
+EFFECTS: dict[str, tuple[Kind, str]] = {
+    "TERMINATE_ON_HOST_MAINTENANCE": ("maintenance", "stop this machine for maintenance of its host"),
+    "MIGRATE_ON_HOST_MAINTENANCE": ("pause", "move this machine, as it runs, to another host"),
+}
+
+
+def read_preempted(answer: Answer, seen: Instant, *, lead_s: float) -> Notice | None:
+    """Return the preemption notice, or None. Google sends no deadline, so it is `lead_s` seconds after `seen`."""
+    match _value(answer):
+        case "FALSE":
+            return None
+        case "TRUE":
+            deadline = Instant(seen + seconds_ns(lead_s))
+            text = f"Google preempts this machine, in some {lead_s:g} s"
+            return Notice("gcp", "terminate", "gcp/preempted", deadline, text)
+        case value:
+            raise MalformedNotice(f"{shown(value)} is neither TRUE nor FALSE")
+
+
+def read_maintenance(answer: Answer, seen: Instant) -> Notice | None:
+    value = _value(answer)
+    if value == "NONE":
+        return None
+    if value not in EFFECTS:
+        raise MalformedNotice(f"{shown(value)} is no maintenance event of Google")
+    kind, effect = EFFECTS[value]
+    deadline = Instant(seen + seconds_ns(MAINTENANCE_LEAD_S))
+    return Notice("gcp", kind, f"gcp/maintenance-event/{value}", deadline, f"Google will {effect}")
+
+
+def _value(answer: Answer) -> str:
+    succeeded(answer)
+    if answer.headers.get("metadata-flavor") != "Google":
+        raise MalformedNotice("the answer is not from Google's metadata server")
+    return text_of(answer)
+
+
+async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
+    """Return True if Google answers. Otherwise raise MalformedNotice or an error of `ask`."""
+    return bool(_value(await ask(http, "GET", f"{url}{BASE}/id", headers=HEADERS, timeout_s=timeout_s)))
+
+
+class GcpFeed(Feed):
+    """A feed that follows one value of the metadata server.
+
+    A request waits up to `hang_s` seconds for a change. The answer may take `timeout_s` seconds more.
+    """
+
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        url: str,
+        key: str,
+        read: Callable[[Answer], Notice | None],
+        *,
+        pause_s: float,
+        hang_s: int,
+        timeout_s: float,
+    ) -> None:
+        self.name, self.pause_s = f"Google {key}", pause_s
+        self._http, self._url, self._read = http, f"{url}{BASE}/{key}", read
+        self._hang_s, self._timeout_s = hang_s, hang_s + timeout_s
+        self._etag = ""
+
+    async def look(self, *, wait: bool) -> Look:
+        # With the tag of the last value, a change between two requests is answered at once and no change is missed.
+        waiting = {"wait_for_change": "true", "last_etag": self._etag, "timeout_sec": str(self._hang_s)}
+        params = waiting if wait and self._etag else None
+        answer = await ask(
+            self._http, "GET", self._url, headers=HEADERS, params=params, timeout_s=self._timeout_s
+        )
+        notice = self._read(answer)
+        self._etag = answer.headers.get("etag", "")
+        return Look(() if notice is None else (notice,))

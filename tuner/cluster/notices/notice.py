@@ -1,0 +1,144 @@
+"""The notice of a coming event for a machine, such as a preemption, and parsers for the answers of metadata services.
+
+Unreadable values raise MalformedNotice and no other exception.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Literal
+
+from tuner.domain.time import NS, Instant, parse_rfc3339
+
+Source = Literal["aws", "gcp", "azure", "signal", "operator"]
+Kind = Literal["terminate", "maintenance", "rebalance", "pause"]
+ENDING: frozenset[Kind] = frozenset({"terminate", "maintenance"})
+
+# A deadline that moves by less than this was only rounded differently.
+SOONER_NS = NS
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A warning that something will happen to this machine.
+
+    The kinds are:
+
+    - `terminate`: the machine is taken away for good.
+    - `maintenance`: all processes end, and the machine may come back.
+    - `rebalance`: the machine has a higher risk of preemption.
+    - `pause`: the machine stops for seconds and loses nothing.
+    """
+
+    source: Source
+    kind: Kind
+    id: str  #: The id stays the same while the notice is current, so that a repeated notice is recognised.
+    deadline: (
+        Instant | None
+    )  #: When the event happens, by this machine's clock. None if unknown. Clouds may act earlier.
+    text: str  #: A description for people.
+
+    @property
+    def ends_node(self) -> bool:
+        """Whether all processes that run on the machine now will end."""
+        return self.kind in ENDING
+
+    def left_ns(self, now: Instant) -> int | None:
+        """Return the time until the deadline, 0 if it has passed, or None if there is no deadline."""
+        return None if self.deadline is None else max(0, self.deadline - now)
+
+
+class MalformedNotice(ValueError):
+    """An answer from which it cannot be read whether there is a notice."""
+
+
+def changes(passed_on: Mapping[str, Notice], found: Iterable[Notice]) -> tuple[list[Notice], list[Notice]]:
+    """Return the notices to pass on and the notices that were withdrawn.
+
+    A notice that was passed on before is passed on again only if its deadline is now earlier.
+
+    Args:
+        passed_on: The notices that were passed on, by id.
+        found: The current notices.
+    """
+    standing = {notice.id: notice for notice in found}
+    new = [
+        n for n in standing.values() if n.id not in passed_on or _sooner(n.deadline, passed_on[n.id].deadline)
+    ]
+    return new, [notice for notice in passed_on.values() if notice.id not in standing]
+
+
+def _sooner(deadline: Instant | None, than: Instant | None) -> bool:
+    return deadline is not None and (than is None or deadline < than - SOONER_NS)
+
+
+SHOWN = 80
+# Later times are errors, and not every database can store them.
+YEAR_2200_NS = 7_258_118_400 * NS
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def succeeded(answer: Answer) -> None:
+    if answer.status != 200:
+        raise MalformedNotice(f"status {answer.status}")
+
+
+def text_of(answer: Answer) -> str:
+    """Return the body as text without surrounding white space."""
+    try:
+        return answer.body.decode().strip()
+    except UnicodeDecodeError as error:
+        raise MalformedNotice("the answer is no text") from error
+
+
+def object_of(answer: Answer) -> Mapping[str, object]:
+    """Return the body as a JSON object."""
+    try:
+        found = json.loads(answer.body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedNotice(f"{shown(answer.body.decode(errors='replace'))} is no JSON") from error
+    if not isinstance(found, dict):
+        raise MalformedNotice(f"{shown(found)} is no JSON object")
+    return found
+
+
+def string(found: Mapping[str, object], name: str) -> str:
+    value = found.get(name)
+    if not isinstance(value, str):
+        raise MalformedNotice(f"{name} is {shown(value)} instead of text")
+    return value
+
+
+def moment(text: str) -> Instant:
+    """Parse a time in RFC 3339 format, which AWS uses, or RFC 1123 format, which Azure uses."""
+    for read in (parse_rfc3339, _rfc1123):
+        # The exceptions of the mail date parser for invalid dates differ between Python versions.
+        with suppress(ValueError, TypeError, IndexError, OverflowError):
+            at = read(text)
+            if 0 <= at < YEAR_2200_NS:
+                return at
+    raise MalformedNotice(f"{shown(text)} is no time")
+
+
+def shown(value: object) -> str:
+    """Return a short ASCII description of a value for error messages."""
+    if value is None:
+        return "nothing"
+    return ascii(value[:SHOWN]) if isinstance(value, str) else f"{type(value).__name__}"
+
+
+def _rfc1123(text: str) -> Instant:
+    at = parsedate_to_datetime(text)
+    if at.tzinfo is None:
+        raise ValueError("a time without its zone")
+    return Instant(int(at.timestamp()) * NS)

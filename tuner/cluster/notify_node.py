@@ -1,0 +1,58 @@
+"""Give a node a preemption notice, from anywhere in its cluster.
+
+Run as a Ray Job: `python -m tuner.cluster.notify_node`. Exit status 0: its workers and Ray were notified. 1:
+nothing has changed, and the last line of output says why.
+"""
+
+import argparse
+import logging
+import sys
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tuner.cluster.drain import give_notice
+from tuner.cluster.notices.notice import Notice
+from tuner.domain.errors import TunerError, Unavailable
+from tuner.domain.time import Instant
+
+REACH_S = 30.0
+
+
+def tell(node_id: str, notice: Notice) -> None:
+    """Give a node a preemption notice, through a Ray task on the node itself.
+
+    The task must run there because the node's workers read notices from its disk.
+
+    The calling process must have joined the cluster.
+
+    Raises:
+        Unavailable: The node cannot be reached. A node that is already drained cannot be reached.
+        NotFound, Conflict: As `give_notice`.
+    """
+    place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0)(give_notice).options(scheduling_strategy=place)
+    try:
+        ray.get(task.remote(ray.get_runtime_context().gcs_address, node_id, notice), timeout=REACH_S)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise Unavailable(f"node {node_id} cannot be reached: {error}".splitlines()[0]) from error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--node-id", required=True)
+    parser.add_argument("--deadline", required=True, type=int, help="nanoseconds since 1970")
+    args = parser.parse_args()
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    text = f"node {args.node_id[:12]} is taken away by its operator"
+    notice = Notice("operator", "terminate", f"operator/{args.deadline}", Instant(args.deadline), text)
+    try:
+        tell(args.node_id, notice)
+    except TunerError as error:
+        sys.exit(error.detail)
+
+
+if __name__ == "__main__":
+    main()

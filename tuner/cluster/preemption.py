@@ -1,0 +1,64 @@
+"""Simulate a preemption: take a node of a local cluster away with a notice, like a cloud, or without one,
+like a power failure.
+
+announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
+"""
+
+import os
+import time
+
+from tuner.cluster.cluster_file import KeptNode
+from tuner.cluster.dashboard import RayUnavailable
+from tuner.cluster.head import LocalHead
+from tuner.cluster.launch import ray_environment
+from tuner.cluster.notices.notice import Notice
+from tuner.cluster.processes import kill_marked, marked
+from tuner.domain.time import Instant
+
+LOOK_S = 0.1
+
+
+def kill(node: KeptNode) -> int:
+    """Kill all processes of the node at once, without notice. Return how many there were."""
+    return kill_marked(node.session)
+
+
+def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
+    """Notify the node's workers and Ray that the node will be taken away, and return the deadline.
+
+    Ray places no new work on the node. The notice period starts after Ray is imported into this process, which takes
+    a second, and much longer on a busy machine.
+
+    Raises:
+        RayUnavailable, NotFound, Conflict: The node could not be notified. No notice is in effect.
+    """
+    found = head.found()
+    if found is None:
+        raise RayUnavailable("the cluster's head is gone")
+    # Ray reads these variables when it connects.
+    os.environ.update(
+        {
+            name: value
+            for name, value in ray_environment("", head.token_path).items()
+            if name.startswith("RAY_")
+        }
+    )
+    from tuner.cluster.drain import give_notice
+
+    deadline = Instant(time.time_ns() + notice_ns)
+    text = f"{node.name} is taken away by its operator"
+    notice = Notice("operator", "terminate", f"operator/{node.session}", deadline, text)
+    give_notice(found.address, node.node_id, notice)
+    return deadline
+
+
+def wait_until(node: KeptNode, deadline: Instant) -> bool:
+    """Wait until the deadline or until the node ends. Return whether the node has ended.
+
+    A drained node ends when nothing runs on it.
+    """
+    while time.time_ns() < deadline:
+        if next(marked(node.session), None) is None:
+            return True
+        time.sleep(LOOK_S)
+    return False

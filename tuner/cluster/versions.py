@@ -1,0 +1,51 @@
+"""Check that an external cluster has the same versions of Ray and Python as this installation.
+
+Drivers run with the cluster's Ray and Python, and they exchange pickled data.
+"""
+
+import platform
+from importlib.metadata import version
+from typing import Any
+
+from tuner.cluster.dashboard import Dashboard, RayUnavailable
+from tuner.domain.errors import Unavailable
+
+
+class RayUnfit(Unavailable):
+    """The Ray cluster is of another version."""
+
+
+def ray_of(dashboard: Dashboard) -> str:
+    """Return the cluster's version of Ray. Raise RayUnavailable if it does not answer."""
+    return str(dashboard.get("/api/version")["ray_version"])
+
+
+def misfit(dashboard: Dashboard) -> str | None:
+    """Return a message that says which version differs and what to do, or None if no version differs.
+
+    Raise RayUnavailable if the cluster does not answer.
+    """
+    theirs, ours = ray_of(dashboard), version("ray")
+    if theirs != ours:
+        return f"{dashboard.url} has Ray {theirs}, and this is Ray {ours}: install one version in both"
+    their_python, our_python = _python_of(dashboard), platform.python_version()
+    if their_python is not None and _minor(their_python) != _minor(our_python):
+        return (
+            f"{dashboard.url} has Python {their_python}, and this is Python {our_python}: install one version in both, "
+            "such as by one image for the service and all nodes"
+        )
+    return None
+
+
+def _python_of(dashboard: Dashboard) -> str | None:
+    """Return the cluster's version of Python, or None if it does not report it."""
+    try:
+        found: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
+    except (RayUnavailable, KeyError, TypeError):
+        return None
+    version = found.get("pythonVersion") or found.get("python_version")
+    return None if version is None else str(version)
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]

@@ -1,0 +1,260 @@
+"""Carry out the loop's commands with Ray Tune and the workers' actors.
+
+A Tune trial is one *attempt* of one of our trials. An attempt to begin waits in a queue until Tune's searcher asks
+for one. Its worker receives its commands through its actor's mailbox, which Ray processes in order, before Tune calls
+`train()` on it.
+"""
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tuner.domain.cost import Meter
+from tuner.domain.job import Resources, config_values
+from tuner.driver.messages import Progress
+from tuner.driver.placement import exposure
+from tuner.driver.ports import Assignment
+from tuner.store.jobs import JobRow
+from tuner.store.losses import Losses
+from tuner.worker.packages import Stored
+
+Message = dict[str, Any]
+Send = Callable[[Message], None]
+
+
+class Actuator:
+    """Implements `World`. Used by one thread. `clock` is the loop's monotonic clock."""
+
+    def __init__(
+        self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._begin_message, self._clock = begin_message, clock
+        # Attempts that Tune does not know yet.
+        self._queue: deque[Assignment] = deque()
+        # Attempts for which Tune looks for a worker, by trial.
+        self._pending: dict[str, Assignment] = {}
+        # The running attempt of each trial, and how to send messages to its worker.
+        self._actors: dict[str, tuple[int, Send]] = {}
+        # Trials whose waiting attempt was cancelled, with the outcome.
+        self._withdrawn: dict[str, Literal["paused", "stopped"]] = {}
+
+    # Commands of the loop
+
+    def begin(self, assignment: Assignment) -> None:
+        self._queue.append(assignment)
+
+    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+        self._send(trial, {"order": "go", "until": until, "lease_ns": lease_ns, "job_best": job_best})
+
+    def park(self, trial: str) -> None:
+        if not self._send(trial, {"order": "pause"}):
+            self._call_off(trial, "paused")
+
+    def finish(self, trial: str) -> None:
+        self._send(trial, {"order": "finish"})
+
+    def stop(self, trial: str, *, keep_best: bool) -> None:
+        if not self._send(trial, {"order": "stop", "keep_best": keep_best}):
+            self._call_off(trial, "stopped")
+
+    def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:
+        """Cancel an attempt that still waits for a worker.
+
+        Do nothing if the attempt had one: its end is reported elsewhere.
+        """
+        if trial in self._pending or any(one.trial == trial for one in self._queue):
+            self._withdrawn[trial] = how
+
+    def _send(self, trial: str, message: Message) -> bool:
+        """Send a message to the trial's worker. Return False if the trial has no worker."""
+        actor = self._actors.get(trial)
+        if actor is not None:
+            actor[1](message)
+        return actor is not None
+
+    # Events of Tune
+
+    def next_assignment(self) -> Assignment | None:
+        """Return the next attempt for which Tune should find a worker: the first whose start time has come."""
+        now = self._clock()
+        assignment = next((one for one in self._queue if one.not_before_ns <= now), None)
+        if assignment is not None:
+            self._queue.remove(assignment)
+            self._pending[assignment.trial] = assignment
+        return assignment
+
+    def started(self, trial: str, send: Send, lease_ns: int) -> None:
+        """Begin the attempt on the worker that Tune found. `lease_ns` is its lease at the price of that
+        worker's machine.
+
+        Call this before the first `train()`.
+        """
+        assignment = replace(self._pending.pop(trial), lease_ns=lease_ns)
+        self._actors[trial] = (assignment.attempt, send)
+        send(self._begin_message(assignment))
+        if trial in self._withdrawn:
+            send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
+
+    def ended(self, trial: str, attempt: int) -> None:
+        """Forget an attempt that has ended, or that never begins.
+
+        A later attempt of the trial may have started already.
+        """
+        if self._actors.get(trial, (0,))[0] == attempt:
+            del self._actors[trial]
+        if trial in self._pending and self._pending[trial].attempt == attempt:
+            del self._pending[trial]
+
+    def looking(self) -> list[Assignment]:
+        """Return the attempts for which Tune looks for a worker."""
+        return list(self._pending.values())
+
+    def withdraw_queued(self) -> list[Progress]:
+        """Remove the attempts that were cancelled before Tune knew about them, and return a final message for
+        each.
+        """
+        called = [one for one in self._queue if one.trial in self._withdrawn]
+        for assignment in called:
+            self._queue.remove(assignment)
+        return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
+
+    def withdraw_pending(self) -> list[Progress]:
+        """Remove the attempts that were cancelled while Tune looked for a worker, and return a final message
+        for each.
+
+        The caller must inform Tune.
+        """
+        called = [one for one in self._pending.values() if one.trial in self._withdrawn]
+        for assignment in called:
+            del self._pending[assignment.trial]
+        return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
+
+
+def called_off(assignment: Assignment, state: Literal["paused", "stopped"]) -> Progress:
+    return Progress(assignment.trial, assignment.attempt, state, Meter(), saved_step=assignment.restore_step)
+
+
+def actor_sender(actor: Any) -> Send:
+    """Return a function that puts messages into an actor's mailbox. A dead actor is noticed elsewhere."""
+
+    def send(message: Mapping[str, Any]) -> None:
+        actor.order.options(name=task_name(message)).remote(dict(message))
+
+    return send
+
+
+def task_name(message: Mapping[str, Any]) -> str:
+    """Return the name of a command's Ray task, which the dashboard shows. For a new attempt it contains the
+    trial and step.
+
+    The name of the actor itself cannot show this, because a reused actor keeps its first name.
+    """
+    if message["order"] != "begin":
+        return f"order {message['order']}"
+    until = "its end" if message["until"] is None else f"step {message['until']}"
+    return f"{message['trial']}, attempt {message['attempt']}, to {until}"
+
+
+# The part of a node's memory for user code. The rest is for Ray, our own processes and the system's cache.
+USABLE_MEMORY = 0.9
+FRESH_S = 1.0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The messages with which attempts of one job begin."""
+
+    row: JobRow
+    storage: str
+    memory_limit: Callable[[], int | None]
+    #: Returns value and step of a trial's best checkpoint.
+    best_checkpoint: Callable[[str], tuple[float, int] | None]
+    #: Returns the attempt that wrote a trial's checkpoint of a step.
+    saved_by: Callable[[str, int], int | None]
+    losses: Callable[[str], Losses]  #: Returns how the job's attempts on a market have ended so far.
+
+    def begin(self, assignment: Assignment) -> Message:
+        spec, step = self.row.spec, assignment.restore_step
+        market = (assignment.offer or self.row.offer).market
+        best = self.best_checkpoint(assignment.trial) if step else None
+        if best is not None:
+            best = (spec.objective.score(best[0]), best[1])
+        return {
+            "order": "begin",
+            "project": self.row.project,
+            "job": self.row.id,
+            "trial": assignment.trial,
+            "attempt": assignment.attempt,
+            "entry": spec.trainable,
+            "config": config_values(assignment.config, spec.constants),
+            "seed": spec.algorithm.seed,
+            "until": assignment.until,
+            "max_step": spec.fidelity.max,
+            "lease_ns": assignment.lease_ns,
+            "storage": self.storage,
+            "restore_step": step,
+            "restore_attempt": self.saved_by(assignment.trial, step) if step else None,
+            "keep": spec.checkpoint.keep,
+            "metric": spec.objective.metric,
+            "mode": spec.objective.mode,
+            "best": best,
+            "job_best": assignment.job_best,
+            "checkpoint_interval_ns": spec.checkpoint.interval_ns,
+            "exposure": exposure(market, self.losses(market)),
+            "memory_limit_bytes": self.memory_limit(),
+            "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
+        }
+
+
+def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
+    """Return what a worker needs to load the job's package, or None if its trainable does not come from one."""
+    package = row.spec.package
+    return None if package is None else Stored(storage, row.project, package).message()
+
+
+class MemoryLimit:
+    """The memory limit of a trial of this size on the nodes that exist now.
+
+    There may be no nodes when a driver starts, and larger ones may come later. `nodes` is called at most once per
+    second. If it raises, the last known limit is returned.
+    """
+
+    def __init__(
+        self,
+        nodes: Callable[[], Iterable[Mapping[str, Any]]],
+        size: Resources,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nodes, self._size, self._clock = nodes, size, clock
+        self._asked_at: float | None = None
+        self._known: int | None = None
+
+    def __call__(self) -> int | None:
+        now = self._clock()
+        if self._asked_at is None or now - self._asked_at >= FRESH_S:
+            self._asked_at = now
+            with contextlib.suppress(Exception):
+                self._known = memory_limit(self._nodes(), cpus=self._size.cpus, gpus=self._size.gpus)
+        return self._known
+
+
+def memory_limit(nodes: Iterable[Mapping[str, Any]], *, cpus: float, gpus: float) -> int | None:
+    """Return a trial's share of the memory of the largest node that it fits on, in bytes, or None if none is known.
+
+    The share is the larger of the trial's shares of the CPUs and GPUs.
+    """
+    found = []
+    for node in nodes:
+        has = node.get("Resources", {})
+        if (
+            node.get("Alive")
+            and has.get("CPU", 0) >= cpus
+            and has.get("GPU", 0) >= gpus
+            and has.get("memory")
+        ):
+            share = max(cpus / has["CPU"] if has.get("CPU") else 0, gpus / has["GPU"] if gpus else 0)
+            found.append(int(has["memory"] * USABLE_MEMORY * min(1, share)))
+    return max(found, default=None)

@@ -1,0 +1,61 @@
+"""How long a job may still work: until its wall clock ends or its window closes."""
+
+from tuner.domain import events as ev
+from tuner.domain.budget import Budget
+from tuner.domain.time import Instant
+from tuner.domain.window import Window
+from tuner.driver.ports import Clock
+
+Over = ev.WallClockEnded | ev.WindowClosed
+
+
+class Deadlines:
+    """The time limits of one job. `ran_ns` is how long the job was running before now."""
+
+    def __init__(self, clock: Clock, ran_ns: int, window: Window | None) -> None:
+        self._clock, self._born_ns, self._window = clock, clock.elapsed_ns() - ran_ns, window
+        self._ends_ns: int | None = None
+
+    def limit(self, budget: Budget) -> None:
+        limit = budget.wall_clock_ns
+        self._ends_ns = None if limit is None else self._born_ns + limit
+
+    def wall_clock_ns(self) -> int | None:
+        """Return the time until the job's wall-clock limit in nanoseconds, or None if it has no such limit."""
+        return None if self._ends_ns is None else self._ends_ns - self._clock.elapsed_ns()
+
+    def left_ns(self) -> int | None:
+        """Return the time until the wall-clock limit or the end of the window, in nanoseconds, or None if the
+        job has neither.
+        """
+        left = [ns for ns in (self.wall_clock_ns(), self._window_ns()) if ns is not None]
+        return min(left, default=None)
+
+    def over(self, at: Instant) -> Over | None:
+        """Return the event that the wall-clock limit has passed or the window has closed, or None if neither
+        is the case.
+        """
+        wall_clock_ns = self.wall_clock_ns()
+        if wall_clock_ns is not None and wall_clock_ns <= 0:
+            return ev.WallClockEnded(at)
+        return ev.WindowClosed(at) if self._window_ns() == 0 else None
+
+    def which(self, limit: ev.Limit) -> ev.Limit:
+        """Return the limit to name for a refused hold.
+
+        `limit` is the one that the ledger found. If it is the wall clock but the window closes sooner, return
+        "window".
+        """
+        window_ns, wall_clock_ns = self._window_ns(), self.wall_clock_ns()
+        sooner = window_ns is not None and (wall_clock_ns is None or window_ns < wall_clock_ns)
+        return "window" if limit == "wall_clock" and sooner else limit
+
+    def next_opening(self, at: Instant) -> Instant | None:
+        """Return when the window opens after its current opening, or None if the job has no window.
+
+        The current opening is skipped, because it may be almost over.
+        """
+        return None if self._window is None else self._window.opening(self._window.closing(at))
+
+    def _window_ns(self) -> int | None:
+        return None if self._window is None else self._window.left_ns(self._clock.now())

@@ -1,0 +1,245 @@
+"""Placement on spot machines with fallback to on-demand ones, for all trials of a job.
+
+It applies the rules of `tuner.tuning.placement` to each trial, with the machines that the cluster has or may
+start. A trial falls back to an on-demand machine
+
+- once it has waited for spot for as long as the job's patience allows,
+- at once if it would otherwise not reach its target before the wall clock ends,
+- if its spot machines are taken away repeatedly before it saves a newer checkpoint.
+
+The trial returns to spot once spot is available again and the saving is worth the cost of the move. After
+each further series of preemptions it waits longer before it returns. If the job has a wall-clock limit and
+the duration of a step is not known yet, the trial begins on demand, because there may be no time to spare.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.driver.placement import EPOCH, CheapestFree, Place, Placement, Places, TrialSnapshot
+from tuner.tuning.placement import Choice, Observation, Terms, choose
+from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
+
+# After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
+# save one.
+STORM = 3
+# How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
+SHELTER_NS = 900 * NS
+# How long a kind of machine counts as full after a trial waited for it and got none, although there should have
+# been room. The time doubles each time that this happens again.
+FULL_NS = 300 * NS
+UNKNOWN_NS = 1
+
+
+@dataclass(slots=True)
+class FallbackState:
+    """The state that `SpotWithFallback` keeps about one trial."""
+
+    target: int | None = None  #: The step that the trial may train to.
+    terms: Terms | None = None  #: The placement rules' input (offers, deadline, patience) until `target`.
+    memory: Memory | None = None  #: The progress of the trial so far.
+    #: The offer on which it was placed last, if it has not been seen to run there yet.
+    waits_for: Offer | None = None
+    turns: int = 0  #: How often a waiting attempt was moved to another kind while all kinds counted as full.
+    storms: int = 0  #: How many series of preemptions the trial had.
+    in_preemption_series: bool = False  #: Whether the trial is in a series of preemptions now.
+    backoff_until: Instant = EPOCH  #: The trial avoids spot until this time.
+
+    def note_preemptions(self, preemptions_without_progress: int, now: Instant) -> None:
+        """Count a new series of preemptions. From the second series on, avoid spot for a while.
+
+        The first series may be bad luck. Each further one doubles the time on demand, up to `HALF_LIFE_NS`.
+        """
+        begins, self.in_preemption_series = (
+            preemptions_without_progress >= STORM and not self.in_preemption_series,
+            preemptions_without_progress >= STORM,
+        )
+        self.storms += begins
+        if begins and self.storms > 1:
+            self.backoff_until = Instant(now + min(SHELTER_NS << (self.storms - 2), HALF_LIFE_NS))
+
+
+def placement_of(places: Places, *, patience_ns: int) -> Placement:
+    """Return the placement policy of a job. It falls back to on-demand if `places` include both markets."""
+    if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
+        return SpotWithFallback(places, patience_ns=patience_ns)
+    return CheapestFree(places, coming_ns=patience_ns)
+
+
+class SpotWithFallback:
+    """Place attempts on spot offers, with fallback to on-demand ones.
+
+    It knows only what this driver has seen, not what earlier drivers of the job saw.
+    """
+
+    def __init__(self, places: Places, *, patience_ns: int) -> None:
+        self._places, self._patience_ns = places, patience_ns
+        # The offers to choose from have the price of one trial, because machines differ in size.
+        self._priced = {
+            place.offer: replace(place.offer, price=place.rate.price) for place in places.all if place.offer
+        }
+        self._place = {self._priced[place.offer]: place for place in places.all if place.offer}
+        self._offers = tuple(self._place)
+        self._states: defaultdict[str, FallbackState] = defaultdict(FallbackState)
+        # What progress has cost on each offer, over all trials.
+        self._shared = Memory(Instant(0), 0)
+        # The time until which a kind of machine counts as full, and the length of that period.
+        self._full: dict[Offer, tuple[Instant, int]] = {}
+        # When a trial last waited for spot and got none.
+        self._waited_in_vain = -FULL_NS
+
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
+        state = self._states[trial.trial]
+        state.memory = state.memory and state.memory.waits(trial.now)
+        state.waits_for = self._wanted(trial)
+        first = self._place[state.waits_for]
+        return [first, *(place for place in self._places.all if place != first)]
+
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+        if trial.at is None or trial.at.offer is None:
+            return None
+        at = self._priced[trial.at.offer]
+        self._note_wait(at, trial)
+        wanted = self._wanted(trial)
+        is_to_be_had = wanted != at and self._room(wanted, trial) > 0
+        found = wanted if is_to_be_had else self._another(at, trial)
+        if found is None:
+            return None
+        self._states[trial.trial].waits_for = found
+        return self._place[found]
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        if place.offer is not None:
+            offer = self._priced[place.offer]
+            self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
+
+    def _another(self, at: Offer, trial: TrialSnapshot) -> Offer | None:
+        """Return another kind for an attempt whose patience is over, even if that kind counts as full.
+        Otherwise return None.
+
+        The kinds are tried in turn, because a kind may no longer be full. The attempt waits for each kind
+        twice as long as for the one before, because the autoscaler may need longer than the patience to start
+        a machine.
+        """
+        state = self._states[trial.trial]
+        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(state.turns, 10):
+            return None
+        others = [o for o in self._offers if o != at and self._places.room(self._place[o], trial.taken) > 0]
+        state.turns += bool(others)
+        return self._shared.cheapest(others, trial.now)
+
+    def _note_wait(self, at: Offer, trial: TrialSnapshot) -> None:
+        """Record whether the kind `at`, which the trial waits for or runs on, counts as full.
+
+        It counts as full if the trial waited for it and got none, although the job left room on it: other jobs may
+        use the rest. It no longer counts as full once an attempt that waited for it runs there.
+        """
+        state = self._states[trial.trial]
+        if trial.waited_ns is None:
+            if state.waits_for == at:
+                self._full.pop(at, None)
+            state.waits_for, state.turns = None, 0
+            return
+        state.waits_for = at
+        if trial.waited_ns >= self._patience_ns and self._room(at, trial) > 0:
+            until, full_ns = self._full.get(at, (trial.now, FULL_NS))
+            # The period grows for spot only: on-demand machines may be needed for a deadline.
+            if at.market == "spot" and at in self._full and trial.now - trial.waited_ns >= until:
+                full_ns *= 2
+            self._full[at] = Instant(trial.now + full_ns), full_ns
+
+    def _wanted(self, trial: TrialSnapshot) -> Offer:
+        """Return the kind that the trial should run on or wait for.
+
+        If on-demand is preferred but has no room for another trial, return a spot offer that has room, if
+        there is one.
+        """
+        found = self._best(trial)
+        there = [] if found.market == "spot" or self._room(found, trial) > 0 else self._there(trial)
+        return self._shared.cheapest(there, trial.now) or found
+
+    def _best(self, trial: TrialSnapshot) -> Offer:
+        """Return the kind that suits the trial best, even if it has no room for another trial."""
+        in_the_dark = trial.time_ns is not None and trial.left_ns is None
+        state = self._states[trial.trial]
+        state.note_preemptions(trial.preemptions_without_progress, trial.now)
+        if state.in_preemption_series or trial.now < state.backoff_until or in_the_dark:
+            return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
+        choice = self._choice(state, trial)
+        assert state.memory is not None
+        if trial.now - state.memory.progressed >= self._patience_ns and trial.runs_at is None:
+            self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
+        # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
+        if found := choice.offer or self._runs_at(trial):
+            return found
+        # If one trial has waited for spot and got none, the next one does not wait.
+        late = trial.now < self._waited_in_vain + FULL_NS
+        return self._cheapest("on_demand" if late else "spot", trial.now)
+
+    def _choice(self, state: FallbackState, trial: TrialSnapshot) -> Choice:
+        """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
+        terms = self._terms_of(state, trial)
+        # An unknown length must not count as zero.
+        left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
+        observation = Observation(
+            now=trial.now,
+            left_ns=left_ns,
+            changeover_ns=trial.changeover_ns,
+            unsaved_ns=min(trial.unsaved_ns, left_ns - 1),
+            at=self._runs_at(trial),
+            there=self._there(trial),
+        )
+        memory = replace(state.memory or Memory(trial.now, left_ns), records=self._shared.records)
+        state.memory, choice = choose(terms, memory, observation)
+        return choice
+
+    def _terms_of(self, state: FallbackState, trial: TrialSnapshot) -> Terms:
+        """Return the input of the placement rules (offers, deadline, patience) for training up to the trial's
+        target step.
+
+        The terms are computed again when the target changes, and once the duration of the training is known.
+        There is a deadline only if training on demand can meet it; otherwise on-demand machines are not worth
+        their price.
+        """
+        terms = state.terms
+        meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
+        if terms is None or state.target != trial.target or (meets and terms.deadline is None):
+            deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
+            terms = Terms(
+                market="spot_with_fallback",
+                offers=self._offers,
+                begun=trial.now,
+                work_ns=trial.left_ns or UNKNOWN_NS,
+                deadline=deadline,
+                patience_ns=self._patience_ns,
+            )
+            state.target, state.terms, state.memory = trial.target, terms, None
+        return terms
+
+    def _there(self, trial: TrialSnapshot) -> list[Offer]:
+        """Return the spot offers that have room for another trial.
+
+        For a running trial, only machines that already exist count as room. For other trials, machines that the autoscaler may
+        still start count too.
+        """
+        runs = trial.at is not None and trial.waited_ns is None
+        return [offer for offer in self._of("spot") if self._room(offer, trial, now=runs) > 0]
+
+    def _runs_at(self, trial: TrialSnapshot) -> Offer | None:
+        return None if trial.runs_at is None else self._priced[trial.runs_at]
+
+    def _room(self, offer: Offer, trial: TrialSnapshot, *, now: bool = False) -> int:
+        """Return how many more trials of the job fit on this kind: 0 while it counts as full."""
+        if offer in self._full and self._full[offer][0] > trial.now:
+            return 0
+        return self._places.room(self._place[offer], trial.taken, now=now)
+
+    def _cheapest(self, market: str, now: Instant) -> Offer:
+        found = self._shared.cheapest(self._of(market), now)
+        assert found is not None
+        return found
+
+    def _of(self, market: str) -> list[Offer]:
+        return [offer for offer in self._offers if offer.market == market]

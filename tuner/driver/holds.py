@@ -1,0 +1,356 @@
+"""The holds of running attempts: money is reserved before work begins.
+
+Each running attempt has a hold that pays for its current lease. When the attempt needs more time, the used part is
+posted and the next hold is placed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tuner.domain.cost import CostKind, Meter, slice_costs, total
+from tuner.domain.environment import Environment
+from tuner.domain.events import Limit
+from tuner.domain.ids import hold_id
+from tuner.domain.job import JobSpec
+from tuner.domain.money import FREE, Cost, Money, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHold, ReportRow
+from tuner.domain.time import Instant
+from tuner.domain.trial import AttemptCause, AttemptEnd
+from tuner.domain.usage import Usage
+from tuner.driver.messages import Saved, StepReport, Trouble, cause_of
+from tuner.driver.placement import Place
+from tuner.driver.ports import JournalTx
+from tuner.tuning.guard import fits_deadline, lease_ns
+
+
+@dataclass(slots=True)
+class AttemptLease:
+    """The money of one attempt: its hold, its lease, and the meter readings from which its cost is computed."""
+
+    trial: str
+    attempt: int
+    place: Place
+    began_at: Instant  #: When the attempt began.
+    lease_ns: int  #: Time that is paid for, counted from the attempt's beginning.
+    slice: int  #: Counts the leases of the attempt, from 1.
+    held: Cost  #: The current hold.
+    heard_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
+    until: int | None  #: The attempt may train up to this step; None: up to the end.
+    from_step: int  #: The checkpoint that it continued from; 0: none.
+    base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
+    meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
+    settled: Meter = field(default_factory=Meter)  #: The meter reading up to which the cost is posted.
+    posted: dict[CostKind, Cost] = field(default_factory=dict)  #: The cost that was posted so far, by kind.
+    #: Training time at the step of the newest checkpoint and at each later reported step.
+    trained_ns: dict[int, int] = field(default_factory=dict)
+    last_step: int = 0  #: The last reported step.
+    reported: Meter = field(default_factory=Meter)  #: The meter reading at the last report.
+    node: str = ""  #: Ray's id of the node; empty: unknown.
+    leaving: bool = False  #: The machine is about to be taken away.
+    #: Since when it has a machine. None: it waits for one, and costs nothing.
+    landed_at: Instant | None = None
+    #: The place to which the trial moves once this attempt has saved and paused. None: it stays.
+    moving: Place | None = None
+    again_until: int = 0  #: Up to this step the attempt repeats training that was done before.
+    again_ns: int = 0  #: Training time of that repetition.
+    usage: Usage | None = None
+    #: The place of the machine that it was given and pays for. None: the machine was not checked.
+    found: Place | None = None
+    wrong_machine: str = ""  #: Why the attempt may not stay on its machine.
+    trouble: Trouble | None = None  #: The last failure that the worker reported.
+    environment: Environment | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.landed_at is None
+
+    @property
+    def rate(self) -> Rate:
+        return self.place.rate if self.found is None else self.found.rate
+
+    @property
+    def pays_for(self) -> Offer | None:
+        return self.place.offer if self.found is None else self.found.offer
+
+    @property
+    def earned_more(self) -> bool:
+        """Whether the attempt may train beyond its last reported step."""
+        return self.until is None or self.last_step < self.until
+
+    def since_report_ns(self, *kinds: CostKind) -> int:
+        """Return the time spent on these kinds of work since the last report, or since the attempt began."""
+        return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
+
+    def read(self, meter: Meter, *, heard_ns: int) -> None:
+        """Take a new reading of the meter. Time beyond the lease is cut off, so that no more is billed than was held."""
+        self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns
+
+    def cut(self, to_ns: int) -> None:
+        """Shorten the lease to `to_ns`, and cut the meter reading to it."""
+        self.lease_ns = min(self.lease_ns, to_ns)
+        self.meter = self._within(self.meter, self.lease_ns)
+
+    def _within(self, meter: Meter, limit_ns: int) -> Meter:
+        """Return the meter reading, cut to a total of `limit_ns`. Time that is already posted is not cut."""
+        over = meter.total_ns - limit_ns
+        if over <= 0:
+            return meter
+        ns = dict(meter.ns)
+        for kind, before in [(kind, self.settled.ns.get(kind, 0)) for kind in ns]:
+            less = min(over, ns[kind] - before)
+            ns[kind], over = ns[kind] - less, over - less
+        return Meter(ns)
+
+    def saved(self, tx: JournalTx, saved: Saved, spec: JobSpec, at: Instant) -> None:
+        """Record a durable checkpoint, and forget the older ones that the spec does not keep."""
+        where = (self.trial, saved.step, self.attempt, saved.uri)
+        tx.put_checkpoint(CheckpointRow(*where, saved.size_bytes, saved.seconds, at))
+        tx.keep_checkpoints(self.trial, keep=spec.checkpoint.keep, mode=spec.objective.mode)
+
+    def began(
+        self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None
+    ) -> bool:
+        """Record the attempt's node, environment and starting checkpoint, as far as its worker has reported them.
+
+        Return True if the attempt started from an older checkpoint than the driver ordered. The newer
+        checkpoints are then damaged, and their records are removed.
+        """
+        went_back = from_step is not None and from_step < self.from_step
+        if from_step is not None and went_back:
+            self.again_until, self.from_step = self.from_step, from_step
+            self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
+            # Otherwise the next attempt or driver would try to restore the damaged ones.
+            tx.forget_checkpoints(self.trial, above=from_step)
+        if went_back or (node and not self.node) or environment is not None:
+            self.node, self.environment = node or self.node, environment or self.environment
+            tx.put_attempt(self.row)
+        return went_back
+
+    def trained(self, step: int, ns: int) -> None:
+        """Note the total training time, in nanoseconds, at the report of a step."""
+        self.trained_ns[step], self.last_step = ns, step
+        self.again_ns = ns if step <= self.again_until else self.again_ns
+
+    def row_of(self, report: StepReport, value: float | None) -> ReportRow:
+        """Return the record of a report.
+
+        Its cost and duration are those of reaching the step without interruptions. They include all training,
+        and the setup only if the attempt did not continue from a checkpoint.
+        """
+        ns = report.meter.ns.get("train", 0) + (0 if self.from_step else report.meter.ns.get("setup", 0))
+        cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
+        where = (self.trial, self.attempt, report.step, report.at)
+        return ReportRow(*where, value, report.metrics, cost, duration_ns)
+
+    @property
+    def row(self) -> AttemptRow:
+        """The record of the attempt while it runs."""
+        offer = self.pays_for
+        return AttemptRow(
+            self.trial,
+            self.attempt,
+            self.began_at,
+            node=self.node,
+            from_step=self.from_step,
+            to_step=max(self.last_step, self.from_step),
+            costs=dict(self.posted),
+            market=offer.market if offer is not None else "on_demand",
+            price=self.rate.price,
+            landed_at=self.landed_at,
+            machine=None if self.found is None else MachineFound.of(self.found.offer),
+            environment=self.environment,
+        )
+
+    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
+        """Return the record of the attempt after its end."""
+        cause = self._cause(end)
+        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
+
+    def _cause(self, end: AttemptEnd) -> AttemptCause | None:
+        if end == "preempted":
+            return "notice" if self.leaving else "no_notice"
+        if end not in ("lost", "failed"):
+            return None
+        if self.wrong_machine:
+            return "machine"
+        return cause_of(self.trouble)
+
+    def unposted(self) -> Money:
+        """Return the cost of the time that is not posted yet."""
+        return self.rate.price.of(self.meter.total_ns) - self.rate.price.of(self.settled.total_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request for a lease."""
+
+    need_ns: int  #: The shortest useful lease, in nanoseconds.
+    active: int  #: How many attempts share the remaining budget.
+    deadline_ns: int | None  #: Time left until the wall clock or the window ends; None: no limit.
+    at: Instant
+
+
+class HoldService:
+    """Place, renew and settle the holds of one job. The rate of a hold is that of its attempt's machine.
+
+    The methods run in the caller's transaction of the job's journal.
+    """
+
+    def __init__(self, job: str, slice_ns: int) -> None:
+        self._job, self._slice_ns = job, slice_ns
+
+    def open(
+        self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], wanted: Wanted
+    ) -> tuple[Place, int, Cost] | None:
+        """Place the first hold of an attempt. Its place is the first one in `places` that the budget allows.
+
+        Returns:
+            The place, the length of the lease in nanoseconds and the hold, or None if the budget allows none of the
+            places.
+        """
+        for place in places:
+            lease = self._affordable(tx.allowance(wanted.at).left, place.rate, wanted)
+            cost = place.rate.cost(lease)
+            if lease and self._hold(tx, (trial, attempt, 1), cost, lease, wanted.at):
+                return place, lease, cost
+        return None
+
+    def extend(self, tx: JournalTx, lease: AttemptLease, wanted: Wanted) -> bool:
+        """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
+
+        Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
+        """
+        unused = lease.lease_ns - lease.meter.total_ns
+        left = self._left(tx, lease, lease.held - self._used(lease), wanted.at)
+        more = self._affordable(left, lease.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
+        if more <= unused:
+            return False
+        lease_ns = lease.meter.total_ns + more
+        self._settle(tx, lease, lease.meter.minus(lease.settled), wanted.at)
+        lease.slice, lease.lease_ns = lease.slice + 1, lease_ns
+        lease.held = lease.rate.cost(lease_ns) - lease.rate.cost(lease.meter.total_ns)
+        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), lease.held, more, wanted.at):
+            raise AssertionError("the account was read in this transaction")
+        return True
+
+    def reprice(self, tx: JournalTx, lease: AttemptLease, place: Place, at: Instant) -> bool:
+        """Have the attempt pay the price of the machine that it was given.
+
+        The attempt has been on this machine since its last post. The cost of the time since then is posted at
+        the new price, and a hold at that price is placed for the rest of the lease.
+
+        Return False if the budget has no room for that hold. The lease then ends when the current hold is used up.
+        """
+        if place.rate == lease.rate:
+            lease.found = place
+            return True
+        lease_ns = lease.lease_ns
+        self.confine(lease, place)
+        held = place.rate.cost(lease_ns) - place.rate.cost(lease.meter.total_ns)
+        if not held.fits(self._left(tx, lease, lease.held - self._used(lease), at)):
+            return False
+        self._settle(tx, lease, lease.meter.minus(lease.settled), at)
+        lease.slice, lease.lease_ns, lease.held = lease.slice + 1, lease_ns, held
+        rest_ns = lease_ns - lease.meter.total_ns
+        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), held, rest_ns, at):
+            raise AssertionError("the account was read in this transaction")
+        return True
+
+    def confine(self, lease: AttemptLease, place: Place) -> None:
+        """Charge the attempt for the machine that it was given.
+
+        Its lease ends when its current hold is used up at that machine's price.
+        """
+        lease.found = place
+        lease.cut(lease.settled.total_ns + place.rate.affords_ns(lease.held))
+
+    def close(self, tx: JournalTx, lease: AttemptLease, *, lost_ns: int, at: Instant) -> None:
+        """Post the rest of the attempt's cost and release the unused rest of its hold.
+
+        Args:
+            tx: The transaction.
+            lease: The attempt's money.
+            lost_ns: The part of the training time that counts as lost, in nanoseconds. Training that is
+                already posted is moved from `train` to `lost`.
+            at: The time of the entries.
+        """
+        added = lease.meter.minus(lease.settled)
+        here = min(lost_ns, added.get("train", 0))
+        if here:
+            added["train"] -= here
+            added["lost"] = added.get("lost", 0) + here
+        self._settle(tx, lease, added, at)
+        if lost_ns > here:
+            self._lose_posted(tx, lease, lost_ns - here, at)
+
+    def _lose_posted(self, tx: JournalTx, lease: AttemptLease, ns: int, at: Instant) -> None:
+        trained = lease.posted.get("train", FREE)
+        cost = lease.rate.cost(ns)
+        lost = Cost(min(cost.usd, trained.usd), min(cost.gpu_ms, trained.gpu_ms))
+        moved: dict[CostKind, Cost] = {"train": -lost, "lost": lost}
+        name = f"{hold_id(self._job, lease.trial, lease.attempt, lease.slice)}/lost"
+        tx.correct(name, trial=lease.trial, attempt=lease.attempt, costs=moved, at=at)
+        _add(lease.posted, moved)
+
+    def _settle(self, tx: JournalTx, lease: AttemptLease, added: Mapping[CostKind, int], at: Instant) -> None:
+        used = slice_costs(lease.rate, lease.settled.total_ns, added)
+        tx.settle(hold_id(self._job, lease.trial, lease.attempt, lease.slice), used, at=at)
+        if lease.usage is not None:
+            tx.put_usage(lease.trial, lease.attempt, lease.usage)
+        _add(lease.posted, used)
+        lease.settled = lease.meter
+
+    def _used(self, lease: AttemptLease) -> Cost:
+        return total(slice_costs(lease.rate, lease.settled.total_ns, lease.meter.minus(lease.settled)))
+
+    def spent(self, tx: JournalTx, leases: Iterable[AttemptLease]) -> Money:
+        """Return the spend of the whole job so far, including the part that is not posted yet."""
+        return sum((lease.unposted() for lease in leases), start=tx.account().posted.usd)
+
+    def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
+        """Return the limit for which a lease was refused, and the name of the shared budget that it belongs
+        to.
+
+        The name is "" if the limit is one of the job's own.
+
+        Args:
+            tx: The transaction.
+            rate: The rate of the attempt's machine.
+            wanted: The request that was refused.
+            gpus: Whether the job has a limit of GPU-hours.
+        """
+        if wanted.deadline_ns is not None and wanted.deadline_ns < wanted.need_ns:
+            return "wall_clock", ""
+        allowed, own = tx.allowance(wanted.at), tx.account().left
+        left = allowed.left if self._affordable(own, rate, wanted) else own
+        gpu_binds = (gpus or left.gpu_ms < own.gpu_ms) and rate.affords_ns(left) < rate.price.affords_ns(
+            left.usd
+        )
+        above = allowed.above_gpus if gpu_binds else allowed.above_usd
+        return "budget_gpu_hours" if gpu_binds else "budget_usd", above if left != own else ""
+
+    def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: AttemptLease) -> bool:
+        """Return whether the budget would allow an attempt at this rate if the waiting attempt `instead_of`
+        released its hold.
+        """
+        left = self._left(tx, instead_of, instead_of.held, wanted.at)
+        return self._affordable(left, rate, wanted) > 0
+
+    def _left(self, tx: JournalTx, lease: AttemptLease, freed: Cost, at: Instant) -> Cost:
+        freeing = hold_id(self._job, lease.trial, lease.attempt, lease.slice)
+        return tx.allowance(at, freeing=freeing, freed=freed).left
+
+    def _affordable(self, left: Cost, rate: Rate, wanted: Wanted) -> int:
+        lease = lease_ns(left, rate, need_ns=wanted.need_ns, active=wanted.active, slice_ns=self._slice_ns)
+        return fits_deadline(lease, need_ns=wanted.need_ns, left_ns=wanted.deadline_ns)
+
+    def _hold(self, tx: JournalTx, where: tuple[str, int, int], cost: Cost, lease: int, at: Instant) -> bool:
+        trial, attempt, number = where
+        name = hold_id(self._job, trial, attempt, number)
+        return tx.hold(OpenHold(name, trial, attempt, number, cost, at, Instant(at + lease)))
+
+
+def _add(sums: dict[CostKind, Cost], more: Mapping[CostKind, Cost]) -> None:
+    for kind, cost in more.items():
+        sums[kind] = sums.get(kind, FREE) + cost

@@ -1,0 +1,140 @@
+"""Pass a job's events to its sampler, while the job runs and when it is rebuilt."""
+
+import math
+
+from tuner.domain import commands as do
+from tuner.domain import events as ev
+from tuner.domain.ids import trial_number
+from tuner.domain.job import JobSpec
+from tuner.domain.time import Instant
+from tuner.driver.ports import Clock
+from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
+from tuner.tuning.reserve import Reserve
+from tuner.tuning.samplers import Sampler
+from tuner.tuning.schedulers.forecast import earned
+from tuner.tuning.state import State, TrialRecord
+
+
+class Learner:
+    """Pass each report and each end of a trial to the sampler.
+
+    It also learns from paused trials, because reports at rungs are passed on.
+    """
+
+    def __init__(self, spec: JobSpec, sampler: Sampler, warm_starts: WarmStarts = NO_WARM_STARTS) -> None:
+        self._spec = spec
+        self.warm_starts = warm_starts
+        self._sampler = sampler
+        # Trials below this number have a configuration that the sampler knows.
+        self._known = 0
+        # The highest rung that was reported to the sampler, by trial.
+        self._told: dict[int, int] = {}
+        # The last step that was reported to the sampler, by trial.
+        self._heard: dict[int, int] = {}
+        # Trials whose end was reported to the sampler.
+        self._finished: set[int] = set()
+        self.suggestion_ns = 0
+
+    def answer(
+        self, state: State, order: do.Suggest | do.Predict, clock: Clock
+    ) -> ev.Suggested | ev.Predicted:
+        """Carry out a command of `decide` that needs the sampler, and return the resulting event.
+
+        Also measure how long a suggestion takes.
+        """
+        if isinstance(order, do.Predict):
+            return self.advise(state, order.trial, clock.now())
+        began = clock.elapsed_ns()
+        found = self.next(state, order.trial, clock.now())
+        self.suggestion_ns = clock.elapsed_ns() - began
+        return found
+
+    def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
+        """Choose the work for a free worker.
+
+        The first choice is a paused trial that has earned more steps, then a trial of an earlier job to
+        continue (warm start), then a new configuration for `trial`. If the remaining money is reserved to
+        finish the best trials, nothing is chosen. If the remaining money cannot finish any trial, it is spent
+        on new trials.
+        """
+        promoted = self._earned(state)
+        if promoted is not None:
+            return ev.Predicted(at, promoted.id, go=True)
+        if (heir := self.warm_starts.proposal(trial, at)) is not None:
+            return heir
+        reserve = Reserve.of(state)
+        if reserve is not None and not reserve.may_begin():
+            return ev.Predicted(at, None, go=False)
+        number = trial_number(trial)
+        self._known = number + 1
+        step_s = math.inf if reserve is None else reserve.new_step_s
+        return ev.Suggested(at, trial, self._sampler.suggest(number, step_s))
+
+    def advise(self, state: State, trial: str, at: Instant) -> ev.Predicted:
+        """Decide whether a trial that waits at a rung continues."""
+        waits = state.trial(trial)
+        return ev.Predicted(at, trial, go=self._earned(state, waits) is waits)
+
+    def _earned(self, state: State, also: TrialRecord | None = None) -> TrialRecord | None:
+        if self._spec.algorithm.scheduler != "auto" or not state.rungs:
+            return None
+        return earned(state, self._sampler.forecast(), also)
+
+    def learn(self, state: State, event: ev.Event) -> None:
+        """Learn from an event, after the decision on it. A suggestion that this sampler did not make is adopted."""
+        match event:
+            case ev.Suggested(_, trial, config):
+                if trial_number(trial) >= self._known:
+                    self._known = trial_number(trial) + 1
+                    self._sampler.adopt(trial_number(trial), config)
+                if event.inherited is not None:
+                    self._on_report(state, trial_number(trial))
+                    self._on_end(state, trial_number(trial))
+            case ev.Reported(_, trial):
+                self._on_report(state, trial_number(trial))
+            case (
+                ev.Completed(_, trial)
+                | ev.Failed(_, trial)
+                | ev.Stopped(_, trial)
+                | ev.Paused(_, trial)
+                | ev.Lost(_, trial)
+                | ev.Preempted(_, trial)
+            ):
+                self._on_end(state, trial_number(trial))
+            case ev.Launched():  # trials that were about to end when the previous driver died have ended now
+                for number in range(len(state.trials)):
+                    self._on_end(state, number)
+            case _:
+                pass
+
+    def _on_report(self, state: State, number: int) -> None:
+        record = state.trials[number]
+        if record.value is None or record.steps <= self._heard.get(number, 0):
+            return
+        self._heard[number] = record.steps
+        crossed = max((rung.step for rung in state.rungs if rung.step <= record.steps), default=0)
+        if state.max_step is not None and record.steps >= state.max_step:
+            crossed = state.max_step
+        at_rung = crossed > self._told.get(number, 0)
+        if at_rung:
+            self._told[number] = crossed
+        self._tell(record, crossed if at_rung else record.steps, at_rung=at_rung)
+
+    def _on_end(self, state: State, number: int) -> None:
+        record = state.trials[number]
+        if record.status not in ("completed", "failed") or number in self._finished:
+            return
+        self._finished.add(number)
+        if record.value is not None and not self._told.get(number):
+            self._tell(record, record.steps, at_rung=True)
+        self._sampler.finish(number, failed=record.status == "failed")
+
+    def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
+        """Pass a report to the sampler.
+
+        If the report lies beyond the rung that it crossed, pass only the share of its training time up to the rung.
+        """
+        assert record.value is not None
+        score = self._spec.objective.score(record.value)
+        trained_ns = record.trained_ns * step // record.steps
+        self._sampler.tell(record.number, step, score, trained_ns, at_rung=at_rung)

@@ -1,0 +1,471 @@
+"""The loop of one job. For each event, the loop records the event, decides, records the decision, and then
+carries the decision out.
+
+The same code runs real jobs (`tuner.driver`) and simulated ones (`tuner.simulator`). They differ in
+their journal, world and clock.
+
+One thread uses the loop. If a turn raises an exception, the state in memory may differ from the recorded one.
+The process must then end, and a new one must rebuild the job from the record (`tuner.driver.recovery`).
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tuner.domain import commands as do
+from tuner.domain import events as ev
+from tuner.domain.budget import Budget
+from tuner.domain.cost import CostKind, Meter
+from tuner.domain.job import JobSpec
+from tuner.domain.money import FREE, Rate
+from tuner.domain.offer import Machine
+from tuner.domain.preemption_policy import pause_ns
+from tuner.domain.time import NS, Instant
+from tuner.domain.trial import AttemptEnd
+from tuner.driver.deadlines import Deadlines
+from tuner.driver.holds import AttemptLease, HoldService, Wanted
+from tuner.driver.learning import Learner
+from tuner.driver.machine_check import MachineCheck
+from tuner.driver.messages import DONE_AGAIN, ENDED, Progress, StepReport, end_of, event_of
+from tuner.driver.pace import OVERHEAD, Pace
+from tuner.driver.placement import Anywhere, Place, Placement, TrialSnapshot
+from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, Terms, Turn, World
+from tuner.driver.trial_snapshot import lost_ns, may_move, snapshot
+from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
+from tuner.tuning.decide import decide
+from tuner.tuning.samplers import Sampler
+from tuner.tuning.state import PUBLIC, State
+
+# The limits of a budget that may end a job before its first report.
+LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
+# If the last suggestion took longer than this, the next one is made outside of a transaction.
+SLOW_SUGGESTION_NS = 50_000_000
+# A worker that sends nothing for this long after its lease ended, or after it was ordered to stop, is killed.
+SILENT_NS = 5_000_000_000
+
+
+class Loop:
+    def __init__(
+        self,
+        spec: JobSpec,
+        terms: Terms,
+        *,
+        sampler: Sampler,
+        journal: Journal,
+        world: World,
+        clock: Clock,
+        placement: Placement | None = None,
+        machine_check: MachineCheck | None = None,
+        warm_starts: WarmStarts = NO_WARM_STARTS,
+    ) -> None:
+        self.job = terms.job
+        self.state = State.fresh(spec, concurrency=terms.concurrency, rate=terms.rate)
+        self.learner = Learner(spec, sampler, warm_starts)
+        self.pace = Pace()
+        self.hold_service = HoldService(terms.job, terms.slice_ns)
+        self._placement, self._machine_check = (
+            placement or Anywhere(terms.rate),
+            machine_check or MachineCheck(),
+        )
+        # By trial: the money of its current attempt, and why its hanging attempt is being stopped.
+        self.leases, self.stalled = dict[str, AttemptLease](), dict[str, str]()
+        # By trial: the number of its newest attempt, and the step of its newest checkpoint.
+        self.attempts, self.saved = dict[str, int](), dict[str, int]()
+        self.end: do.EndJob | None = None
+        self.journal, self._world, self._clock = journal, world, clock
+        self._hours = Deadlines(clock, journal.running_ns(), spec.window)
+
+    # Events of the job
+
+    def start(self, event: ev.ControlRequested) -> None:
+        """Carry out the user's request: resume, pause or cancel. Call `recover` first, which records `Launched`."""
+        self._hours.limit(self.state.budget)
+        self.handle_event(event)
+
+    def handle_event(self, event: ev.Event) -> None:
+        """Record an event, decide about it in one transaction, and carry the decisions out."""
+        with self._turn() as turn:
+            self._tell(turn, event)
+
+    def budget_changed(self, budget: Budget) -> None:
+        """Adopt a new budget. The caller must change the limit of the job's account first."""
+        with self._turn() as turn:
+            self._tell(turn, ev.BudgetChanged(turn.at, budget))
+        self._hours.limit(self.state.budget)
+
+    def tick(self) -> None:
+        """End a job whose wall clock ran out, and pause one whose window closed. Called about once per second."""
+        over = self._hours.over(self._clock.now())
+        if over is not None and self.end is None and self.state.ending is None:
+            self.handle_event(over)
+
+    def progress(self, progress: Progress) -> None:
+        """Handle a message of a worker.
+
+        A message of an earlier attempt, or with a lower meter reading than the last one, is outdated and ignored.
+        """
+        lease = self._lease(progress.trial, progress.attempt)
+        if lease is None or progress.meter.total_ns < lease.meter.total_ns:
+            return
+        with self._turn() as turn:
+            lease.read(progress.meter, heard_ns=self._clock.elapsed_ns())
+            if lease.began(turn.tx, progress.node, progress.from_step, progress.environment):
+                self.saved[lease.trial] = lease.from_step
+            lease.leaving, lease.usage, lease.trouble = progress.leaving, progress.usage, progress.trouble
+            for saved in progress.checkpoints:
+                self._on_saved(turn, lease, saved.step)
+                lease.saved(turn.tx, saved, self.state.spec, turn.at)
+            for report in progress.reports:
+                self._on_report(turn, lease, report)
+            if progress.state in ENDED:
+                self._on_end(turn, lease, progress)
+            else:
+                self._keep_going(turn, lease, progress)
+                self._reconsider(turn, lease)
+
+    def node_assigned(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
+        """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
+
+        The machine costs money from now on, so its start is recorded. A later driver bills from it if this
+        one dies. Call this again when more is known about the machine.
+
+        Args:
+            trial: The trial.
+            attempt: The number of its attempt.
+            machine: The machine. None: nothing is known about it yet.
+
+        Returns:
+            The length of the attempt's whole lease in nanoseconds, or 0 if the attempt no longer runs.
+        """
+        if (lease := self._lease(trial, attempt)) is None:
+            return 0
+        lease.heard_ns = self._clock.elapsed_ns()
+        if lease.waits or machine:
+            with self._turn() as turn:
+                lease.landed_at = turn.at if lease.waits else lease.landed_at
+                self._look_at(turn, lease, machine)
+        return lease.lease_ns
+
+    def relocate(self, trial: str, attempt: int) -> bool:
+        """Move an attempt that waits for a machine to another kind of machine.
+
+        This is done if the placement prefers another kind and the budget allows it. The waiting attempt ends without
+        cost, and the trial's next attempt waits for the other kind. Return False if the attempt should keep waiting.
+        """
+        lease = self._lease(trial, attempt)
+        if lease is None or not lease.waits:
+            return False
+        place = self._placement.elsewhere(self._snapshot(trial))
+        if place is None:
+            return False
+        with self._turn() as turn:
+            wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
+            if not self.hold_service.affords(turn.tx, place.rate, wanted, instead_of=lease):
+                return False
+            self._close(turn, lease, "paused", "no machine of this kind was available")
+            order = do.Begin(trial, self.state.trial(trial).config, lease.until)
+            for event in self._begin(turn, order, [place]):
+                self._tell(turn, event)
+        return True
+
+    def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
+        """End an attempt whose worker is known to be dead.
+
+        The time since the worker's last message is billed as lost, but not beyond the end of the lease.
+
+        Args:
+            trial: The trial.
+            attempt: The number of its attempt.
+            reason: Why the worker died.
+            preempted: Its machine was taken away. This is assumed in any case if the machine had a notice.
+            node: The worker's node, if the worker itself has not reported it.
+        """
+        lease = self._lease(trial, attempt)
+        if lease is None:
+            return
+        with self._turn() as turn:
+            silent = self._clock.elapsed_ns() - lease.heard_ns if not lease.waits else 0
+            silent = min(silent, lease.lease_ns - lease.meter.total_ns)
+            ns = lease.meter.ns
+            lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
+            lease.node = lease.node or node
+            self.stalled.pop(trial, None)
+            self._end(turn, lease, "preempted" if preempted or lease.leaving else "lost", reason)
+
+    def overdue(self) -> list[tuple[str, int]]:
+        """Return the attempts, by trial and number, whose worker must have ended by now or have sent something.
+
+        A worker sends a heartbeat every second, but none while it stores its last checkpoint, which its lease
+        pays for. So a worker is overdue if it sends nothing until `SILENT_NS` after the end of its lease. If
+        it was ordered to stop, it is overdue after `SILENT_NS` of silence.
+        """
+        now, found = self._clock.elapsed_ns(), []
+        for lease in self.leases.values():
+            stops = self.state.trial(lease.trial).status == "stopping" or lease.trial in self.stalled
+            unused = 0 if stops or lease.wrong_machine else max(0, lease.lease_ns - lease.meter.total_ns)
+            if not lease.waits and now - lease.heard_ns > unused + SILENT_NS:
+                found.append((lease.trial, lease.attempt))
+        return found
+
+    def runs(self, trial: str, attempt: int) -> bool:
+        return self._lease(trial, attempt) is not None
+
+    def _lease(self, trial: str, attempt: int) -> AttemptLease | None:
+        """Return the money of this attempt, or None if it no longer runs."""
+        lease = self.leases.get(trial)
+        return lease if lease is not None and lease.attempt == attempt else None
+
+    # One turn
+
+    @contextmanager
+    def _turn(self) -> Iterator[Turn]:
+        """Run the block in one transaction, and send its commands once the transaction is committed."""
+        with self.journal.transaction() as tx:
+            turn = Turn(tx, self._clock.now())
+            yield turn
+            self.record_changed(tx, turn.at)
+        for order in turn.orders:
+            order()
+        if turn.suggest is not None:
+            self.handle_event(self.learner.answer(self.state, turn.suggest, self._clock))
+
+    def record_changed(self, tx: JournalTx, at: Instant) -> None:
+        """Record the state of each trial that changed."""
+        for number in sorted(self.state.changed):
+            trial = self.state.trials[number]
+            tx.put_trial(trial.id, PUBLIC[trial.status], at=at, config=trial.config, reason=trial.reason)
+        self.state.changed.clear()
+
+    def _tell(self, turn: Turn, event: ev.Event) -> None:
+        """Record an event, decide on it, and carry out the resulting commands.
+
+        Each event that a command produces is treated in the same way.
+        """
+        waiting = deque([event])
+        while waiting:
+            next_event = waiting.popleft()
+            if isinstance(next_event, ev.Suggested) and next_event.inherited is not None:
+                self.saved[next_event.trial] = self.learner.warm_starts.record(turn.tx, next_event)
+            turn.tx.append(next_event)
+            self.state, orders = decide(self.state, next_event)
+            self.learner.learn(self.state, next_event)
+            for order in orders:
+                waiting.extend(self._carry_out(turn, order))
+
+    def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
+        """Carry out one command of `decide`, and return the events that follow from it."""
+        match order:
+            case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
+                turn.suggest = order  # a slow sampler must not hold the transaction open
+            case do.Suggest() | do.Predict():
+                return [self.learner.answer(self.state, order, self._clock)]
+            case do.Begin():
+                return self._begin(turn, order)
+            case do.Continue(trial, until):
+                self.leases[trial].until = until
+                turn.go.add(trial)
+            case do.Pause(trial):
+                turn.orders.append(lambda: self._world.park(trial))
+            case do.Finish(trial):
+                turn.orders.append(lambda: self._world.finish(trial))
+            case do.Stop(trial):
+                keep_best = self.state.ending is None  # a job that is cancelled ends at once
+                turn.orders.append(lambda: self._world.stop(trial, keep_best=keep_best))
+            case do.EndJob():
+                self._end_job(turn, order)
+        return []
+
+    def _end_job(self, turn: Turn, order: do.EndJob) -> None:
+        again_at = self._hours.next_opening(turn.at) if order.reopens else None
+        detail = order.detail
+        if order.state == "failed" and order.reason in LIMITS:
+            detail += self._where_the_money_went(turn.tx)
+        turn.tx.put_job(
+            order.state, order.reason, at=turn.at, detail=detail, again_at=again_at, waits_for=order.waits_for
+        )
+        self.end = order
+
+    def _where_the_money_went(self, tx: JournalTx) -> str:
+        """Describe what a job without reports paid for, and suggest a larger budget. Return "" if it spent nothing."""
+        spent: Counter[CostKind] = Counter()
+        for trial, attempts in self.attempts.items():
+            for attempt in range(1, attempts + 1):
+                spent.update({kind: cost.usd.micro_usd for kind, cost in tx.posted(trial, attempt).items()})
+        total = sum(spent.values())
+        if not total:
+            return ""
+        kind, most = spent.most_common(1)[0]
+        start_ns = self.pace.longest_overhead_ns
+        enough = 2 * max(total, self.state.rate.cost(start_ns).usd.micro_usd)
+        return (
+            f"; {100 * most / total:.1f} % of ${total / 1e6:.6f} was {kind}. Starting a trial took {start_ns / NS:.1f} s or more: submit "
+            f"the job again with at least ${enough / 1e6:.6f}"
+        )
+
+    def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
+        """Begin an attempt at the first place that the budget allows. Return an event if it allows none of them."""
+        trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
+        wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
+        places = places or self._placement.choose(self._snapshot(trial))
+        opened = self.hold_service.open(turn.tx, trial, attempt, places, wanted)
+        if opened is None:
+            return [self._refused(turn, trial, wanted, places[0].rate, running=False)]
+        place, lease_ns, held = opened
+        step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
+        lease = AttemptLease(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, order.until, step)
+        lease.landed_at = turn.at if place.offer is None else None
+        lease.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
+        self.attempts[trial], self.leases[trial] = attempt, lease
+        turn.tx.put_attempt(lease.row)
+        not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
+        work = (order.config, order.until, lease_ns, step or None)
+        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, self._job_best())
+        turn.orders.append(lambda: self._world.begin(assignment))
+        return []
+
+    def _look_at(self, turn: Turn, lease: AttemptLease, machine: Machine | None) -> None:
+        """Have the attempt pay for the machine that it was given. Stop the attempt if it may not use that machine."""
+        found = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
+        turn.tx.put_attempt(lease.row)
+        if found == "refused":
+            refused = self._refused(turn, lease.trial, self._wanted(turn, 0), lease.rate, running=True)
+            self._tell(turn, refused)
+        elif found == "wrong_machine":
+            turn.orders.append(lambda: self._world.stop(lease.trial, keep_best=False))
+
+    # Messages of workers
+
+    def _on_saved(self, turn: Turn, lease: AttemptLease, step: int) -> None:
+        self.saved[lease.trial] = max(step, self.saved.get(lease.trial, 0))
+        lease.trained_ns = {s: ns for s, ns in lease.trained_ns.items() if s >= step}
+
+    def _on_report(self, turn: Turn, lease: AttemptLease, report: StepReport) -> None:
+        trained = report.meter.ns.get("train", 0)
+        train_ns = max(0, trained - lease.reported.ns.get("train", 0))
+        if report.step - lease.last_step:
+            self.pace.stepped(lease.trial, train_ns)
+        lease.trained(report.step, trained)
+        lease.reported = report.meter
+        value = report.value(self.state.spec.objective.metric)
+        turn.tx.put_report(lease.row_of(report, value))
+        # A report carries the job's spend so far and, if the machine has another price than the job's usual one, that
+        # price.
+        spent = self.hold_service.spent(turn.tx, self.leases.values())
+        price = lease.rate.price if lease.rate.price != self.state.rate.price else None
+        names = report.names() if value is None else None
+        report_values = (
+            report.at,
+            lease.trial,
+            report.step,
+            value,
+            spent,
+            report.resumable,
+            train_ns,
+            price,
+            names,
+        )
+        self._tell(turn, ev.Reported(*report_values))
+
+    def _on_end(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
+        trial, trouble = lease.trial, progress.trouble
+        if progress.saved_step:
+            self._on_saved(turn, lease, progress.saved_step)
+        # The lease ended before the attempt's first step did.
+        starved = trouble is not None and trouble.kind == "lease" and lease.last_step == 0
+        once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
+        self.pace.ended(trial, lease.meter, **once_ns, starved=starved)
+        reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
+        end = end_of(progress)
+        # A hanging trial has failed, even if its worker or machine was lost while it was being stopped.
+        if trial in self.stalled and end in ("lost", "preempted"):
+            end = "failed"
+        end, reason = ("lost", lease.wrong_machine) if lease.wrong_machine else (end, reason)
+        self._end(turn, lease, end, reason, detail)
+
+    def _keep_going(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
+        """Renew the lease of a trial if it asks for that, was promoted, or has used half of its lease.
+
+        A trial that is about to pause or finish gets its lease renewed too, because it may still be saving. A trial
+        that hangs is stopped.
+        """
+        trial = lease.trial
+        status = self.state.trial(trial).status
+        if status not in ("running", "pausing", "finishing") or trial in self.stalled or lease.wrong_machine:
+            return
+        hangs = self.pace.hangs(
+            trained_ns=lease.since_report_ns("train"),
+            overhead_ns=lease.since_report_ns(*OVERHEAD) - progress.outage_ns,
+            buys_ns=lease.rate.affords_ns(self.state.budget.limit),
+        )
+        if progress.state == "running" and hangs:
+            self.stalled[trial] = hangs
+            turn.orders.append(lambda: self._world.stop(trial, keep_best=False))
+            return
+        waits = (
+            status == "running" and progress.state == "waiting" and (trial in turn.go or lease.earned_more)
+        )
+        used = lease.meter.total_ns - lease.settled.total_ns
+        low = used * 2 > lease.lease_ns - lease.settled.total_ns
+        if not waits and not low:
+            return
+        unused = lease.lease_ns - lease.meter.total_ns
+        need = max(unused + progress.need_ns, self.pace.step_need_ns(trial)) if progress.need_ns else 0
+        wanted = self._wanted(turn, need)
+        extended = self.hold_service.extend(turn.tx, lease, wanted)
+        if extended or (waits and not progress.need_ns):
+            best = self._job_best()
+            turn.orders.append(lambda: self._world.go(trial, lease.until, lease.lease_ns, best))
+        elif waits:
+            self._tell(turn, self._refused(turn, trial, wanted, lease.rate, running=True))
+
+    def _reconsider(self, turn: Turn, lease: AttemptLease) -> None:
+        """Pause a trial that should be on another kind of machine, if it can be saved.
+
+        Its next attempt begins at once.
+        """
+        if may_move(self.state.trial(lease.trial), lease) and lease.trial not in self.stalled:
+            lease.moving = self._placement.elsewhere(self._snapshot(lease.trial))
+            if lease.moving is not None:
+                turn.orders.append(lambda: self._world.park(lease.trial))
+
+    def _end(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
+        trial, saved = lease.trial, self.saved.get(lease.trial, 0)
+        self._close(turn, lease, end, reason, detail)
+        stalled = self.stalled.pop(trial, None)
+        failed = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
+        self._tell(turn, failed or event_of(end, turn.at, trial, saved=saved, reason=reason))
+
+    def _close(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
+        """Settle the attempt's money and record its end.
+
+        Training counts as lost if it repeated earlier training, or if the trial has to repeat it because it
+        was not saved.
+        """
+        lost = lost_ns(lease, self.saved.get(lease.trial, 0), done_again=end in DONE_AGAIN)
+        self.hold_service.close(turn.tx, lease, lost_ns=lost, at=turn.at)
+        gained, now = lease.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())
+        self._placement.paid(lease.place, lease.meter.total_ns, gained_ns=gained, now=now)
+        turn.tx.put_attempt(lease.ended(end, turn.at, reason=reason, detail=detail))
+        del self.leases[lease.trial]
+
+    # Money and time
+
+    def _wanted(self, turn: Turn, need_ns: int) -> Wanted:
+        """Return the request for a lease of at least this length."""
+        return Wanted(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
+
+    def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
+        """Return the event that a hold was refused, with the limit that has no room for it."""
+        limit, above = self.hold_service.limit(
+            turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None
+        )
+        return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
+
+    def _job_best(self) -> float | None:
+        """Return the best score that any trial reported, or None before the first."""
+        return self.state.leader_score if self.state.leader is not None else None
+
+    def _snapshot(self, trial: str) -> TrialSnapshot:
+        """Return the trial's snapshot for the placement."""
+        now, left_ns = Instant(self._clock.elapsed_ns()), self._hours.wall_clock_ns()
+        return snapshot(self.state, trial, self.leases, self.saved, self.pace, now=now, time_ns=left_ns)

@@ -1,0 +1,88 @@
+"""Node assignments: an attempt pays for the machine that it was given, not for the one that was requested.
+
+The machine is checked before any work begins, and again when it has reported more about itself. If it has
+another price, the rest of the lease is held (its money reserved) at that price before more work is done. If
+the job does not allow the machine, or its price is not known, the attempt ends at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tuner.domain.job import Resources
+from tuner.domain.offer import Machine, Offer
+from tuner.domain.time import Instant
+from tuner.driver.holds import AttemptLease, HoldService
+from tuner.driver.placement import Place
+from tuner.driver.ports import JournalTx
+
+Find = Callable[[Machine], Offer | None]
+"""Return the priced offer that matches a machine, or None if the machine's price is not known.
+
+It must return within milliseconds and must not raise.
+"""
+
+Verdict = Literal["stays", "refused", "wrong_machine"]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCheck:
+    """Check the machine that an attempt was given against the job's request."""
+
+    wanted: Resources = field(default_factory=Resources)  #: What the job requested.
+    find: Find | None = (
+        None  #: Returns a machine's offer. None: no check; every machine counts as the requested one.
+    )
+
+    def settle(
+        self,
+        tx: JournalTx,
+        hold_service: HoldService,
+        lease: AttemptLease,
+        machine: Machine | None,
+        at: Instant,
+    ) -> Verdict:
+        """Have the attempt pay for the machine that it was given.
+
+        Returns:
+            "refused" if the budget does not allow the machine. "wrong_machine" if the job does not allow it or its price
+            is not known; then `lease.wrong_machine` says why. In both cases the attempt may use no more than its current
+            hold. "stays" otherwise.
+        """
+        if machine is None or self.find is None:
+            return "stays"
+        offer = self.find(machine)
+        if offer is None:
+            lease.wrong_machine = f"the price of its machine is not known: {described(machine)}"
+            return "wrong_machine"
+        place = Place(offer, offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus))
+        why_not = forbidden(offer, self.wanted)
+        if why_not is not None:
+            hold_service.confine(lease, place)
+            lease.wrong_machine = why_not
+            return "wrong_machine"
+        return "stays" if hold_service.reprice(tx, lease, place, at) else "refused"
+
+
+def forbidden(found: Offer, wanted: Resources) -> str | None:
+    """Return why a trial that requested `wanted` may not run on this offer, or None if it may.
+
+    A spot machine is allowed if the trial requested on demand, because it is cheaper.
+    """
+    said = f"a {found.instance_type} {_MARKETS[found.market]} at ${found.price.usd_per_hour:g} an hour"
+    if wanted.market == "spot" and found.market != "spot":
+        return f"it asked for spot and got {said}"
+    if wanted.instance_type not in (None, found.instance_type):
+        return f"it asked for a {wanted.instance_type} and got {said}"
+    if wanted.region not in (None, found.region):
+        return f"it asked for region {wanted.region} and got {said} in {found.region or 'an unknown region'}"
+    return None
+
+
+def described(machine: Machine) -> str:
+    named = ", ".join(f"{name}={value}" for name, value in sorted(machine.labels.items()) if name != _NODE_ID)
+    return f"{machine.cpus:g} CPUs, {machine.gpus:g} GPUs, labels {named or 'none'}"
+
+
+_NODE_ID = "ray.io/node-id"
+_MARKETS = {"spot": "on the spot market", "on_demand": "on demand"}

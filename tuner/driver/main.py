@@ -1,0 +1,395 @@
+"""The driver of one launch of one job: `python -m tuner.service.driver --job JOB --epoch N`, run as a Ray Job.
+
+It rebuilds the job from the database and runs it under Ray Tune until the job ends or pauses. Everything it knows is
+recorded, so if it is killed, the next driver continues.
+
+Exit status 0: the job's state says how it ended. 1: the job did not end, or a later driver owns it.
+"""
+
+import argparse
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+
+import ray
+
+from tuner.cluster.jobs import money_metadata
+from tuner.cluster.node_types import node_types_of
+from tuner.domain.errors import Fenced, TunerError, Unavailable
+from tuner.domain.events import ControlRequested
+from tuner.domain.money import ZERO
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.domain.window import Window
+from tuner.driver.actuator import Actuator, MemoryLimit, Orders, package_of
+from tuner.driver.fallback import placement_of
+from tuner.driver.loop import Loop
+from tuner.driver.machine_check import Find, MachineCheck
+from tuner.driver.placement import Places
+from tuner.driver.ports import Terms
+from tuner.driver.ray_display import RayDisplay, Spend
+from tuner.driver.ray_machines import Machines
+from tuner.driver.recovery import recover
+from tuner.driver.self_test_actor import SelfTestActor
+from tuner.driver.spot_eligibility import SpotEligibility
+from tuner.driver.tuning_run import run_tune
+from tuner.driver.warm_start_copies import WARM_STARTS_MAX, Copier, warm_starts_of
+from tuner.driver.warm_starts import WarmStarts
+from tuner.settings import Settings, release
+from tuner.store import jobs, launches, ledger, quotas
+from tuner.store.database import Database
+from tuner.store.history import past_trials
+from tuner.store.jobs import Control, JobRow
+from tuner.store.journal import SqlJournal
+from tuner.store.losses import Losses, losses
+from tuner.store.warm_starts import find_warm_starts
+from tuner.tuning.samplers import Sampler, sampler_for
+from tuner.worker.environment import code_of
+
+BEAT_S = 0.5
+LOOK_S = 0.25
+HANGS_AFTER_S = 60.0
+# How long to wait for a database that restarts. Trials continue within their leases during the wait.
+DATABASE_AWAY_S = 20.0
+# How long a worker can outlive its driver's last heartbeat: one more heartbeat, and the time until Ray notices.
+OUTLIVES_NS = 1_500_000_000
+
+log = logging.getLogger("tuner.driver")
+
+
+class SystemClock:
+    def now(self) -> Instant:
+        return Instant(time.time_ns())
+
+    def elapsed_ns(self) -> int:
+        return time.monotonic_ns()
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """This process's launch of its job (job and epoch), and the launch's access to the database."""
+
+    database: Database
+    job: str
+    epoch: int
+
+    def control(self) -> Control:
+        """Return the requested state and the budget of the job.
+
+        If the connection breaks during the query, repeat the query once. Raise Unavailable if the database
+        cannot be reached within its patience.
+        """
+        try:
+            return self._control()
+        # the connection broke during the query; the next one waits for the server
+        except Unavailable as error:
+            log.warning("a query of the database failed and is repeated: %s", error.detail)
+            return self._control()
+
+    def _control(self) -> Control:
+        with self.database.read() as db:
+            return jobs.control(db, self.job)
+
+    def goes_on(self) -> bool:
+        """Return whether a job that has not begun yet should still begin.
+
+        Return False if a pause or cancel was requested, or if the job's wall-clock limit has passed.
+        """
+        with self.database.read() as db:
+            wanted = jobs.control(db, self.job)
+            ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
+        limit_ns = wanted.budget.wall_clock_ns
+        return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
+
+    def spend(self, trials: Collection[str]) -> Spend:
+        """Return what the job and these trials have spent, for Ray's dashboard."""
+        with self.database.read() as db:
+            money = money_metadata(jobs.control(db, self.job).budget, ledger.account(db, self.job).posted)
+            by_trial = {trial: ledger.posted_by_kind(db, self.job, trial).values() for trial in trials}
+        posted = {trial: sum((one.usd for one in costs), start=ZERO) for trial, costs in by_trial.items()}
+        return Spend(money, posted)
+
+    def losses(self, market: str) -> Losses:
+        with self.database.read() as db:
+            return losses(db, self.job, market, Instant(time.time_ns()))
+
+    def say_versions(self) -> None:
+        """Record the versions of this driver's software, for users who upgrade the service while the driver runs."""
+        versions = {"tuner": release(), "ray": ray.__version__, "python": platform.python_version()}
+        with self.database.write("driver.versions") as db:
+            launches.say_versions(db, self.job, self.epoch, **versions)
+
+    def begin(self) -> JobRow:
+        """Set the job's state to running, and return its row."""
+        with self.database.write("driver.begin") as db:
+            jobs.begin_running(db, self.job, at=Instant(time.time_ns()))
+            return jobs.get(db, self.job)
+
+    def beat(self) -> None:
+        """Record a heartbeat. Raise Fenced if this driver is not the job's current one."""
+        with self.database.write("driver.beat") as db:
+            launches.beat(db, self.job, self.epoch, Instant(time.time_ns()))
+
+
+class Heartbeat(threading.Thread):
+    """The thread that records a heartbeat regularly while the loop makes progress.
+
+    If a later driver of the job has started, the thread ends this process at once, and its workers with it.
+    """
+
+    def __init__(self, context: LaunchContext) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._context = context
+        self._over = threading.Event()
+        self.turned_at = time.monotonic()
+
+    def run(self) -> None:
+        while not self._over.wait(BEAT_S):
+            if time.monotonic() - self.turned_at < HANGS_AFTER_S:
+                self._beat()
+
+    def _beat(self) -> None:
+        try:
+            self._context.beat()
+        except Fenced as fenced:
+            with self._context.database.read() as db:
+                launch = launches.get(db, self._context.job)
+            if launch is None or launch.epoch != self._context.epoch:
+                log.error("this driver exits, because it does not own the job any more: %s", fenced.detail)
+                os._exit(1)
+            self.stop()  # this driver itself ended the job
+        except TunerError as error:
+            log.warning("a heartbeat could not be recorded: %s", error.detail)
+
+    def turns(self) -> None:
+        """Note that the loop makes progress."""
+        self.turned_at = time.monotonic()
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+class ControlPoller:
+    """Check for control requests and budget changes a few times per second, and call the loop's `tick`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        journal: SqlJournal,
+        context: LaunchContext,
+        heartbeat: Heartbeat,
+        display: RayDisplay,
+    ) -> None:
+        self._loop, self._journal, self._context, self._heartbeat = loop, journal, context, heartbeat
+        self._display = display
+        self._wish: str | None = None
+        self._next = 0.0
+
+    def turn(self) -> None:
+        """Note that the loop makes progress.
+
+        Every `LOOK_S` also update the display, check for requests, and call the loop's tick.
+        """
+        now = self._heartbeat.turned_at = time.monotonic()
+        if now < self._next or self._loop.end is not None:
+            return
+        self._next = now + LOOK_S
+        self._display.turn(now)
+        control = self._context.control()
+        if control.budget_version != self._journal.budget_version:
+            self._journal.budget_version = control.budget_version
+            self._loop.budget_changed(control.budget)
+        if control.wish in ("pause", "cancel") and control.wish != self._wish:
+            self._wish = control.wish
+            self._loop.handle_event(ControlRequested(Instant(time.time_ns()), control.wish))
+        if self._loop.end is None:
+            self._loop.tick()
+
+
+def rebuild(
+    context: LaunchContext,
+    settings: Settings,
+    row: JobRow,
+    heartbeat: Heartbeat,
+    *,
+    died_at: Instant | None,
+    find: Find | None = None,
+    places: Places | None = None,
+) -> tuple[Loop, SqlJournal, Actuator]:
+    """Rebuild the job from its record, and carry out the state that the user requested.
+
+    Args:
+        context: The launch and its database.
+        settings: The settings of the service.
+        row: The job.
+        heartbeat: The heartbeat thread.
+        died_at: When the previous driver's workers are known to have stopped. None: not known.
+        find: Returns the priced offer that matches a machine.
+        places: The kinds of machines to choose from. None: every machine is as good as any other.
+    """
+    now = Instant(time.time_ns())
+    journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)
+    journal.budget_version = row.budget_version
+    mode, size = row.spec.objective.mode, row.spec.resources
+    orders = Orders(
+        row,
+        settings.storage,
+        MemoryLimit(ray.nodes, size),
+        best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
+        saved_by=journal.saved_by,
+        losses=context.losses,
+    )
+    actuator = Actuator(orders.begin)
+    terms = Terms(
+        row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
+    )
+    sampler = sampler_for(row.spec, past_trials(context.database, row.id, row.spec))
+    loop = Loop(
+        row.spec,
+        terms,
+        sampler=sampler,
+        journal=journal,
+        world=actuator,
+        clock=SystemClock(),
+        placement=placement_of(places, patience_ns=round(settings.spot_wait_s * NS)) if places else None,
+        machine_check=MachineCheck(size, find),
+        warm_starts=_warm_starts(context, settings, row, sampler, heartbeat),
+    )
+    recover(loop, died_at=died_at, now=now)
+    if loop.state.budget != row.budget:
+        loop.budget_changed(row.budget)
+    if loop.end is None:
+        loop.start(ControlRequested(now, row.wish or "resume"))
+    return loop, journal, actuator
+
+
+def _warm_starts(
+    context: LaunchContext, settings: Settings, row: JobRow, sampler: Sampler, heartbeat: Heartbeat
+) -> WarmStarts:
+    """Return the earlier trials that the job continues (warm start).
+
+    The digest of the job's code is recorded, because a later job may only continue trials that ran with the same
+    code.
+    """
+    code = code_of(row.spec, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    with context.database.write("driver.code") as db:
+        jobs.note_code(db, context.job, code)
+        begun = jobs.trials_begun(db, context.job)
+        warm = row.spec.warm_start_checkpoints and code is not None
+        found = (
+            find_warm_starts(db, context.job, row.spec, code=code or "", limit=WARM_STARTS_MAX)
+            if warm
+            else []
+        )
+    copier = Copier(settings.storage, row.project, context.job, heartbeat.turns)
+    return warm_starts_of(row.spec, sampler, found, begun=begun, copier=copier)
+
+
+def _machines(row: JobRow, settings: Settings) -> Machines | None:
+    """Return the machines of the cluster, or None if no offer of the job names node labels.
+
+    None means that every machine is as good as any other.
+    """
+    bound = any(offer.labels for offer in row.offers)
+    return Machines(node_types_of(settings.node_types)) if bound else None
+
+
+def _places(row: JobRow, machines: Machines | None) -> Places | None:
+    return None if machines is None else Places(row.offers, row.spec.resources, machines)
+
+
+def _is_there(places: Places | None, offer: Offer) -> bool:
+    """Return whether a machine of this kind exists now."""
+    return places is None or places.room(places.of(offer), {}, now=True) > 0
+
+
+def _died_at(context: LaunchContext) -> Instant | None:
+    """Return the latest time at which a worker of the previous driver may have run, or None if there was no
+    such driver.
+    """
+    with context.database.read() as db:
+        launch = launches.get(db, context.job)
+    if launch is None or launch.heartbeat_at is None:
+        return None
+    return Instant(launch.heartbeat_at + OUTLIVES_NS)
+
+
+def _goes_on(context: LaunchContext, heartbeat: Heartbeat, window: Window | None) -> bool:
+    """Return whether the job should still begin and its window is open.
+
+    Also note for the heartbeat that the driver makes progress.
+    """
+    heartbeat.turns()
+    return context.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
+
+
+def main(finder: Callable[[Settings, JobRow], Find]) -> int:
+    """Run the driver of one launch of a job, and return its exit status.
+
+    `finder(settings, row)` returns a function. That function describes a machine as a priced offer, or returns None if the
+    machine's price is not known.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--epoch", required=True, type=int)
+    parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
+    args = parser.parse_args()
+    settings = Settings.from_env()
+    database = Database(settings.database_url, failpoint=settings.failpoint, patience_s=DATABASE_AWAY_S)
+    context = LaunchContext(database, args.job, args.epoch)
+    died_at = _died_at(context)
+    try:
+        context.beat()
+        context.say_versions()
+    except Fenced as fenced:
+        log.error("this driver exits, because it does not own the job: %s", fenced.detail)
+        return 1
+    heartbeat = Heartbeat(context)
+    heartbeat.start()
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    row = context.begin()
+    goes_on = partial(_goes_on, context, heartbeat, row.spec.window)
+    machines = _machines(row, settings)
+    is_there = partial(_is_there, _places(row, machines))
+    gate = SpotEligibility(
+        context.database,
+        row,
+        context.epoch,
+        goes_on,
+        settings.spot_wait_s,
+        args.code,
+        storage=settings.storage,
+        start_actor=SelfTestActor,
+        is_there=is_there,
+    )
+    if (why := gate.refusal(died_at=died_at)) is not None:
+        heartbeat.stop()
+        gate.refuse(why, died_at=died_at)
+        return 0
+    with context.database.read() as db:
+        row = jobs.get(db, context.job)  # a pause may have been requested during the self-test
+        row = replace(row, concurrency=quotas.get(db, row.project).width(row.concurrency))
+    find, places = finder(settings, row), _places(row, machines)
+    loop, journal, actuator = rebuild(
+        context, settings, row, heartbeat, died_at=died_at, find=find, places=places
+    )
+    display = RayDisplay(row.spec.name, f"{context.job}-{context.epoch}", loop, context.spend)
+    poller = ControlPoller(loop, journal, context, heartbeat, display)
+    if loop.end is None:
+        run_tune(
+            row.spec,
+            loop,
+            actuator,
+            package=package_of(row, settings.storage),
+            concurrency=row.concurrency,
+            display=display,
+            each_turn=poller.turn,
+        )
+        display.close()
+    heartbeat.stop()
+    return 0 if loop.end is not None else 1

@@ -1,0 +1,203 @@
+"""The messages that a worker sends to its driver, parsed as they arrive, and the outcome of an attempt."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from tuner.domain import events as ev
+from tuner.domain.cost import Meter
+from tuner.domain.environment import Environment
+from tuner.domain.time import Instant
+from tuner.domain.trial import CAUSES, AttemptCause, AttemptEnd
+from tuner.domain.usage import Usage
+
+T = TypeVar("T")
+WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
+ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
+# Limits for listing the metrics that were reported instead of the objective.
+NAMES_KEPT, NAME_CHARS = 30, 60
+TROUBLE = ("kind", "type", "message", "traceback")
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One report of a trial. `meter` is the reading of the attempt's meter at this report."""
+
+    step: int
+    metrics: Mapping[str, object]
+    resumable: bool
+    meter: Meter
+    at: Instant
+
+    def value(self, metric: str) -> float | None:
+        """Return the metric as a number, or None if it is missing or is not a number."""
+        found = self.metrics.get(metric)
+        if isinstance(found, str):
+            return _SPECIAL.get(found)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            return None
+        try:
+            return float(found)
+        except OverflowError:  # an integer too large for a float
+            return math.inf if found > 0 else -math.inf
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the first metrics, cut to a length that fits an error message."""
+        return tuple(name[:NAME_CHARS] for name in sorted(self.metrics)[:NAMES_KEPT])
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that became durable."""
+
+    step: int
+    uri: str
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why an attempt ended although the driver did not order it."""
+
+    kind: str
+    type: str
+    message: str
+    traceback: str = ""
+
+    @property
+    def no_fault(self) -> bool:
+        """Whether the storage caused the failure, and not the trial."""
+        return self.kind == "storage"
+
+    @property
+    def line(self) -> str:
+        """One line of text. Equal failures have equal lines."""
+        first = self.message.strip().splitlines()[0] if self.message.strip() else ""
+        return f"{self.type}: {first}"[:500] if self.type else first[:500]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One message of a worker."""
+
+    trial: str
+    attempt: int
+    state: WorkerState
+    meter: Meter
+    reports: tuple[StepReport, ...] = ()  #: New reports since the last message.
+    checkpoints: tuple[Saved, ...] = ()  #: Checkpoints that became durable since the last message.
+    need_ns: int = 0  #: By how many nanoseconds the worker asks to extend its lease.
+    saved_step: int | None = None  #: The step of the newest durable checkpoint.
+    trouble: Trouble | None = None
+    #: The part of the setup time that prepared the worker itself. The worker's next attempt does not need it.
+    warming_ns: int = 0
+    node: str = ""  #: Ray's id of the worker's node. Empty: unknown.
+    leaving: bool = False  #: Whether the worker's machine is about to be taken away.
+    #: The checkpoint that the attempt continued from. 0: none. None: not known yet.
+    from_step: int | None = None
+    #: The part of the restore and of the last save that was spent on retries because the storage failed.
+    outage_ns: int = 0
+    #: Facts about the machine from its cloud, such as its type and region. Empty: not known yet.
+    machine: Mapping[str, str] = field(default_factory=dict)
+    usage: Usage | None = None
+    environment: Environment | None = None  #: The attempt's environment, sent in one of its messages.
+
+    @classmethod
+    def parse(cls, result: Mapping[str, Any]) -> "Progress":
+        error = result.get("error")
+        return cls(
+            trial=result["trial"],
+            attempt=result["attempt"],
+            state=result["state"],
+            meter=Meter.of(result["meter"]),
+            reports=tuple(
+                StepReport(
+                    r["step"],
+                    {_text(name): _text(value) for name, value in r["metrics"].items()},
+                    r["resumable"],
+                    Meter.of(r["meter"]),
+                    Instant(r["at_ns"]),
+                )
+                for r in result["reports"]
+            ),
+            checkpoints=tuple(
+                Saved(c["step"], c["uri"], c["bytes"], c["seconds"]) for c in result["checkpoints"]
+            ),
+            need_ns=result.get("need_ns") or 0,
+            saved_step=result.get("saved_step"),
+            warming_ns=result.get("warming_ns", 0),
+            node=result.get("node", ""),
+            leaving=result.get("leaving", False),
+            from_step=result.get("from_step"),
+            outage_ns=result.get("outage_ns", 0),
+            machine=result.get("machine") or {},
+            usage=Usage.parse(result.get("usage")),
+            environment=Environment.parse(result.get("environment")),
+            trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
+        )
+
+
+def _text(value: T) -> T:
+    """Return a value of user code as a database accepts it: without NULs and without lone surrogates, which file
+    names that are not UTF-8 contain.
+    """
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace").decode().replace("\0", "")  # type: ignore[return-value]
+
+
+AttemptEvent = ev.Paused | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
+_ENDS: dict[str, AttemptEnd] = {
+    "paused": "paused",
+    "finished": "completed",
+    "ended": "completed",
+    "stopped": "stopped",
+    "failed": "failed",
+    "preempted": "preempted",
+}
+# Training after the newest checkpoint counts as lost for these outcomes, because the trial has to repeat it.
+DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
+# Failures that a machine's shutdown also causes: a signal to all processes, or a disk too full for the last save. If
+# the trial itself was the cause, it fails again on another machine.
+_BY_ITS_MACHINE = {"killed", "saving"}
+
+
+def end_of(progress: Progress) -> AttemptEnd:
+    """Return the outcome of an attempt from its worker's last message.
+
+    A failure of the storage does not count as the trial's failure. On a machine that is about to be taken away, a
+    failure that its shutdown also causes counts as a preemption.
+    """
+    if progress.state == "failed" and progress.trouble is not None:
+        if progress.leaving and (progress.trouble.no_fault or progress.trouble.kind in _BY_ITS_MACHINE):
+            return "preempted"
+        if progress.trouble.no_fault:
+            return "lost"
+    return _ENDS[progress.state]
+
+
+def cause_of(trouble: Trouble | None) -> AttemptCause:
+    """Return why an attempt was lost or failed. `trouble` is None if the worker vanished."""
+    if trouble is None:
+        return "worker"
+    return next((cause for cause in CAUSES if cause == trouble.kind), "other")
+
+
+def event_of(end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: str) -> AttemptEvent:
+    """Return the event of an attempt's end. `saved` is the step of the trial's newest checkpoint (0: none)."""
+    match end:
+        case "completed":
+            return ev.Completed(at, trial)
+        case "stopped":
+            return ev.Stopped(at, trial)
+        case "failed":
+            return ev.Failed(at, trial, reason)
+        case "lost":
+            return ev.Lost(at, trial, saved, reason)
+        case "preempted":
+            return ev.Preempted(at, trial, saved, reason)
+        case "paused":
+            return ev.Paused(at, trial, saved)

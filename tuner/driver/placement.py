@@ -1,0 +1,196 @@
+"""Choose the machine that an attempt runs on, and its rate: the `Placement` port, and its implementations
+without fallback.
+
+Estimate the risk that an attempt is lost, from its market and from how the job's attempts have ended so far.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tuner.domain.job import Resources
+from tuner.domain.money import Rate
+from tuner.domain.offer import Machine, Offer
+from tuner.domain.time import NS, Instant
+from tuner.store.losses import Losses
+from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
+
+# How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
+PATIENCE_NS = 60 * NS
+EPOCH = Instant(0)
+Taken = Mapping[Offer, int]
+"""How many places of each kind the job's other attempts use or wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A kind of machine on which an attempt may run, and the rate that it pays there."""
+
+    offer: Offer | None  #: None: any machine of the cluster.
+    rate: Rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSnapshot:
+    """The snapshot of a trial from which placement decides where it runs."""
+
+    trial: str
+    now: Instant = EPOCH  #: On a monotonic clock.
+    taken: Taken = field(default_factory=dict)
+    at: Place | None = None  #: Where its attempt runs or waits. None: it has no attempt.
+    waited_ns: int | None = None  #: How long its attempt has waited for a machine. None: it runs.
+    target: int | None = None  #: The step up to which the trial may train now.
+    #: Training left up to `target` since the newest checkpoint, at the pace of slow steps. None: unknown.
+    left_ns: int | None = None
+    least_ns: int = 0  #: The least training that may be left from the current step.
+    unsaved_ns: int = 0  #: The part of `left_ns` that the current attempt has trained but not saved.
+    changeover_ns: int = 0  #: How long a move to another machine takes.
+    time_ns: int | None = None  #: Time left of the wall clock. None: it has no limit.
+    preemptions_without_progress: int = 0  #: How many preemptions in a row brought no newer checkpoint.
+
+    @property
+    def runs_at(self) -> Offer | None:
+        """The offer on which the trial's attempt runs. None if it has no attempt or waits for a machine."""
+        return self.at.offer if self.at is not None and self.waited_ns is None else None
+
+
+class Placement(Protocol):
+    """Decide which kind of machine each attempt runs on.
+
+    The loop's thread calls the methods within a transaction, so they must return within milliseconds and must not
+    raise.
+    """
+
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
+        """Return the places at which a new attempt may run, best first and never empty.
+
+        The loop takes the first that the budget allows.
+        """
+
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+        """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        """Learn from an attempt that ended what progress costs at its place.
+
+        Args:
+            place: Where the attempt ran.
+            paid_ns: The time that was paid for.
+            gained_ns: The part of it that was training and need not be done again.
+            now: The time, on the same monotonic clock as `TrialSnapshot.now`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Anywhere:
+    """Placement without offers: every machine is as good as any other."""
+
+    rate: Rate
+
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
+        return [Place(None, self.rate)]
+
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+        return None
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        pass
+
+
+class Places:
+    """The kinds of machines that a job may use, cheapest first, and how many more of its trials fit on each kind."""
+
+    def __init__(
+        self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[Machine]]
+    ) -> None:
+        found = [Place(offer, offer.rate(cpus=wanted.cpus, gpus=wanted.gpus)) for offer in offers]
+        self.all = sorted(found, key=lambda place: place.rate.price)
+        self._wanted, self._machines = wanted, machines
+
+    def of(self, offer: Offer) -> Place:
+        return next(place for place in self.all if place.offer == offer)
+
+    def room(self, place: Place, taken: Taken, *, now: bool = False) -> int:
+        """Return how many more trials of the job fit on machines of this kind.
+
+        Trials of other jobs on these machines are not known and not subtracted. They show only because
+        attempts wait. With `now`, machines that the autoscaler has yet to start are not counted.
+        """
+        assert place.offer is not None
+        found = [
+            one for one in self._machines() if place.offer.is_of(one.labels) and not (now and one.to_come)
+        ]
+        return sum(machine.fits(self._wanted) for machine in found) - taken.get(place.offer, 0)
+
+
+class CheapestFree:
+    """Placement on the cheapest kind of machine that exists, or may be started, and that this job has not filled.
+
+    If there is none, the cheapest kind is chosen, and the attempt waits. A machine that the autoscaler has yet to
+    start is waited for up to `coming_ns`, which is at least as long as `patience_ns`.
+    """
+
+    def __init__(
+        self, places: Places, *, patience_ns: int = PATIENCE_NS, coming_ns: int = PATIENCE_NS
+    ) -> None:
+        self._places, self._patience_ns = places, patience_ns
+        self._coming_ns = max(patience_ns, coming_ns)
+
+    def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
+        return sorted(self._places.all, key=lambda place: self._places.room(place, trial.taken) <= 0)
+
+    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+        at, waited_ns = trial.at, trial.waited_ns
+        if at is None or waited_ns is None:
+            return None
+        room = self._places.room(at, trial.taken)
+        comes = room > 0 >= self._places.room(at, trial.taken, now=True)
+        if room > 0 and waited_ns < (self._coming_ns if comes else self._patience_ns):
+            return None
+        return self._another(at, trial.taken)
+
+    def _another(self, at: Place, taken: Taken) -> Place | None:
+        """Return the cheapest other kind that has room for a trial now.
+
+        If there is none, return the next kind that the autoscaler may start. The kinds are tried in turn.
+        """
+        others = [place for place in self._places.all if place != at]
+        free = next((place for place in others if self._places.room(place, taken, now=True) > 0), None)
+        if free is not None:
+            return free
+        after = sum(place.rate.price <= at.rate.price for place in others)
+        return next(
+            (one for one in [*others[after:], *others[:after]] if self._places.room(one, taken) > 0), None
+        )
+
+    def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
+        pass
+
+
+# The shortest notice of any cloud, that of a pod on GKE. Azure and Google give 30 s, AWS two minutes. A worker does
+# not know which applies.
+NOTICE_NS = 15 * NS
+
+
+def exposure(market: str, seen: Losses) -> Exposure:
+    """Return the risks of an attempt on a machine of this market.
+
+    `seen` counts how the job's attempts on this market ended. On spot, a lost worker counts as a preemption
+    without notice.
+    """
+    preempted, lost = seen.ends.get("preempted", 0), seen.ends.get("lost", 0)
+    if market == "on_demand":
+        return Exposure(crash=_crashes(seen.held_ns, preempted + lost))
+    notices = Notices()
+    notices = Notices(notices.preemptions + preempted + lost, notices.missed + lost)
+    hazard = Hazard.of_spot().after(seen.held_ns, preempted + lost)
+    return Exposure(preemption=hazard, notice_ns=NOTICE_NS, notices=notices)
+
+
+def _crashes(held_ns: int, events: int) -> Hazard:
+    """Return the rate of crashes on demand, estimated from the time on machines and the number of losses.
+
+    Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss
+    on, the prior of spot machines is used, which has less weight.
+    """
+    return Hazard(SPOT_MEAN_NS).after(held_ns, events) if events else Hazard.of_crashes().after(held_ns)

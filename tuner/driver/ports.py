@@ -1,0 +1,227 @@
+"""The ports of a job's loop: `World` sends commands to workers, `Clock` returns the time, and `Journal` records what happens.
+
+The loop makes one transaction of the journal per turn, so that nothing is recorded in part.
+
+Implemented by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.simulator.journal.MemoryJournal`
+for simulated ones. One test suite covers both.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tuner.domain.budget import Budget
+from tuner.domain.commands import Suggest
+from tuner.domain.cost import CostKind
+from tuner.domain.events import Event
+from tuner.domain.job import JobState, StopReason
+from tuner.domain.ledger import Account, Allowance
+from tuner.domain.money import FREE, Cost, Rate
+from tuner.domain.objective import Mode
+from tuner.domain.offer import Offer
+from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
+from tuner.domain.space import Config
+from tuner.domain.time import Instant
+from tuner.domain.trial import TrialState
+from tuner.domain.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The order to begin an attempt on a worker."""
+
+    trial: str
+    attempt: int
+    config: Config
+    until: int | None  #: The step to train to. None: the trial's last step.
+    lease_ns: int  #: The length of its lease: the time that its hold pays for.
+    restore_step: int | None  #: The checkpoint to continue from. None: none.
+    not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
+    offer: Offer | None = None  #: The kind of machine to run on. None: any.
+    job_best: float | None = (
+        None  #: The job's best score so far. A worker always saves a step that is better.
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The conditions of a job beyond its spec, fixed when its driver starts."""
+
+    job: str
+    #: The rate of the most expensive machine that the job's trials may be given. Decisions estimate costs
+    #: with it.
+    rate: Rate
+    concurrency: int
+    slice_ns: int  #: The usual length of a lease.
+
+
+class World(Protocol):
+    """Send commands to workers without waiting for them.
+
+    Results arrive at the loop as progress. Methods must not raise.
+    """
+
+    def begin(self, assignment: Assignment) -> None: ...
+
+    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+        """Let an attempt train up to the step `until`.
+
+        `lease_ns` is the length of the attempt's whole lease, counted from its beginning. `job_best` is the
+        job's best score so far.
+        """
+
+    def park(self, trial: str) -> None: ...
+
+    def finish(self, trial: str) -> None: ...
+
+    def stop(self, trial: str, *, keep_best: bool) -> None:
+        """Stop an attempt at once. With `keep_best` its worker may first save a step that is the job's best."""
+
+
+class Clock(Protocol):
+    def now(self) -> Instant:
+        """Return the wall clock's time. It may jump, so it is used for dates only, never to measure durations."""
+
+    def elapsed_ns(self) -> int:
+        """Return the time of a monotonic clock."""
+
+
+class JournalTx(Protocol):
+    """One transaction: the records of one turn of the loop.
+
+    They become visible to others when the `with` block ends. An exception undoes all of them.
+    """
+
+    def append(self, event: Event) -> int:
+        """Record an event and return its sequence number. The numbers of a job start at 1 and have no gaps."""
+
+    def hold(self, hold: OpenHold) -> bool:
+        """Place a hold (reserve money). Return False, and change nothing, if posted + held + cost would
+        exceed the budget.
+
+        Return True if the same hold exists already.
+        """
+
+    def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
+        """Settle a hold: post the used part, by kind, and release the rest. Settling a settled hold again
+        changes nothing.
+
+        Raises:
+            ValueError: The used part exceeds the hold.
+        """
+
+    def correct(
+        self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
+    ) -> None:
+        """Move posted cost between kinds, such as from train to lost.
+
+        The amounts add up to zero. A repeat changes nothing.
+        """
+
+    def account(self) -> Account:
+        """Return the account as this transaction sees it."""
+
+    def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
+        """Return the largest hold that the budgets have room for at this time.
+
+        With `freeing`, assume that the hold with this id has been settled and has released `freed`. A hold
+        that fits into the result is not refused in the same transaction.
+        """
+
+    def put_trial(
+        self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
+    ) -> None:
+        """Create the trial or change its state."""
+
+    def put_attempt(self, attempt: AttemptRow) -> None:
+        """Create or replace the attempt."""
+
+    def put_usage(self, trial: str, attempt: int, usage: Usage) -> None:
+        """Create or replace the record of what the attempt has used of its machine so far."""
+
+    def put_report(self, report: ReportRow) -> bool:
+        """Record a report. Return False if the trial has reported this step before. The first report is kept then."""
+
+    def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
+        """Return cost and duration (ns) of the trial's report of this step, or None if it has no such report."""
+
+    def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
+        """Return the cost that was posted for the attempt so far, by kind, including corrections."""
+
+    def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
+        """Create or replace the checkpoint."""
+
+    def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
+        """Forget the trial's checkpoints except the newest `keep` and the one of the best reported step.
+
+        The worker removes the files of the same checkpoints.
+        """
+
+    def forget_checkpoints(self, trial: str, *, above: int) -> None:
+        """Remove the records of the trial's checkpoints after step `above`, because they are damaged."""
+
+    def put_job(
+        self,
+        state: JobState,
+        reason: StopReason | None,
+        *,
+        at: Instant,
+        detail: str = "",
+        again_at: Instant | None = None,
+        waits_for: str = "",
+    ) -> None:
+        """Change the job's state.
+
+        A job that pauses resumes by itself at `again_at`, or once the shared budget `waits_for` allows more, unless a
+        user has requested something else.
+
+        Raises:
+            Conflict: `tuner.domain.job.MOVES` does not allow this change.
+        """
+
+    def set_limit(self, budget: Budget) -> None:
+        """Set the limit of the account and the budget of the job.
+
+        Raises:
+            Conflict, BudgetRefused: The limit is below the sum of the posted and held amounts.
+        """
+
+
+@dataclass(slots=True)
+class Turn:
+    """One transaction, and the commands to send once it is committed."""
+
+    tx: JournalTx
+    at: Instant
+    orders: list[Callable[[], None]] = field(default_factory=list)
+    #: The trials that were promoted or allowed to continue in this turn.
+    go: set[str] = field(default_factory=set)
+    suggest: Suggest | None = (
+        None  #: The suggestion to request from the sampler after the commit, because the sampler is slow.
+    )
+
+
+class Journal(Protocol):
+    """The record of one job, used by one thread.
+
+    Every transaction raises `Fenced` if this driver is not the job's current one.
+    """
+
+    def transaction(self) -> AbstractContextManager[JournalTx]: ...
+
+    def events(self) -> Iterable[Event]:
+        """Return all recorded events, oldest first."""
+
+    def open_holds(self) -> list[OpenHold]: ...
+
+    def attempts(self) -> list[AttemptRow]:
+        """Return the newest attempt of each trial."""
+
+    def newest_checkpoints(self) -> dict[str, int]:
+        """Return the step of the newest durable checkpoint for each trial that has one."""
+
+    def running_ns(self) -> int:
+        """Return for how long the job was `running` before the current launch, in nanoseconds."""
+
+    def account(self) -> Account: ...

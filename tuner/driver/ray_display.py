@@ -1,0 +1,193 @@
+"""Show a running job in Ray's dashboard: its spend, and the work of each worker.
+
+The spend is shown in the metadata of the Ray Job, and the work in the repr of the worker's actor. Ray 2.60 sets both
+only once, when it creates them, and has no public call to change them. So this module changes the records that the
+dashboard reads:
+
+- The metadata is part of the Ray Job's record in the key-value store of Ray's control service (GCS). It is changed
+  only while the job runs. Ray itself writes the record before a driver starts and after it ends.
+- The dashboard learns about actors from messages of the GCS, and takes a new repr from each of them. The message sent
+  here has a random key, so only subscribers to all actors receive it, which is the dashboard. Drivers and workers
+  subscribe to the keys of actors.
+
+Nothing else reads these texts. A failure is logged once and changes nothing for the job.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private import gcs_utils, ray_constants
+from ray.core.generated import gcs_pb2, pubsub_pb2
+from ray.core.generated import gcs_service_pb2 as messages
+from ray.core.generated import gcs_service_pb2_grpc as services
+from ray.dashboard.modules.job.common import JobInfoStorageClient
+
+from tuner.domain.money import Money
+from tuner.driver.loop import Loop
+
+WORKERS_EVERY_S = 2.0
+SPEND_EVERY_S = 10.0
+TIMEOUT_S = 5.0
+
+log = logging.getLogger("tuner.driver")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The attempt that a worker runs."""
+
+    trial: str
+    attempt: int
+    step: int
+    unposted: Money  #: The cost since the attempt's spend was last posted to the ledger.
+
+    def text(self, job: str, posted: Money) -> str:
+        """Return the text for the dashboard, such as "my-job: trial_00003, attempt 1, step 5, $0.012000"."""
+        cost = f"${(posted + self.unposted).usd:.6f}"
+        return f"{job}: {self.trial}, attempt {self.attempt}, step {self.step}, {cost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """The job's money according to the ledger."""
+
+    metadata: Mapping[str, str]  #: Spend and budget of the job.
+    posted: Mapping[str, Money]  #: The posted spend of each requested trial.
+
+
+class RayDisplay:
+    """Show a job in Ray's dashboard. A thread writes, so that the driver's loop never waits for Ray.
+
+    Args:
+        job: The job's name.
+        submission_id: The id of the Ray Job.
+        loop: The loop of the job. Only the thread that calls `turn` reads it.
+        spend: Reads the ledger for the trials with these ids. Called by the writing thread.
+    """
+
+    def __init__(
+        self, job: str, submission_id: str, loop: Loop, spend: Callable[[Collection[str]], Spend]
+    ) -> None:
+        self._job, self._submission_id, self._loop, self._spend = job, submission_id, loop, spend
+        self._runs: dict[bytes, tuple[str, int]] = {}  # attempts by the id of their actor
+        self._next = 0.0
+        self._changed = threading.Condition()
+        self._work: dict[bytes, Work | None] | None = None
+        self._is_over = self._has_failed = False
+        self._shown: dict[bytes, str] = {}
+        self._metadata: Mapping[str, str] = {}
+        self._spend_at = -SPEND_EVERY_S
+        self._thread = threading.Thread(target=self._run, name="ray-display", daemon=True)
+
+    def assign(self, actor: bytes, trial: str, attempt: int) -> None:
+        """Note that an actor runs this attempt from now on."""
+        self._runs[actor] = (trial, attempt)
+
+    def turn(self, now: float) -> None:
+        """Take a snapshot of the workers' current work, at most every two seconds.
+
+        Call this in the driver's thread only.
+        """
+        if now < self._next:
+            return
+        self._next = now + WORKERS_EVERY_S
+        work = {actor: self._work_of(*attempt) for actor, attempt in self._runs.items()}
+        with self._changed:
+            self._work = work
+            self._changed.notify()
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def close(self) -> None:
+        """Show the final spend. Ray must still be connected."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(TIMEOUT_S)
+
+    def _work_of(self, trial: str, attempt: int) -> Work | None:
+        """Return what the worker of this attempt does, or None if the attempt is over and the worker idle."""
+        lease = self._loop.leases.get(trial)
+        if lease is None or lease.attempt != attempt:
+            return None
+        return Work(trial, attempt, max(lease.last_step, lease.from_step), lease.unposted())
+
+    def _run(self) -> None:
+        is_over = False
+        while not is_over:
+            with self._changed:
+                self._changed.wait_for(lambda: self._work is not None or self._is_over)
+                work, self._work, is_over = self._work or {}, None, self._is_over
+            # Errors of Ray's internals or of the database must not affect the job here.
+            try:
+                self._show(work, is_over=is_over)
+            except Exception as error:
+                if not self._has_failed:
+                    log.warning("Ray's dashboard does not show the newest figures: %s", error)
+                self._has_failed = True
+
+    def _show(self, work: Mapping[bytes, Work | None], *, is_over: bool) -> None:
+        spend, now = self._spend({one.trial for one in work.values() if one is not None}), time.monotonic()
+        if spend.metadata != self._metadata and (is_over or now - self._spend_at >= SPEND_EVERY_S):
+            self._spend_at = now
+            change_metadata(self._submission_id, spend.metadata)
+            self._metadata = spend.metadata
+        texts = {
+            actor: f"{self._job}: idle" if one is None else one.text(self._job, spend.posted[one.trial])
+            for actor, one in work.items()
+        }
+        new = {actor: text for actor, text in texts.items() if self._shown.get(actor) != text}
+        if new:
+            publish_reprs(new)
+            self._shown = {**self._shown, **new}
+
+
+def change_metadata(submission_id: str, changes: Mapping[str, str]) -> None:
+    """Change the metadata of a Ray Job. Does nothing if the job is not running."""
+    gcs = _worker().gcs_client
+    key = JobInfoStorageClient.JOB_DATA_KEY.format(job_id=submission_id).encode()
+    found = gcs.internal_kv_get(key, ray_constants.KV_NAMESPACE_JOB, timeout=TIMEOUT_S)
+    record = json.loads(found) if found else {}
+    if record.get("status") != "RUNNING":
+        return
+    record["metadata"] = {**(record.get("metadata") or {}), **changes}
+    gcs.internal_kv_put(
+        key, json.dumps(record).encode(), True, ray_constants.KV_NAMESPACE_JOB, timeout=TIMEOUT_S
+    )
+
+
+def publish_reprs(reprs: Mapping[bytes, str]) -> None:
+    """Have the dashboard show other texts for those of this driver's actors that are alive."""
+    channel = gcs_utils.create_gcs_channel(ray.get_runtime_context().gcs_address)
+    try:
+        alive = messages.GetAllActorInfoRequest.Filters(
+            job_id=_worker().current_job_id.binary(), state=gcs_pb2.ActorTableData.ALIVE
+        )
+        request = messages.GetAllActorInfoRequest(filters=alive)
+        actors = services.ActorInfoGcsServiceStub(channel).GetAllActorInfo(request, timeout=TIMEOUT_S)
+        found = [row for row in actors.actor_table_data if row.actor_id in reprs]
+        for row in found:
+            row.repr_name = reprs[row.actor_id]
+        messages_to_send = [
+            pubsub_pb2.PubMessage(
+                channel_type=pubsub_pb2.GCS_ACTOR_CHANNEL, key_id=os.urandom(16), actor_message=row
+            )
+            for row in found
+        ]
+        if messages_to_send:
+            publisher = services.ControlPlanePubSubGcsServiceStub(channel)
+            publisher.GcsPublish(messages.GcsPublishRequest(pub_messages=messages_to_send), timeout=TIMEOUT_S)
+    finally:
+        channel.close()
+
+
+def _worker() -> Any:
+    return ray._private.worker.global_worker

@@ -1,0 +1,118 @@
+"""The machines on which Ray would place work, and the machine that an attempt was given."""
+
+import atexit
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray._private.state import state as cluster_state
+
+from tuner.cluster.node_types import NodeTypes
+from tuner.cluster.nodes import corrected
+from tuner.domain.offer import Machine
+from tuner.driver.deaths import node_of
+from tuner.driver.messages import Progress
+
+log = logging.getLogger("tuner.driver")
+
+
+class Attached:
+    """Look up the machines of attempts. Used by the driver's thread only.
+
+    If Ray does not answer, return None. The machine is looked up again with the worker's next message.
+    """
+
+    def __init__(self) -> None:
+        # The facts that the cloud reports about each node, by Ray's node id.
+        self._facts: dict[str, Mapping[str, str]] = {}
+        # The cloud's facts that were used when each attempt's machine was last returned.
+        self._known: dict[tuple[str, int], Mapping[str, str]] = {}
+
+    def machine_of(self, trial: str, attempt: int, actor: Any) -> Machine | None:
+        """Return the machine that a new attempt was given, or None if Ray does not answer.
+
+        Call it before the attempt begins.
+        """
+        with contextlib.suppress(Exception):
+            return self._look(trial, attempt, node_of(None, actor))
+        log.warning(
+            "%s: Ray did not describe its machine; it is looked up again with the next message", trial
+        )
+        return None
+
+    def heard(self, progress: Progress) -> Machine | None:
+        """Return the attempt's machine if the message adds facts about it. Otherwise return None."""
+        node, facts = progress.node, progress.machine
+        if facts:
+            self._facts[node] = facts
+        known = self._known.get((progress.trial, progress.attempt))
+        if not node or (known is not None and known == self._facts.get(node, {})):
+            return None
+        with contextlib.suppress(Exception):
+            return self._look(progress.trial, progress.attempt, node)
+        return None
+
+    def gone(self, trial: str, attempt: int) -> None:
+        """Forget an attempt that ended."""
+        self._known.pop((trial, attempt), None)
+
+    def _look(self, trial: str, attempt: int, node_id: str) -> Machine | None:
+        node = next((one for one in ray.nodes() if one["NodeID"] == node_id), None)
+        if node is None:
+            return None
+        facts = self._known[trial, attempt] = self._facts.get(node_id, {})
+        has = node["Resources"]
+        machine = Machine(node["Labels"], has.get("CPU", 0), has.get("GPU", 0))
+        return replace(machine, labels=corrected(machine.labels, facts))
+
+
+FRESH_S = 1.0
+HEAD = "node:__internal_head__"
+
+
+class Machines:
+    """A callable that returns the machines as of about a second ago. Call `ray.init` before creating it.
+
+    A call returns at once, because callers are within a transaction. A thread asks Ray, which can take a
+    minute if the head does not answer. Meanwhile the last known machines are returned.
+
+    Nodes that drain, or are known to be dead, are not included. `types` are the machines that may still be started.
+    """
+
+    def __init__(self, types: NodeTypes) -> None:
+        self._types = types
+        self._found = _look(self._types)
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="machines", daemon=True)
+        self._watcher.start()
+        # runs before Ray's own exit handler, which closes the connection that the thread uses
+        atexit.register(self.close)
+
+    def __call__(self) -> list[Machine]:
+        return self._found
+
+    def _watch(self) -> None:
+        while not self._over.wait(FRESH_S):
+            with contextlib.suppress(Exception):  # if the head is away, it is asked again
+                self._found = _look(self._types)
+
+    def close(self) -> None:
+        self._over.set()
+        self._watcher.join(FRESH_S)
+
+
+def _look(types: NodeTypes) -> list[Machine]:
+    leaving = cluster_state.get_draining_nodes()
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    # A draining node still counts toward the autoscaler's limit.
+    workers = [_machine(node) for node in alive if HEAD not in node["Resources"]]
+    there = [_machine(node) for node in alive if node["NodeID"] not in leaving]
+    return [*there, *types.machines_to_come(workers)]
+
+
+def _machine(node: Mapping[str, Any]) -> Machine:
+    return Machine(node["Labels"], node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))

@@ -1,0 +1,109 @@
+"""Rebuild a job from its record after its driver ended for any reason.
+
+The recorded events are replayed to the core and to the sampler, which restores the job's state. The replay
+uses neither the ledger nor any worker. Afterwards the holds that the dead driver left open are settled, and
+its open attempts end as lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tuner.domain import events as ev
+from tuner.domain.cost import CostKind
+from tuner.domain.ids import hold_id
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import DRIVER_ENDED, AttemptRow, OpenHold
+from tuner.domain.time import Instant
+from tuner.driver.loop import Loop
+from tuner.driver.ports import JournalTx
+from tuner.tuning.decide import decide
+
+AssignedAt = Mapping[tuple[str, int], Instant | None]
+"""When each attempt was given its machine, by trial and attempt number. None if it still waits for one."""
+
+
+def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
+    """Bring a new loop to the recorded state of its job, and record `Launched`.
+
+    `died_at` is when the workers of the previous driver are known to have stopped; None means now. An earlier
+    time reduces the bill. The leases limit the bill in any case.
+    """
+    for event in loop.journal.events():
+        loop.state, _ = decide(loop.state, event)
+        loop.learner.learn(loop.state, event)
+    loop.state.changed.clear()
+    loop.saved.update(loop.journal.newest_checkpoints())
+    attempts = {row.trial: row for row in loop.journal.attempts()}
+    assigned_at = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
+    loop.attempts.update({trial: row.attempt for trial, row in attempts.items()})
+    holds = loop.journal.open_holds()
+    with loop.journal.transaction() as tx:
+        for hold in holds:
+            lost = lost_since(assigned_at, hold, died_at or now)
+            tx.settle(hold.id, lost, at=now)
+        for row in attempts.values():
+            if row.ended_at is None:
+                _end_attempt(loop, tx, row, now)
+        ran = [loop.state.trials[number].id for number in sorted(loop.state.active)]
+        launched = ev.Launched(now, {trial: loop.saved.get(trial, 0) for trial in ran})
+        tx.append(launched)
+        loop.state, _ = decide(loop.state, launched)
+        loop.learner.learn(loop.state, launched)
+        loop.record_changed(tx, now)
+
+
+def lost_since(assigned_at: AssignedAt, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
+    """Return the cost of a dead worker as `lost_of` does, but count only the time after the attempt was given
+    its machine.
+    """
+    # The self-test's hold has no attempt. It is placed only when the machine exists.
+    since = assigned_at.get((hold.trial, hold.attempt), hold.placed_at)
+    if since is None:
+        return {}
+    late_ns = max(0, since - hold.placed_at)
+    moved = replace(
+        hold, placed_at=Instant(hold.placed_at + late_ns), ends_at=Instant(hold.ends_at + late_ns)
+    )
+    return lost_of(moved, died_at)
+
+
+def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
+    """Return the cost of a dead worker since the attempt's cost was last posted, all of it as `lost`.
+
+    How long it worked cannot be known, so it is assumed to have worked until it died. A part of the hold's
+    time costs the same part of the hold, rounded up, at any rate.
+    """
+    whole_ns = hold.ends_at - hold.placed_at
+    used_ns = max(0, min(died_at, hold.ends_at) - hold.placed_at)
+    if not used_ns:
+        return {}
+    usd, gpu_ms = (-(-whole * used_ns // whole_ns) for whole in (hold.cost.usd.micro_usd, hold.cost.gpu_ms))
+    lost = Cost(Money(usd), gpu_ms)
+    return {} if lost.nothing else {"lost": lost}
+
+
+def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> None:
+    """Record the end of an attempt.
+
+    Training after the newest checkpoint has to be done again, so its cost moves from train to lost.
+    """
+    trial = loop.state.trial(row.trial)
+    kept = max(loop.saved.get(row.trial, 0), row.from_step)
+    reached = tx.reached(row.trial, trial.steps) if trial.steps > kept else None
+    at_kept = tx.reached(row.trial, kept) if kept else (FREE, 0)
+    if reached is not None and at_kept is not None:
+        trained, again = tx.posted(row.trial, row.attempt).get("train", FREE), reached[0] - at_kept[0]
+        again = Cost(min(again.usd, trained.usd), min(again.gpu_ms, trained.gpu_ms))
+        moved: dict[CostKind, Cost] = {"train": -again, "lost": again}
+        tx.correct(
+            f"{hold_id(loop.job, row.trial, row.attempt, 0)}/driver-lost",
+            trial=row.trial,
+            attempt=row.attempt,
+            costs=moved,
+            at=now,
+        )
+    reason, to_step = DRIVER_ENDED, max(trial.steps, row.from_step)
+    costs = tx.posted(row.trial, row.attempt)
+    tx.put_attempt(
+        replace(row, ended_at=now, end="lost", reason=reason, to_step=to_step, costs=costs, cause="driver")
+    )

@@ -1,0 +1,87 @@
+"""A place on the cluster for the restore self-test: an actor of the size of a trial, on a machine of one kind."""
+
+import contextlib
+import time
+from typing import Any, Self
+
+import ray
+
+from tuner.cluster.notice_delivery import hide_those_of_others
+from tuner.domain.job import Resources
+from tuner.domain.offer import Offer
+from tuner.worker import BORN_NS
+from tuner.worker.self_test import SelfTestActorLost, Verdict, self_test
+
+
+class Tester:
+    """The actor that runs the self-test."""
+
+    def ready(self) -> None:
+        """Return once the actor has a machine."""
+
+    def test(self, order: dict[str, Any]) -> tuple[Verdict, int]:
+        """Return the verdict, and the age of this process in nanoseconds."""
+        hide_those_of_others()
+        return self_test(**order), time.monotonic_ns() - BORN_NS
+
+
+class SelfTestActor:
+    """An actor for the self-test. It waits for a machine from its creation on.
+
+    The actor is killed at the end of the `with` block.
+
+    Methods raise SelfTestActorLost if the actor dies.
+    """
+
+    def __init__(self, offer: Offer, size: Resources) -> None:
+        options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
+        self._actor = ray.remote(Tester).options(**options).remote()
+        self._ready = self._actor.ready.remote()
+        self._began_ns: int | None = None
+        self._answer: Any = None
+        self._told_ns = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self._actor)
+
+    def has_machine(self, within_s: float) -> bool:
+        """Return whether the actor has a machine, after waiting up to `within_s`."""
+        if self._began_ns is None and _has(self._ready, within_s):
+            self._began_ns = time.monotonic_ns()
+        return self._began_ns is not None
+
+    def begin(self, order: dict[str, Any]) -> None:
+        self._answer = self._actor.test.remote(order)
+
+    def answered(self, within_s: float) -> bool:
+        """Return whether the test has ended, after waiting up to `within_s`."""
+        return _has(self._answer, within_s)
+
+    def verdict(self) -> Verdict:
+        """Return the verdict of a test that has ended."""
+        verdict, self._told_ns = ray.get(self._answer)
+        return verdict  # type: ignore[no-any-return]
+
+    def used_ns(self) -> int:
+        """Return for how long the test has used the machine, in nanoseconds.
+
+        If the process has reported its age, return that. Otherwise count from the time when the actor was
+        first seen to have a machine.
+        """
+        if self._began_ns is None:
+            return 0
+        return self._told_ns or time.monotonic_ns() - self._began_ns
+
+
+def _has(answer: Any, within_s: float) -> bool:
+    if not ray.wait([answer], timeout=within_s)[0]:
+        return False
+    try:
+        ray.get(answer)
+    except ray.exceptions.RayActorError as error:
+        raise SelfTestActorLost(str(error)) from error
+    return True

@@ -1,0 +1,245 @@
+"""Before a job may use spot machines, its trainable must pass the restore self-test.
+
+The test runs on the cluster with the resources of one trial, on an on-demand machine if one is available. The
+job pays for it as `setup`, from a hold like any other. The result is stored by the digest of the trainable's
+code, so later jobs with the same code are not tested again.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count, cycle
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tuner.domain.cost import CostKind
+from tuner.domain.errors import Unavailable
+from tuner.domain.ids import SELF_TEST, hold_id
+from tuner.domain.job import Resources, config_values
+from tuner.domain.money import Cost
+from tuner.domain.offer import Offer
+from tuner.domain.records import OpenHold
+from tuner.domain.time import NS, Instant
+from tuner.driver.actuator import package_of
+from tuner.driver.recovery import lost_of
+from tuner.store import jobs, launches, ledger, self_tests, shared_budgets
+from tuner.store.database import Connection, Database
+from tuner.store.jobs import JobRow
+from tuner.store.journal import end_open
+from tuner.store.self_tests import SelfTest, refusal
+from tuner.worker.environment import code_of
+from tuner.worker.self_test import SelfTestActorLost, Verdict
+
+if TYPE_CHECKING:  # it imports Ray, which takes a second
+    from tuner.driver.self_test_actor import SelfTestActor
+
+# The test may use this fraction of the remaining money, but always at least ten minutes and at most a day.
+SHARE = 10
+LEAST_NS = 600 * NS
+MOST_NS = 24 * 3600 * NS
+ENDS_WITHIN_NS = 10 * NS  # the test ends by itself this long before its limit
+LOST_MAX = 5
+LOOK_S = 0.2
+STARTS_WITHIN_S = 120.0
+CONFIGS = 3
+NO_MONEY = "the budget does not pay for it: it was lowered, or a shared budget is used up"
+log = logging.getLogger("tuner.driver")
+
+
+@dataclass(frozen=True)
+class SpotEligibility:
+    """The self-test check of one job before it uses spot machines."""
+
+    database: Database
+    row: JobRow
+    epoch: int
+    #: Called several times per second. The test is abandoned once it returns False.
+    goes_on: Callable[[], bool]
+    #: After this long without a machine, the next kind is tried. In later rounds the wait grows, so that a slow start
+    #: of a process can succeed.
+    wait_s: float
+    seen: str | None = None  #: The digest of the code as the service computed it.
+    storage: str = ""
+    start_actor: Callable[[Offer, Resources], "SelfTestActor"] = field(kw_only=True)
+    #: Whether a machine of this kind exists. If none exists, the cheapest kind is requested, because trials
+    #: can use that machine too.
+    is_there: Callable[[Offer], bool] = lambda offer: True
+
+    def refusal(self, *, died_at: Instant | None) -> str | None:
+        """Return why this job may not run, or None if it may.
+
+        Also return None if the job is not to continue. A job that has had an attempt passed the test before.
+        It may continue even if its code has changed since.
+
+        Args:
+            died_at: When the previous driver is known to have stopped.
+
+        Raises:
+            Unavailable: The test itself was lost repeatedly.
+        """
+        with self.database.read() as db:
+            begun = jobs.has_attempts(db, self.row.id)
+        if begun or all(offer.market != "spot" for offer in self.row.offers):
+            return None
+        trainable, roots = self.row.spec.trainable, os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        code = code_of(self.row.spec, roots)
+        with self.database.read() as db:
+            known = self_tests.get(db, self.row.project, trainable, code) if code else None
+        if known is not None:
+            self._note(known)
+            return None if known.passed else refusal(known.reason)
+        verdict = self._tested(died_at)
+        if verdict is None:
+            return None
+        if code and verdict.lasting:
+            self._note(SelfTest(trainable, code, verdict.passed, verdict.reason, self.row.id, _now()))
+        log.info("restore self-test of %s: %s", trainable, verdict)
+        if verdict.passed or (not verdict.lasting and self._on_demand_only(verdict.reason)):
+            return None
+        return refusal(verdict.reason)
+
+    def _note(self, found: SelfTest) -> None:
+        """Store a result for later jobs, and for the check when a job is submitted."""
+        with self.database.write("gate.note") as db:
+            self_tests.put(db, self.row.project, found)
+            if self.seen is not None:
+                at_the_door = replace(found, code=self_tests.at_the_door(self.seen))
+                self_tests.put(db, self.row.project, at_the_door)
+
+    def refuse(self, why: str, *, died_at: Instant | None) -> None:
+        """Fail the job with the reason `why`.
+
+        Also settle the holds, and end the attempts and trials, that an earlier driver left open. `died_at` is when that driver
+        stopped. None means that the current time is used.
+        """
+        now = _now()
+        with self.database.write("gate.refuse") as db:
+            launches.check(db, self.row.id, self.epoch)
+            for hold in ledger.open_holds(db, self.row.id):
+                lost = lost_of(hold, died_at or now)
+                ledger.settle(db, self.row.project, self.row.id, hold.id, lost, now)
+            end_open(db, self.row.id, now)
+            jobs.move(db, self.row.id, "failed", "error", at=now, detail=f"/resources/market: {why}")
+            launches.end(db, self.row.id, self.epoch)
+
+    def _on_demand_only(self, why: str) -> bool:
+        """Remove the spot offers from the job. Return False, and change nothing, if it has no others."""
+        rest = tuple(offer for offer in self.row.offers if offer.market != "spot")
+        if rest:
+            with self.database.write("gate.on_demand") as db:
+                launches.check(db, self.row.id, self.epoch)
+                jobs.set_offers(db, self.row.id, rest)
+                detail = f"runs on demand only, as the restore self-test says of the trainable: {why}"
+                jobs.move(db, self.row.id, "running", None, at=_now(), detail=detail)
+            log.warning("%s %s", self.row.id, detail)
+        return bool(rest)
+
+    # The test
+
+    def _tested(self, died_at: Instant | None) -> Verdict | None:
+        """Run the test until it has a result. Return None if the job is not to continue."""
+        with self.database.write("gate.settle_former") as db:
+            launches.check(db, self.row.id, self.epoch)
+            self._settle_former(db, died_at)
+        for number in count(1):
+            try:
+                return self._test(number)
+            except SelfTestActorLost as lost:
+                if number == LOST_MAX:
+                    raise Unavailable(f"the restore self-test was lost {number} times: {lost}") from lost
+                log.warning("the restore self-test was lost and is repeated: %s", lost)
+        return None
+
+    def _settle_former(self, db: Connection, died_at: Instant | None) -> None:
+        """Settle the hold of a test that an earlier driver began."""
+        for hold in ledger.open_holds(db, self.row.id):
+            if hold.trial == SELF_TEST:
+                lost = lost_of(hold, died_at or _now())
+                ledger.settle(db, self.row.project, self.row.id, hold.id, lost, _now())
+
+    def _test(self, number: int) -> Verdict | None:
+        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""
+        kinds = sorted(self.row.offers, key=self._preference)
+        for turn, offer in enumerate(cycle(kinds)):
+            # Whether the actor has a machine is known only once its process runs there, so allow for the
+            # start of a process.
+            wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
+            with self.start_actor(offer, self.row.spec.resources) as actor:
+                if self._awaited(actor.has_machine, wait_s):
+                    return self._paid(actor, offer, number)
+            if not self.goes_on():
+                return None
+        return None
+
+    def _preference(self, offer: Offer) -> tuple[bool, bool, int]:
+        """Return the sort key of an offer: existing machines first, on-demand ones before spot, then the cheapest."""
+        size, comes = self.row.spec.resources, not self.is_there(offer)
+        rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
+        return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
+
+    def _paid(self, actor: "SelfTestActor", offer: Offer, number: int) -> Verdict | None:
+        """Place a hold (reserve money) for the test, run the test on a `SelfTestActor` that has a machine, and settle
+        the hold.
+
+        Return None if the job is not to continue.
+        """
+        size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)
+        rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
+        with self.database.write("gate.hold") as db:
+            launches.check(db, self.row.id, self.epoch)
+            now, where = _now(), (name, SELF_TEST, self.epoch, number)
+            own = ledger.lock_account(db, self.row.project, self.row.id).left
+            affords = rate.affords_ns(
+                shared_budgets.allowance(db, self.row.project, self.row.id, now, own).left
+            )
+            limit_ns = min(affords, max(LEAST_NS, min(affords // SHARE, MOST_NS)))
+            hold = OpenHold(*where, rate.cost(limit_ns), now, Instant(now + limit_ns))
+            if limit_ns <= 0 or not ledger.place(db, self.row.project, self.row.id, hold):
+                return Verdict(False, NO_MONEY, lasting=False)
+        try:
+            return self._answer(actor, limit_ns)
+        finally:
+            cost = rate.cost(min(actor.used_ns(), limit_ns))
+            used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
+            with self.database.write("gate.settle") as db:
+                ledger.settle(db, self.row.project, self.row.id, name, used, _now())
+
+    def _answer(self, actor: "SelfTestActor", limit_ns: int) -> Verdict | None:
+        """Run the test and wait for its verdict. Return None if the job is not to continue."""
+        actor.begin(self._order(limit_ns))
+        if self._awaited(actor.answered, limit_ns / NS):
+            return actor.verdict()
+        late = Verdict(False, f"it was not through within {limit_ns / NS:.0f} s", lasting=False)
+        return late if self.goes_on() else None
+
+    def _order(self, limit_ns: int) -> dict[str, Any]:
+        """Return the arguments of the self-test."""
+        spec, size = self.row.spec, self.row.spec.resources
+        drawn = [
+            spec.space.sample(Random(f"{spec.algorithm.seed}/self-test/{number}"))
+            for number in range(CONFIGS)
+        ]
+        return {
+            "entry": spec.trainable,
+            "package": package_of(self.row, self.storage),
+            "configs": [config_values(config, spec.constants) for config in drawn],
+            "max_step": spec.fidelity.max,
+            "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
+            "resources": {"CPU": size.cpus, "GPU": size.gpus},
+        }
+
+    def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
+        """Return whether `done` became true in time. Return False too if the job is not to continue."""
+        deadline = time.monotonic() + within_s
+        while self.goes_on():
+            if done(LOOK_S):
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return False
+
+
+def _now() -> Instant:
+    return Instant(time.time_ns())

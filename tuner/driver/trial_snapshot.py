@@ -1,0 +1,134 @@
+"""The snapshot of a trial for placement, made from the state, the trial's attempt and the pace so far. Pure functions."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from tuner.domain.cost import CostKind
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+from tuner.driver.holds import AttemptLease
+from tuner.driver.pace import Pace
+from tuner.driver.placement import TrialSnapshot
+from tuner.tuning.state import State, TrialRecord
+
+STARTS: tuple[CostKind, ...] = ("setup", "restore")
+# The start of a worker on another, new machine: a process that imports Ray and torch.
+WORKER_NS = 10 * NS
+DOUBT = 0.5  # relative error of a duration estimated from a single step
+
+
+def snapshot(
+    state: State,
+    name: str,
+    leases: Mapping[str, AttemptLease],
+    saved: Mapping[str, int],
+    pace: Pace,
+    *,
+    now: Instant,
+    time_ns: int | None,
+) -> TrialSnapshot:
+    """Return the snapshot of a trial.
+
+    Args:
+        state: The state of the job.
+        name: The trial.
+        leases: The money of the current attempts, by trial.
+        saved: The step of the newest checkpoint, by trial.
+        pace: The durations seen so far.
+        now: The time on a monotonic clock.
+        time_ns: Time left of the wall clock. None: it has no limit.
+    """
+    trial, lease, kept = state.trial(name), leases.get(name), saved.get(name, 0)
+    target = trial.until if trial.until is not None else state.max_step
+    left_ns = least_ns = None
+    if target is not None:
+        left_ns = _left_ns(trial, target - kept, pace)
+        least_ns = _least_ns(state, trial, target - max(kept, lease.last_step if lease else 0))
+    waits = lease is not None and lease.waits
+    return TrialSnapshot(
+        trial=name,
+        now=now,
+        taken=_taken(leases, name),
+        at=lease.place if lease is not None else None,
+        waited_ns=now - lease.heard_ns if lease is not None and waits else None,
+        target=target,
+        left_ns=left_ns,
+        least_ns=least_ns or 0,
+        unsaved_ns=0 if lease is None else unsaved_ns(lease, kept),
+        changeover_ns=WORKER_NS
+        + max(pace.longest_overhead_ns, _starts_ns(leases))
+        + pace.slowest_ns * 5 // 4,
+        time_ns=time_ns,
+        preemptions_without_progress=trial.preemptions_without_progress if kept <= trial.kept else 0,
+    )
+
+
+def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
+    """Return the most training time that may be left, or None if nothing is known.
+
+    It uses the trial's own steps if there are any, else the slowest step of all trials. The result is an
+    upper bound, because an estimate that is too low could make the trial miss its deadline.
+    """
+    if not trial.steps:
+        return pace.slowest_ns * max(0, steps) or None
+    return round(trial.trained_ns * max(0, steps) * (1 + _doubt(trial.steps))) // trial.steps
+
+
+def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
+    """Return the least training time that may be left.
+
+    If even that exceeds the time left, the deadline cannot be met.
+    """
+    trained_ns, done = (trial.trained_ns, trial.steps) if trial.steps else (state.trained_ns, state.steps)
+    return round(trained_ns * max(0, steps) * (1 - _doubt(trial.steps))) // max(1, done)
+
+
+def _doubt(steps: int) -> float:
+    """Return the relative error of a mean step duration that was measured over this many steps."""
+    return DOUBT / math.sqrt(max(1, steps))
+
+
+def _starts_ns(leases: Mapping[str, AttemptLease]) -> int:
+    """Return the longest time that a current attempt has spent on its start, in nanoseconds.
+
+    Until the first attempt ends, nothing else is known about starts.
+    """
+    return max(
+        (sum(lease.meter.ns.get(kind, 0) for kind in STARTS) for lease in leases.values()),
+        default=0,
+    )
+
+
+def may_move(trial: TrialRecord, lease: AttemptLease) -> bool:
+    """Return whether the running attempt could save a checkpoint now, end, and continue on another machine."""
+    under_way = trial.status == "running" and lease.last_step > lease.from_step
+    return under_way and trial.resumable and lease.moving is None and not lease.leaving
+
+
+def unsaved_ns(lease: AttemptLease, kept: int) -> int:
+    """Return the training time after the trial's newest checkpoint."""
+    return max(0, lease.meter.ns.get("train", 0) - lease.trained_ns.get(kept, 0))
+
+
+def lost_ns(lease: AttemptLease, kept: int, *, done_again: bool) -> int:
+    """Return the training time of an ended attempt that counts as lost.
+
+    It is the training that repeated earlier training. With `done_again`, training that was not saved is lost
+    too, because the trial has to repeat it.
+    """
+    lost = lease.again_ns + (unsaved_ns(lease, kept) if done_again else 0)
+    return min(lost, lease.meter.ns.get("train", 0))
+
+
+def _taken(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
+    """Count, for each kind of machine, the places that the other trials use, wait for or move to.
+
+    Machines about to be taken away do not count.
+    """
+    found: Counter[Offer] = Counter()
+    for lease in leases.values():
+        place = lease.moving or lease.place
+        if lease.trial != name and place.offer is not None and (lease.moving or not lease.leaving):
+            found[place.offer] += 1
+    return found

@@ -1,0 +1,94 @@
+"""Copy checkpoints of earlier jobs before the trials that continue from them begin (warm start).
+
+The copies are verified and belong to the new job, so the earlier jobs may remove their own checkpoints
+afterwards.
+"""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.domain.ids import trial_id
+from tuner.domain.job import JobSpec
+from tuner.domain.records import WarmStart
+from tuner.driver.warm_starts import BEFORE, WarmStarts
+from tuner.tuning.samplers import Sampler
+
+WARM_STARTS_MAX = 10  # the most trials to continue, best first; the sampler learns from the others too
+GRID_MAX = 10_000
+log = logging.getLogger("tuner.driver")
+
+
+@dataclass(frozen=True)
+class Copier:
+    """Copy checkpoints of earlier jobs to one job."""
+
+    storage: str
+    project: str
+    job: str
+    turned: Callable[[], None] = lambda: None  #: Called before each copy, to show that the driver is alive.
+
+    def take(self, number: int, warm_start: WarmStart) -> WarmStart | None:
+        """Copy the checkpoint for trial `number`.
+
+        Return the earlier trial with the copy, or None if its checkpoint is missing or damaged.
+        """
+        self.turned()
+        kept, trial = warm_start.checkpoint, trial_id(number)
+        mine = CheckpointStore(self.storage, self.project, self.job)
+        theirs = CheckpointStore(self.storage, self.project, warm_start.job)
+        try:
+            with tempfile.TemporaryDirectory(prefix="tuner-heir-") as folder:
+                into = Path(folder) / "checkpoint"
+                files = theirs.fetch(warm_start.trial, Found(kept.step, kept.attempt), into)
+                # copied by an earlier driver, which has died
+                if Found(kept.step, BEFORE) in mine.found(trial):
+                    mine.fetch(trial, Found(kept.step, BEFORE), Path(folder) / "there")
+                    return replace(warm_start, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
+                # `files` may belong to the earlier job, and `publish` removes its source.
+                copy = shutil.copytree(files, Path(folder) / "copy")
+                published = mine.publish(trial, BEFORE, kept.step, copy)
+        except Exception as error:  # each kind of storage has errors of its own
+            log.warning(
+                "%s starts from scratch, because the checkpoint of %s of %s cannot be copied: %s",
+                trial,
+                warm_start.trial,
+                warm_start.job,
+                error,
+            )
+            return None
+        size, seconds = published.size_bytes, published.seconds
+        copied = replace(
+            kept, trial=trial, attempt=BEFORE, uri=published.uri, size_bytes=size, seconds=seconds
+        )
+        return replace(warm_start, checkpoint=copied)
+
+
+def warm_starts_of(
+    spec: JobSpec, sampler: Sampler, found: Iterable[WarmStart], *, begun: int, copier: Copier
+) -> WarmStarts:
+    """Choose the earlier trials to continue, and copy their checkpoints.
+
+    The best are continued first, from trial 0 on. On a grid, each continues as the trial of the grid point
+    with its configuration. The first `begun` trials are skipped, because they have begun already.
+    """
+    found = list(found)
+    numbers = _places(sampler, found) if spec.algorithm.sampler == "grid" else dict(enumerate(found))
+    taken = {n: copier.take(n, warm_start) for n, warm_start in numbers.items() if n >= begun}
+    return WarmStarts({n: warm_start for n, warm_start in taken.items() if warm_start is not None})
+
+
+def _places(sampler: Sampler, found: list[WarmStart]) -> dict[int, WarmStart]:
+    """Return the earlier trials by the number of the grid point with the same configuration."""
+    places: dict[int, WarmStart] = {}
+    for number in range(GRID_MAX):
+        config = sampler.suggest(number)
+        if config is None or len(places) == len(found):
+            break
+        same = next((warm_start for warm_start in found if warm_start.config == config), None)
+        places |= {} if same is None else {number: same}
+    return places

@@ -1,0 +1,49 @@
+"""Warm start: trials of a new job that continue trials of earlier jobs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tuner.domain.events import Inherited, Suggested
+from tuner.domain.ids import trial_number
+from tuner.domain.records import WarmStart
+from tuner.domain.time import Instant
+from tuner.driver.ports import JournalTx
+
+BEFORE = 0  # the attempt number of reports that were copied from an earlier job
+
+
+@dataclass(frozen=True)
+class WarmStarts:
+    """The trials of earlier jobs that this job continues, by the number of the new trial.
+
+    Copy their checkpoints to this job first.
+    """
+
+    by_number: Mapping[int, WarmStart] = field(default_factory=dict)
+
+    def proposal(self, trial: str, at: Instant) -> Suggested | None:
+        """Return the suggestion to continue an earlier trial, or None if this trial continues none."""
+        warm_start = self.by_number.get(trial_number(trial))
+        if warm_start is None:
+            return None
+        curve = tuple((row.step, row.value) for row in warm_start.reports if row.value is not None)
+        inherited = Inherited(warm_start.job, warm_start.trial, curve, warm_start.reports[-1].duration_ns)
+        return Suggested(at, trial, dict(warm_start.config), inherited)
+
+    def record(self, tx: JournalTx, suggested: Suggested) -> int:
+        """Record the reports and the checkpoint of the earlier trial as if this job had made them.
+
+        Return the step to continue from.
+
+        This job pays only for the steps after that one. Call this in the turn of the suggestion, before the
+        suggestion is recorded.
+        """
+        warm_start = self.by_number[trial_number(suggested.trial)]
+        tx.put_trial(suggested.trial, "pending", at=suggested.at, config=warm_start.config)
+        for row in warm_start.reports:
+            tx.put_report(replace(row, trial=suggested.trial, attempt=BEFORE))
+        tx.put_checkpoint(warm_start.checkpoint)
+        return warm_start.checkpoint.step
+
+
+NO_WARM_STARTS = WarmStarts()

@@ -1,0 +1,175 @@
+"""The simulated workers of a run: which are up, which have a preemption notice, and which attempts wait for a worker.
+
+An attempt that begins while no worker is free waits in a queue, as a real one waits for Ray to find a node. Nothing is billed while it
+waits. A worker with a notice gets no new attempt. Its current attempt ends as preempted and is saved if there is time. Unsaved work is
+lost when the worker goes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tuner.domain.cost import Meter
+from tuner.domain.offer import Offer
+from tuner.driver.messages import Progress
+from tuner.driver.ports import Assignment
+from tuner.simulator.traces import UpTimes
+from tuner.simulator.worker import SimulatedAttempt, SimulatedClock
+
+
+@dataclass(slots=True)
+class Worker:
+    """A simulated worker on one machine."""
+
+    offer: Offer | None = None  #: The offer of its machine. None means that it fits every offer.
+    up: bool = True
+    leaving: bool = False  #: Whether it has a preemption notice.
+    cold: bool = True  #: Whether it has not run an attempt yet. A worker that comes back is cold again.
+    attempt: SimulatedAttempt | None = None
+
+    @property
+    def busy(self) -> SimulatedAttempt | None:
+        return self.attempt if self.attempt is not None and not self.attempt.over else None
+
+    @property
+    def there(self) -> bool:
+        """Whether the worker's machine is up and has no preemption notice, so that attempts may be placed on it."""
+        return self.up and not self.leaving
+
+    def free_for(self, offer: Offer | None) -> bool:
+        return self.there and self.busy is None and (offer is None or self.offer in (None, offer))
+
+
+class Fleet:
+    """Hold all workers of a run and the queue of waiting attempts.
+
+    Args:
+        make: Creates the attempt of an assignment. The second argument is whether the worker is cold.
+        taken: Called with each attempt that is lost because its worker was taken away.
+    """
+
+    def __init__(
+        self,
+        clock: SimulatedClock,
+        workers: Sequence[Worker],
+        *,
+        make: Callable[[Assignment, bool], SimulatedAttempt],
+        taken: Callable[[SimulatedAttempt], None],
+    ) -> None:
+        self.workers = workers
+        self._clock, self._make, self._taken = clock, make, taken
+        self._queue: deque[Assignment] = deque()
+
+    def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
+        """Schedule when the first workers come up and are taken away, in times counted from now.
+
+        If `notice_ns` is None, they are taken away without a preemption notice.
+        """
+        for worker, times in zip(self.workers, up_times, strict=False):
+            worker.up = False
+            self._next_up(worker, times, self._clock.elapsed_ns(), notice_ns)
+
+    def begin(self, assignment: Assignment) -> None:
+        """Queue an attempt. It replaces a waiting attempt of the same trial."""
+        self._drop(assignment.trial)
+        self._queue.append(assignment)
+        wait_ns = assignment.not_before_ns - self._clock.elapsed_ns()
+        if wait_ns > 0:
+            self._clock.after(wait_ns, self.place)
+        self.place()
+
+    def place(self) -> None:
+        """Start waiting attempts that are due on free workers of their offer, in the order of the queue."""
+        while found := self._match():
+            given, worker = found
+            self._queue.remove(given)
+            worker.attempt = self._make(given, worker.cold)
+            worker.cold = False
+            worker.attempt.start()
+
+    def _match(self) -> tuple[Assignment, Worker] | None:
+        for given in self.waiting():
+            worker = next((one for one in self.workers if one.free_for(given.offer)), None)
+            if worker is not None:
+                return given, worker
+        return None
+
+    def waiting(self) -> list[Assignment]:
+        """Return the queued attempts whose earliest start has passed."""
+        now = self._clock.elapsed_ns()
+        return [one for one in self._queue if one.not_before_ns <= now]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any attempt has no worker yet."""
+        return bool(self._queue)
+
+    def _drop(self, trial: str) -> Assignment | None:
+        found = next((one for one in self._queue if one.trial == trial), None)
+        if found is not None:
+            self._queue.remove(found)
+        return found
+
+    def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> Progress | None:
+        """Remove the trial's waiting attempt from the queue, and return its final result for the driver loop.
+
+        Return None if the trial has no waiting attempt.
+        """
+        assignment = self._drop(trial)
+        if assignment is None:
+            return None
+        restored = assignment.restore_step
+        return Progress(trial, assignment.attempt, state, Meter(), saved_step=restored)
+
+    def crashed(self, attempt: SimulatedAttempt) -> None:
+        """End an attempt whose worker died. A new, cold worker replaces it."""
+        attempt.vanish()
+        for worker in self.workers:
+            if worker.attempt is attempt:
+                worker.cold = True
+
+    def end_all(self) -> None:
+        """End all attempts and clear the queue, because the driver died."""
+        self._queue.clear()
+        for worker in self.workers:
+            if worker.attempt is not None:
+                worker.attempt.over = True
+            worker.attempt, worker.cold = None, True
+
+    # The states of one worker: up, with a preemption notice, down, up again
+
+    def _next_up(
+        self, worker: Worker, times: Iterator[UpTimes], start_ns: int, notice_ns: int | None
+    ) -> None:
+        span = next(times, None)
+        if span is None:
+            return
+
+        def come() -> None:
+            worker.up, worker.leaving, worker.cold = True, False, True
+            if span.end_ns is not None:
+                left_ns = start_ns + span.end_ns - self._clock.elapsed_ns()
+                worker.leaving = notice_ns is not None and left_ns <= notice_ns
+                if notice_ns is not None and not worker.leaving:
+                    self._clock.after(left_ns - notice_ns, lambda: self._notice(worker, notice_ns))
+                self._clock.after(left_ns, go)
+            self.place()
+
+        def go() -> None:
+            self._take_away(worker)
+            self._next_up(worker, times, start_ns, notice_ns)
+
+        self._clock.after(start_ns + span.begin_ns - self._clock.elapsed_ns(), come)
+
+    def _notice(self, worker: Worker, left_ns: int) -> None:
+        worker.leaving = True
+        if worker.busy is not None:
+            worker.busy.leave(left_ns)
+
+    def _take_away(self, worker: Worker) -> None:
+        attempt = worker.busy
+        worker.up, worker.leaving, worker.attempt = False, False, None
+        if attempt is not None:
+            attempt.vanish()
+            self._taken(attempt)

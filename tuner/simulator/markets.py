@@ -1,0 +1,90 @@
+"""The markets of a simulated job: spot machines, on-demand machines that are always available, and their prices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from tuner.domain.job import Market, Resources
+from tuner.domain.money import Price, Rate
+from tuner.domain.offer import Machine, Offer
+from tuner.domain.time import Instant
+from tuner.driver.fallback import placement_of
+from tuner.driver.placement import PATIENCE_NS, Placement, Places
+from tuner.simulator.fleet import Fleet, Worker
+from tuner.simulator.journal import Committed, Tables
+from tuner.store.losses import Losses
+
+LABEL = "ray.io/market-type"
+ONE = Resources()  # each trial takes a whole machine
+
+
+@dataclass(frozen=True, slots=True)
+class Markets:
+    """The offers that a simulated job may use."""
+
+    offers: tuple[Offer, ...]  #: One per market that the job may use, spot first.
+    patience_ns: int = PATIENCE_NS  #: A trial falls back to on-demand after this time without a spot machine.
+    wanted: Resources = ONE  #: The resources of a trial, which are those of a whole machine.
+
+    @classmethod
+    def of(cls, market: Market, *, spot: Price, on_demand: Price, patience_ns: int = PATIENCE_NS) -> Self:
+        offers = [
+            Offer("spot", spot, 1, 0, "spot", labels=((LABEL, "spot"),)),
+            Offer("on-demand", on_demand, 1, 0, "on_demand", labels=((LABEL, "!spot"),)),
+        ]
+        return cls(tuple(one for one in offers if market in (one.market, "spot_with_fallback")), patience_ns)
+
+    @property
+    def are_several(self) -> bool:
+        return len(self.offers) > 1
+
+    @property
+    def rate(self) -> Rate:
+        """The rate of the most expensive offer. The job's decisions estimate costs with it."""
+        rates = [offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus) for offer in self.offers]
+        return max(rates, key=lambda rate: rate.price)
+
+    def workers(self, count: int) -> list[Worker]:
+        """Return `count` workers per offer."""
+        return [Worker(offer) for offer in self.offers for _ in range(count)]
+
+    def placement(self, fleet: Fleet) -> Placement:
+        """Return the placement policy of a real driver, for the machines of the fleet that are up."""
+        return placement_of(
+            Places(self.offers, self.wanted, lambda: machines(fleet.workers, self.wanted)),
+            patience_ns=self.patience_ns,
+        )
+
+
+def machines(workers: Sequence[Worker], wanted: Resources = ONE) -> list[Machine]:
+    """Return the machines on which attempts may be placed, as Ray would list them."""
+    there = (one.offer for one in workers if one.offer is not None and one.there)
+    return [Machine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]
+
+
+def _labels(offer: Offer) -> dict[str, str]:
+    return {name: value for name, value in offer.labels if not value.startswith("!")}
+
+
+@dataclass(slots=True)
+class LossesSeen:
+    """Count how the attempts of a job ended and how long they held machines, as `tuner.store.losses` does from the database."""
+
+    _held_ns: int = 0
+    _ends: dict[str, int] = field(default_factory=dict)
+    _since: dict[tuple[str, int], Instant] = field(default_factory=dict)
+
+    def recorded(self, tables: Tables, committed: Committed) -> None:
+        for row in committed.attempts:
+            key = row.trial, row.attempt
+            if row.ended_at is None or row.end is None:
+                if row.landed_at is not None:
+                    self._since[key] = row.landed_at
+                continue
+            since = self._since.pop(key, row.ended_at)
+            self._held_ns += max(0, row.ended_at - since)
+            self._ends[row.end] = self._ends.get(row.end, 0) + 1
+
+    def at(self, now: Instant) -> Losses:
+        held_ns = self._held_ns + sum(max(0, now - since) for since in self._since.values())
+        return Losses(held_ns, dict(self._ends))

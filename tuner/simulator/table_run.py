@@ -1,0 +1,133 @@
+"""Create a simulated job over a recorded table: its spec, price, leases and heartbeats.
+
+The price is chosen so that one mean training costs about a dollar. Heartbeats and leases grow with the table's step time, so that a day
+of simulated training does not need a message per second.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tuner.domain.budget import Budget
+from tuner.domain.fidelity import Fidelity
+from tuner.domain.job import Algorithm, JobSpec, Market, Resources
+from tuner.domain.money import Money, Price, Rate
+from tuner.domain.objective import Objective
+from tuner.domain.time import NS
+from tuner.driver.placement import PATIENCE_NS
+from tuner.driver.ports import Terms
+from tuner.simulator.journal import Committed, Tables
+from tuner.simulator.markets import Markets
+from tuner.simulator.recorded import RecordedTable, RowsSampler, TableTraining
+from tuner.simulator.traces import Trace
+from tuner.simulator.worker import Overheads
+from tuner.simulator.world import NONE, Faults, SimulatedRun
+from tuner.tuning.samplers import sampler_for
+
+METRIC = "metric"
+SLICE_STEPS = 8
+HEARTBEAT_STEPS = 4
+HEARTBEAT_MIN_NS = NS
+# A trial's placement is checked at each heartbeat. A real worker sends one per second. Moves between markets
+# tolerate this longer interval.
+HEARTBEAT_MAX_NS = 60 * NS
+HEARTBEAT_IN_TIME_NS = 10 * NS
+SAVE_EVERY_NS = 30 * NS
+SPOT_SAVES = 0.66  # the median saving of AWS's GPU machines in 2026
+SAVE_NS = NS  # 100 MB into object storage
+STALL_PART = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """The spot machines and checkpoints of a simulated job."""
+
+    trace: Trace | None = None  #: When machines are available. None means that they are never taken away.
+    start_ns: int = 0  #: Where in the trace to start.
+    notice_ns: int | None = None  #: How long before a preemption the notice comes. None means no notice.
+    market: Market = "spot"
+    saving: float = SPOT_SAVES  #: Spot price discount, as a fraction of the on-demand price.
+    patience_ns: int = PATIENCE_NS  #: Fall back to on-demand after this time without a spot machine.
+    save_ns: int = SAVE_NS  #: Time until a checkpoint is durable. Training is stalled for a tenth of it.
+    every_ns: int | Literal["auto"] | None = (
+        "auto"  #: Time between saves; "auto" means the rule of real workers, None never.
+    )
+
+    def markets(self, spot: Price) -> Markets:
+        on_demand = Price(math.ceil(spot.micro_usd_per_hour / (1 - self.saving)))
+        return Markets.of(self.market, spot=spot, on_demand=on_demand, patience_ns=self.patience_ns)
+
+    def overheads(self, plain: Overheads) -> Overheads:
+        stall_ns = self.save_ns // STALL_PART
+        return replace(plain, save_ns=self.save_ns, stall_ns=stall_ns, save_every_ns=self.every_ns)
+
+
+def price_of(table: RecordedTable) -> Price:
+    return Price(max(1, round(3600 * 1_000_000 / table.full_s)))
+
+
+def trainings_of(table: RecordedTable, spent: Money) -> float:
+    """Return the number of mean trainings that this money pays for."""
+    return spent.micro_usd / (table.full_s / 3600 * price_of(table).micro_usd_per_hour)
+
+
+def money_of(table: RecordedTable, trainings: float) -> Money:
+    return Money(round(trainings * table.full_s / 3600 * price_of(table).micro_usd_per_hour))
+
+
+def table_run(
+    table: RecordedTable,
+    *,
+    budget_trainings: float,
+    algorithm: Algorithm,
+    trials: int | None = None,
+    wall_clock_ns: int | None = None,
+    workers: int = 4,
+    startup_steps: float = 1,
+    faults: Faults = NONE,
+    spot: Spot | None = None,
+    watchers: Sequence[Callable[[Tables, Committed], None]] = (),
+) -> SimulatedRun:
+    """Return a run over a table. All random numbers come from `algorithm.seed`.
+
+    An attempt begins with a setup of `startup_steps` mean steps, or a restore of the same length if it is resumed. An attempt that
+    continues on its worker needs neither. Saving takes time only with `spot`. With `spot`, a training costs about a dollar on a spot
+    machine.
+    """
+    step_ns = table.mean_step_s * NS
+    spec = JobSpec(
+        "simulation",
+        "recorded:table",
+        Objective(METRIC),
+        table.space,
+        Budget(usd=money_of(table, budget_trainings), trials=trials, wall_clock_ns=wall_clock_ns),
+        fidelity=Fidelity("step", 1, table.steps),
+        algorithm=algorithm,
+        resources=Resources(market=spot.market if spot else "on_demand"),
+    )
+    startup_ns = round(startup_steps * step_ns)
+    overheads = Overheads(
+        setup_ns=startup_ns, resumed_setup_ns=0, restore_ns=startup_ns, save_ns=0, save_every_ns=SAVE_EVERY_NS
+    )
+    heartbeat_ns = max(HEARTBEAT_MIN_NS, round(HEARTBEAT_STEPS * step_ns))
+    if spot is not None:
+        in_time = wall_clock_ns is not None and spot.market == "spot_with_fallback"
+        heartbeat_ns = min(heartbeat_ns, HEARTBEAT_IN_TIME_NS if in_time else HEARTBEAT_MAX_NS)
+    markets = spot.markets(price_of(table)) if spot else None
+    rate = markets.rate if markets else Rate(price_of(table))
+    seen = spot.trace if spot and spot.market != "on_demand" else None
+    return SimulatedRun(
+        spec,
+        Terms("job_simulated", rate, workers, max(NS, round(SLICE_STEPS * step_ns))),
+        TableTraining(table),
+        overheads=spot.overheads(overheads) if spot else overheads,
+        faults=faults,
+        seed=algorithm.seed,
+        sampler=lambda: RowsSampler(table, sampler_for(spec)),
+        heartbeat_ns=heartbeat_ns,
+        up_times=seen.up_times(workers, start_ns=spot.start_ns) if spot and seen else None,
+        notice_ns=spot.notice_ns if spot else None,
+        watchers=watchers,
+        markets=markets,
+    )

@@ -1,0 +1,397 @@
+"""A simulated attempt on a simulated clock. It keeps its lease, reports, waits and saves as a real worker does."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from tuner.domain.cost import CostKind, Meter
+from tuner.domain.preemption_policy import MARGIN_NS, in_time
+from tuner.domain.space import Config
+from tuner.domain.time import Instant
+from tuner.driver.messages import Progress, Saved, StepReport, Trouble, WorkerState
+from tuner.driver.ports import Assignment
+from tuner.worker.saves import Saves
+
+EPOCH_NS = 1_700_000_000_000_000_000
+
+
+class SimulatedClock:
+    """A simulated clock. `now` can jump like a real wall clock. `elapsed_ns` never goes back."""
+
+    def __init__(self) -> None:
+        self._elapsed = 0
+        self.offset_ns = EPOCH_NS
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def now(self) -> Instant:
+        return Instant(self._elapsed + self.offset_ns)
+
+    def elapsed_ns(self) -> int:
+        return self._elapsed
+
+    def after(self, delay_ns: int, act: Callable[[], None]) -> None:
+        """Schedule a call. Calls for the same time run in the order in which they were scheduled."""
+        self._count += 1
+        heapq.heappush(self._due, (self._elapsed + max(0, delay_ns), self._count, act))
+
+    def run_next(self) -> bool:
+        if not self._due:
+            return False
+        at, _, act = heapq.heappop(self._due)
+        self._elapsed = max(self._elapsed, at)
+        act()
+        return True
+
+
+class Training(Protocol):
+    """Return the duration and the metric of each step of a configuration. Implementations must be pure functions."""
+
+    def step_ns(self, config: Config, step: int) -> int: ...
+
+    def value(self, config: Config, step: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """How long the parts of a simulated attempt other than training take, and how often it saves."""
+
+    warming_ns: int = 0  #: Setup of the first attempt of each worker, in addition to `setup_ns`.
+    setup_ns: int = 200_000_000
+    resumed_setup_ns: int | None = None  #: Setup of an attempt that then restores. None means `setup_ns`.
+    restore_ns: int = 100_000_000
+    save_ns: int = 50_000_000  #: Time until a checkpoint is durable. An attempt waits for it at its end.
+    stall_ns: int = 0  #: How long training is stalled by each save in the background.
+    #: Time between saves in the background. "auto" means the rule of real workers, None means never.
+    save_every_ns: int | Literal["auto"] | None = None
+    resumable: bool = True
+
+    def before_ns(self, *, resumed: bool) -> int:
+        return self.resumed_setup_ns if resumed and self.resumed_setup_ns is not None else self.setup_ns
+
+
+HEARTBEAT_NS = 1_000_000_000
+FLUSH_NS = 200_000_000  # least time between two messages with reports, unless the worker waits for the driver
+
+
+@dataclass(slots=True)
+class SimulatedAttempt:
+    """One attempt on a simulated worker. Times are in nanoseconds of `clock`."""
+
+    given: Assignment
+    training: Training
+    overheads: Overheads
+    clock: SimulatedClock
+    tell: Callable[["SimulatedAttempt", Progress], None]  # sends a message to the driver
+    metric: str
+    max_step: int | None
+    saves: Saves | None = None  # decides when to save in the background; None means never
+    warming_ns: int = 0  # additional setup time on a cold worker, one that has not run an attempt yet
+    heartbeat_ns: int = HEARTBEAT_NS
+    kind: CostKind = "setup"  # the kind of the time that passes now
+    since_ns: int = 0  # when that kind began
+    before_ns: int = 0  # billed time before that
+    ns: dict[CostKind, int] = field(default_factory=dict)  # billed time before that, by kind
+    lease_ns: int = 0
+    until: int | None = None
+    step: int = 0
+    saved: int = 0  # the newest durable step
+    over: bool = False
+    waiting: bool = False  # whether it waits for the driver
+    need_ns: int = 0  # by how much the lease is too short for the next step
+    pausing: bool = False  # whether the driver ordered a pause
+    leaving: bool = False  # whether the worker has a preemption notice
+    recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
+    generation: int = 0  # rises when scheduled calls of the training become invalid
+    pending: list[StepReport] = field(default_factory=list)
+    took_ns: int = 0  # duration of the newest step
+    told_ns: int = 0  # when the last message was sent
+    flushing: bool = False  # whether a message with pending reports is scheduled
+    line_ns: int = 0  # when the last message arrives at the driver
+    told_saved: int = 0  # `saved` in the last message
+    saving: int | None = None  # the step that is being saved in the background
+    ends_as: WorkerState | None = None  # the state with which the attempt ends after the save in progress
+    went_on_ns: int = 0  # when the current step began
+
+    def start(self) -> None:
+        self.lease_ns, self.until = self.given.lease_ns, self.given.until
+        self.step = self.saved = self.told_saved = self.given.restore_step or 0
+        self.since_ns = self.told_ns = self.clock.elapsed_ns()
+        setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
+        self._later(setup_ns, self._restore if self.step else self._train)
+        self._later(self._beat_ns(), self._beat, keep=True)
+
+    # Orders
+
+    def go(self, until: int | None, lease_ns: int) -> None:
+        self.until, self.lease_ns = until, max(lease_ns, self.lease_ns)
+        if self.waiting and not self.over:
+            self.waiting = False
+            self._next_step()
+
+    def park(self) -> None:
+        self.pausing = True
+        if self.waiting and not self.over:
+            self._save_and("paused")
+
+    def finish(self) -> None:
+        if self.waiting and not self.over:
+            self._save_and("finished")
+
+    def stop(self) -> None:
+        self._end("stopped")
+
+    def leave(self, left_ns: int) -> None:
+        """Handle a preemption notice: the worker will be taken away in `left_ns` nanoseconds.
+
+        Like a real worker, it predicts the duration of the current step from recent steps, to decide whether to finish and save
+        it.
+        """
+        if self.over:
+            return
+        self.leaving = True
+        ends_ns, save_ns = self.clock.elapsed_ns() + left_ns, self.overheads.save_ns
+        if self.waiting:
+            self._save_and("preempted")
+        elif self.kind == "train" and self._gains(ends_ns):
+            generation = self.generation
+            self._later(left_ns - save_ns - MARGIN_NS, lambda: self._give_up(generation), keep=True)
+            self._say("running")
+        elif self.kind != "checkpoint":
+            self._leave_now()
+
+    def _gains(self, ends_ns: int) -> bool:
+        """Return whether the current step can probably be finished and saved before the worker goes."""
+        now, seen_ns = self.clock.elapsed_ns(), max(self.recent_ns, default=None)
+        step_ns = None if seen_ns is None else self.since_ns + seen_ns - now
+        unsaveable = seen_ns is not None and not self.overheads.resumable
+        return not unsaveable and in_time(ends_ns - now, step_ns=step_ns, save_ns=self.overheads.save_ns)
+
+    def _give_up(self, generation: int) -> None:
+        if self.kind == "train" and generation == self.generation:
+            self._leave_now()
+
+    def _leave_now(self) -> None:
+        """End as preempted and give up the current step. Wait for a save in progress."""
+        if self.saving is None:
+            self._end("preempted")
+        else:
+            self.ends_as = "preempted"
+
+    def vanish(self) -> None:
+        """End the attempt without a message, because its worker died."""
+        self.over = True
+
+    # What it does by itself
+
+    def _later(self, delay_ns: int, act: Callable[[], None], *, keep: bool = False) -> None:
+        """Call `act` after `delay_ns`, unless the attempt or its lease ends before.
+
+        Args:
+            delay_ns: The delay.
+            act: The function to call.
+            keep: Call it even if the lease would end before or a final save began, as long as the attempt is not over.
+        """
+        left = self.lease_ns - self._used_ns()
+        generation = self.generation
+        if keep:
+            self.clock.after(delay_ns, lambda: None if self.over else act())
+        elif delay_ns > left:
+            self.clock.after(left, lambda: self._lease_ended(generation, delay_ns - left, act))
+        else:
+            self.clock.after(delay_ns, lambda: None if self.over or generation != self.generation else act())
+
+    def _lease_ended(self, generation: int, rest_ns: int, act: Callable[[], None]) -> None:
+        if self.over or generation != self.generation:
+            return
+        if self.lease_ns > self._used_ns():  # the lease was extended after this call was scheduled
+            self._later(rest_ns, act)
+            return
+        self._end("paused", Trouble("lease", "", "the lease ended before the step did"))
+
+    def _restore(self) -> None:
+        self._switch("restore")
+        self._later(self.overheads.restore_ns, self._train)
+
+    def _train(self) -> None:
+        self._next_step()
+
+    def _next_step(self) -> None:
+        if self.pausing or self.leaving:
+            self._save_and("paused" if self.pausing else "preempted")
+            return
+        at_rung = self.until is not None and self.step >= self.until
+        at_end = self.max_step is not None and self.step >= self.max_step
+        left = self.lease_ns - self._used_ns()
+        need = self.took_ns + self.overheads.save_ns
+        if at_rung or at_end or (self.took_ns and left < need):
+            self._switch("idle")
+            self.waiting = True
+            self.need_ns = max(0, need - left) if not at_rung and not at_end else 0
+            self._say("waiting")
+            return
+        self._flush()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        due, self.went_on_ns = self._save_is_due(), self.clock.elapsed_ns()
+        if self.saves is not None:
+            self.saves.answered(self.went_on_ns, save=due)
+        if due:
+            self._save_beside(self.step)
+        if due and self.overheads.stall_ns:
+            self._switch("checkpoint")
+            self._later(self.overheads.stall_ns, self._copied)
+        else:
+            self._step_on()
+
+    def _copied(self) -> None:
+        """Continue training after the stall in which the child copied the state to save."""
+        if self.leaving or self.pausing:
+            self._next_step()
+        else:
+            self._step_on()
+
+    def _step_on(self) -> None:
+        self._switch("train")
+        self.took_ns = self.training.step_ns(self.given.config, self.step + 1)
+        self._later(self.took_ns, self._stepped)
+
+    def _stepped(self) -> None:
+        self.step += 1
+        self.recent_ns.append(self.took_ns)
+        value = self.training.value(self.given.config, self.step)
+        shown: object = "NaN" if math.isnan(value) else value
+        at = self.clock.now()
+        if self.saves is not None:
+            self.saves.stepped(self.clock.elapsed_ns() - self.went_on_ns)
+        self.pending.append(
+            StepReport(self.step, {self.metric: shown}, self.overheads.resumable, self.meter(), at)
+        )
+        self._next_step()
+
+    # Checkpoints
+
+    def _save_is_due(self) -> bool:
+        ready = self.overheads.resumable and self.saving is None and bool(self.recent_ns)
+        return (
+            ready and self.saves is not None and self.saves.due(max(self.recent_ns), self.clock.elapsed_ns())
+        )
+
+    def _save_beside(self, step: int) -> None:
+        assert self.saves is not None
+        self.saves.phase("checkpoint", self.went_on_ns)
+        self.saves.phase("train", self.went_on_ns + self.overheads.stall_ns)
+        self.saving = step
+        if self.overheads.save_ns:
+            self._later(self.overheads.save_ns, lambda: self._made_durable(step), keep=True)
+        else:
+            self._made_durable(step)
+
+    def _made_durable(self, step: int) -> None:
+        assert self.saves is not None
+        self.saved, self.saving = max(step, self.saved), None
+        self.saves.made_durable(self.clock.elapsed_ns())
+        if self.ends_as is not None:
+            self._end(self.ends_as)
+
+    def _save_and(self, state: WorkerState) -> None:
+        self.waiting, self.ends_as = False, None
+        if not self.overheads.resumable or self.step == self.saved:
+            self._end(state)
+            return
+        self._switch("checkpoint")
+        self.generation += 1
+        if self.saving == self.step:
+            self.ends_as = state
+        else:
+            self._later(self.overheads.save_ns, lambda: self._saved(state))
+
+    def _saved(self, state: WorkerState) -> None:
+        self.saved = self.step
+        self._end(state)
+
+    def _beat(self) -> None:
+        """Send a message if none was sent for one heartbeat, so that the lease is renewed during long steps."""
+        silent_ns = self.clock.elapsed_ns() - self.told_ns
+        if silent_ns >= self._beat_ns():
+            self._say("waiting" if self.waiting else "running")
+            silent_ns = 0
+        self._later(self._beat_ns() - silent_ns, self._beat, keep=True)
+
+    def _beat_ns(self) -> int:
+        """Return the time until the next heartbeat.
+
+        The next heartbeat comes after 5/8 of the rest of the lease, within the bounds `HEARTBEAT_NS` and
+        `heartbeat_ns`, because the driver renews a lease after half of it is used. A heartbeat every second
+        would work too, but takes longer to simulate.
+        """
+        soon_ns = (self.lease_ns - self._used_ns()) * 5 // 8
+        return min(self.heartbeat_ns, max(HEARTBEAT_NS, soon_ns))
+
+    def _flush(self) -> None:
+        """Send the pending reports now, or when `FLUSH_NS` have passed since the last message."""
+        if not self.pending or self.flushing:
+            return
+        wait_ns = self.told_ns + FLUSH_NS - self.clock.elapsed_ns()
+        if wait_ns <= 0:
+            self._say("running")
+            return
+        self.flushing = True
+        self._later(wait_ns, self._flushed, keep=True)
+
+    def _flushed(self) -> None:
+        self.flushing = False
+        if self.pending and not self.waiting:
+            self._say("running")
+
+    def _end(self, state: WorkerState, trouble: Trouble | None = None) -> None:
+        if self.over:
+            return
+        meter = self.meter()
+        self.over = True
+        self._say(state, trouble=trouble, meter=meter)
+
+    def _say(
+        self,
+        state: WorkerState,
+        *,
+        trouble: Trouble | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        reports, self.pending = tuple(self.pending), []
+        new = (Saved(self.saved, f"sim://{self.given.trial}/{self.saved}", 1, 0.0),)
+        checkpoints = new if self.saved > self.told_saved else ()
+        self.told_saved = self.saved
+        progress = Progress(
+            self.given.trial,
+            self.given.attempt,
+            state,
+            meter or self.meter(),
+            reports,
+            checkpoints,
+            self.need_ns if state == "waiting" else 0,
+            self.saved or None,
+            trouble,
+            self.warming_ns,
+            leaving=self.leaving,
+        )
+        self.told_ns = self.clock.elapsed_ns()
+        self.tell(self, progress)
+
+    def _switch(self, kind: CostKind) -> None:
+        self.ns = dict(self.meter().ns)
+        self.before_ns = sum(self.ns.values())
+        self.kind, self.since_ns = kind, self.clock.elapsed_ns()
+
+    def _used_ns(self) -> int:
+        """Return the billed time so far, at most the lease, because a real supervisor kills the child at its end."""
+        return min(self.lease_ns, self.before_ns + self.clock.elapsed_ns() - self.since_ns)
+
+    def meter(self) -> Meter:
+        ns = dict(self.ns)
+        ns[self.kind] = ns.get(self.kind, 0) + self._used_ns() - self.before_ns
+        return Meter(ns)

@@ -1,0 +1,310 @@
+"""Run the real driver loop with simulated workers. Faults are drawn from one seed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from tuner.domain import events as ev
+from tuner.domain.budget import Budget
+from tuner.domain.job import JobSpec
+from tuner.domain.offer import Machine
+from tuner.driver.loop import Loop
+from tuner.driver.machine_check import MachineCheck
+from tuner.driver.messages import Progress
+from tuner.driver.placement import Placement, exposure
+from tuner.driver.ports import Assignment, Terms
+from tuner.driver.recovery import recover
+from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
+from tuner.simulator.fleet import Fleet, Worker
+from tuner.simulator.journal import Committed, MemoryJournal, Tables
+from tuner.simulator.markets import LossesSeen, Markets
+from tuner.simulator.traces import UpTimes
+from tuner.simulator.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, SimulatedClock, Training
+from tuner.tuning.samplers import Sampler, sampler_for
+from tuner.worker.saves import Saves
+
+MESSAGE_NS = 2_000_000
+RETRY_NS = 1_000_000_000
+LOOK_NS = 1_000_000_000
+NOTICED_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Probabilities of faults, each per message of a worker. A worker sends about one message per step."""
+
+    crash: float = 0.0  #: The worker dies.
+    repeat: float = 0.0  #: The message arrives a second time, late.
+    driver_restart: float = 0.0
+    clock_jump: float = 0.0  #: The wall clock jumps forward or back.
+    clock_jump_ns: int = 86_400_000_000_000  #: The largest jump.
+    #: A message in either direction is lost. It is sent again every second until it arrives. Later messages of the worker wait for it,
+    #: because a real worker is asked for its next result only after the previous one arrived.
+    loss: float = 0.0
+
+
+NONE = Faults()
+NORMAL = Overheads()
+
+
+class SimulatedWorld:
+    """Implements `World` for one driver. Messages take time in both directions. A dead worker is noticed after two seconds."""
+
+    def __init__(self, run: "SimulatedRun") -> None:
+        self._run = run
+        self.attempts: dict[str, SimulatedAttempt] = {}
+
+    def begin(self, assignment: Assignment) -> None:
+        self._run.fleet.begin(assignment)
+        self._run.look_later()
+
+    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+        self._send(trial, lambda attempt: attempt.go(until, lease_ns))
+
+    def park(self, trial: str) -> None:
+        called_off = self._run.fleet.call_off(trial, "paused")
+        if called_off is None:
+            self._send(trial, lambda attempt: attempt.park())
+        else:
+            self._run.answer(called_off)
+
+    def finish(self, trial: str) -> None:
+        self._send(trial, lambda attempt: attempt.finish())
+
+    def stop(self, trial: str, *, keep_best: bool) -> None:
+        called_off = self._run.fleet.call_off(trial, "stopped")
+        if called_off is None:
+            self._send(trial, lambda attempt: attempt.stop())
+        else:
+            self._run.answer(called_off)
+
+    def _send(self, trial: str, order: Callable[[SimulatedAttempt], None]) -> None:
+        attempt = self.attempts[trial]
+        self._run.clock.after(self._run.transit_ns(), lambda: None if attempt.over else order(attempt))
+
+
+class SimulatedRun:
+    """Simulate one job from start to end, with any number of driver restarts.
+
+    Args:
+        up_times: When each worker is up. None means that all workers are always up. With `markets` this applies to the spot machines.
+        notice_ns: How long before a worker goes it gets a notice. None means no notice.
+        markets: The markets of the machines. Each market has as many machines as the job may run trials at once.
+        machine: Returns the machine that an attempt runs on.
+        machine_check: How the driver checks that machine.
+        watchers: Called after each transaction.
+        look_ns: How often waiting trials are checked for a move to another market.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        terms: Terms,
+        training: Training,
+        *,
+        overheads: Overheads = NORMAL,
+        faults: Faults = NONE,
+        seed: int = 0,
+        sampler: Callable[[], Sampler] | None = None,
+        heartbeat_ns: int = HEARTBEAT_NS,
+        up_times: list[Iterator[UpTimes]] | None = None,
+        notice_ns: int | None = None,
+        watchers: Sequence[Callable[[Tables, Committed], None]] = (),
+        placement: Placement | None = None,
+        markets: Markets | None = None,
+        machine_check: MachineCheck | None = None,
+        machine: Callable[[Assignment], Machine | None] = lambda _: None,
+        warm_starts: WarmStarts = NO_WARM_STARTS,
+        look_ns: int = LOOK_NS,
+    ) -> None:
+        self.sampler = sampler or (lambda: sampler_for(spec))
+        self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
+        self.placement, self.markets, self.warm_starts = placement, markets, warm_starts
+        self._machine_check, self._machine, self._look_ns = machine_check, machine, look_ns
+        self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
+        self.clock = SimulatedClock()
+        self.journal, self._losses = MemoryJournal(terms.job, spec.budget), LossesSeen()
+        self.journal.watchers += [self._losses.recorded, *watchers]
+        self.budget = spec.budget
+        self.on_turn: Callable[[], None] = lambda: None
+        self.restarts = self.crashes = self.resent = self.repeated = self.clock_jumps = 0
+        count, self._looks = terms.concurrency, False
+        self.fleet = Fleet(
+            self.clock,
+            markets.workers(count) if markets else [Worker() for _ in range(count)],
+            make=self._attempt,
+            taken=lambda it: self._taken(it, preempted=True),
+        )
+        if up_times is not None:
+            self.fleet.follow(up_times, notice_ns=notice_ns)
+        self._driver_started_ns = 0
+        self._launch(ev.ControlRequested(self.clock.now(), "resume"))
+
+    @property
+    def preemptions(self) -> int:
+        """The number of preempted attempts, counted from the records as for a real job."""
+        return sum(row.end == "preempted" for row in self.journal.tables.attempts.values())
+
+    def run(self, *, turns_max: int = 1_000_000) -> None:
+        """Run until the job ends. Raise RuntimeError if nothing is due before that, or after `turns_max` turns."""
+        for _ in range(turns_max):
+            if self.loop.end is not None:
+                return
+            if not self.clock.run_next():
+                raise RuntimeError(f"the job came to a halt: {self.loop.state.active=}")
+        raise RuntimeError(f"the job did not end in {turns_max} turns")
+
+    def top_up(self, budget: Budget) -> None:
+        """Set a higher budget for an ended or paused job, and resume it."""
+        self.budget = budget
+        with self.journal.transaction() as tx:
+            tx.set_limit(budget)
+            tx.append(ev.BudgetChanged(self.clock.now(), budget))
+        self._launch(ev.ControlRequested(self.clock.now(), "resume"))
+
+    def _launch(self, asked: ev.ControlRequested) -> None:
+        if self.journal.tables.job[0] != "running":
+            with self.journal.transaction() as tx:
+                tx.put_job("running", None, at=self.clock.now())
+        self._driver_started_ns = self.clock.elapsed_ns()
+        self.fleet.end_all()
+        self._looks = False
+        self.world = SimulatedWorld(self)
+        self.loop = Loop(
+            self.spec,
+            self.terms,
+            sampler=self.sampler(),
+            journal=self.journal,
+            world=self.world,
+            clock=self.clock,
+            placement=self.placement or (self.markets.placement(self.fleet) if self.markets else None),
+            machine_check=self._machine_check,
+            warm_starts=self.warm_starts,
+        )
+        recover(self.loop, died_at=None, now=self.clock.now())
+        self.loop.start(asked)
+        if self.budget.wall_clock_ns is not None or self.spec.window is not None:
+            self._tick(self.loop)
+
+    def _tick(self, loop: Loop) -> None:
+        if loop is self.loop and loop.end is None:
+            loop.tick()
+            self.on_turn()
+            self.clock.after(self.heartbeat_ns, lambda: self._tick(loop))
+
+    # Trials that wait for a machine
+
+    def look_later(self) -> None:
+        """If there are several markets, schedule a check in `look_ns` of whether waiting trials should move
+        to another one.
+        """
+        several = self.markets is not None and self.markets.are_several
+        if several and not self._looks and self.fleet.is_wanted:
+            self._looks, loop = True, self.loop
+            self.clock.after(self._look_ns, lambda: self._look(loop))
+
+    def _look(self, loop: Loop) -> None:
+        if loop is not self.loop or loop.end is not None:
+            return
+        self._looks = False
+        for waiting in self.fleet.waiting():
+            if loop.relocate(waiting.trial, waiting.attempt):
+                self.on_turn()
+        self.look_later()
+
+    # Workers
+
+    def _attempt(self, assignment: Assignment, cold: bool) -> SimulatedAttempt:
+        attempt = SimulatedAttempt(
+            assignment,
+            self.training,
+            self.overheads,
+            self.clock,
+            self.hear,
+            self.spec.objective.metric,
+            self.spec.fidelity.max,
+            self._saves(assignment),
+            self.overheads.warming_ns if cold else 0,
+            self.heartbeat_ns,
+        )
+        self.world.attempts[assignment.trial] = attempt
+        machine = self._machine(assignment)
+        lease_ns = self.loop.node_assigned(assignment.trial, assignment.attempt, machine)
+        attempt.given = replace(assignment, lease_ns=lease_ns)
+        return attempt
+
+    def _saves(self, assignment: Assignment) -> Saves | None:
+        every = self.overheads.save_every_ns
+        if every is None:
+            return None
+        market = assignment.offer.market if assignment.offer is not None else "on_demand"
+        seen = exposure(market, self._losses.at(self.clock.now()))
+        return Saves(seen, None if every == "auto" else every, self.clock.elapsed_ns())
+
+    def transit_ns(self) -> int:
+        """Return how long a message takes to arrive, including the times that it is lost and sent again."""
+        ns = MESSAGE_NS
+        while self._chance(self.faults.loss):
+            self.resent += 1
+            ns += RETRY_NS
+        return ns
+
+    def hear(self, attempt: SimulatedAttempt, progress: Progress) -> None:
+        """Deliver a worker's message after its transit time, and draw the random faults for this message."""
+        loop, now = self.loop, self.clock.elapsed_ns()
+        attempt.line_ns = max(attempt.line_ns, now + self.transit_ns())
+        self.clock.after(attempt.line_ns - now, lambda: self._arrive(loop, progress))
+        if self._chance(self.faults.repeat):
+            self.repeated += 1
+            late_ns = attempt.line_ns + 2 * MESSAGE_NS
+            self.clock.after(late_ns - now, lambda: self._arrive(loop, progress))
+        if self._chance(self.faults.clock_jump):
+            self.clock_jumps += 1
+            self.clock.offset_ns += round(self._rng.uniform(-1, 1) * self.faults.clock_jump_ns)
+        if self._chance(self.faults.crash) and not attempt.over:
+            self.clock.after(self._rng.randrange(self.heartbeat_ns), lambda: self._crash(attempt))
+        if self._chance(self.faults.driver_restart):
+            self.clock.after(MESSAGE_NS // 2, lambda: self._restart(loop))
+        if attempt.over:
+            self.fleet.place()
+
+    def answer(self, progress: Progress) -> None:
+        """Deliver the final result of an attempt that has no worker.
+
+        It does not cross the network, so it cannot be lost.
+        """
+        loop = self.loop
+        self.clock.after(MESSAGE_NS, lambda: self._arrive(loop, progress))
+
+    def _arrive(self, loop: Loop, progress: Progress) -> None:
+        if loop is self.loop and loop.end is None:
+            loop.progress(progress)
+            self.on_turn()
+
+    def _crash(self, attempt: SimulatedAttempt) -> None:
+        if not attempt.over:
+            self.crashes += 1
+            self.fleet.crashed(attempt)
+            self._taken(attempt, preempted=False)
+
+    def _taken(self, attempt: SimulatedAttempt, *, preempted: bool) -> None:
+        loop = self.loop
+        self.clock.after(NOTICED_NS, lambda: self._notice_death(loop, attempt.given, preempted=preempted))
+
+    def _notice_death(self, loop: Loop, given: Assignment, *, preempted: bool) -> None:
+        if loop is self.loop and loop.end is None:
+            why = "its machine was taken away" if preempted else "the worker died"
+            loop.lost(given.trial, given.attempt, why, preempted=preempted)
+            self.on_turn()
+
+    def _restart(self, loop: Loop) -> None:
+        """Kill the driver and its workers, and start a new driver from the records."""
+        if loop is not self.loop or loop.end is not None:
+            return
+        self.restarts += 1
+        self.journal.ran_ns += self.clock.elapsed_ns() - self._driver_started_ns
+        self._launch(ev.ControlRequested(self.clock.now(), "resume"))
+        self.on_turn()
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self._rng.random() < probability

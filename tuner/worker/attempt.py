@@ -1,0 +1,396 @@
+"""The state that the supervisor keeps of one attempt: the child's messages, its permission to train, and the
+results for the driver.
+
+The supervisor's lock guards everything here. Nothing here does I/O.
+"""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tuner.cluster.notices.notice import Notice
+from tuner.domain.environment import Environment
+from tuner.domain.preemption_policy import in_time
+from tuner.training.channel import Begin, Reply
+from tuner.worker import endings
+from tuner.worker.child_channel import (
+    MAX_BETWEEN_REPORTS,
+    InvalidMessage,
+    PhaseMessage,
+    ReportMessage,
+    SavedMessage,
+    check_saved_step,
+    check_step,
+)
+from tuner.worker.metering import Stopwatch, Use
+from tuner.worker.saves import Saves
+
+Wanted = Literal["go", "pause", "finish", "stop"]
+MARGIN_NS = 20_000_000
+# The driver records all reports of one result in one transaction. A child with very short steps waits until the result is sent.
+MAX_UNSENT_REPORTS = 100
+# The supervisor orders a save only after the previous one was stored. Only user code that saves without an
+# order announces more.
+MAX_UNPUBLISHED = 4
+
+
+@dataclass
+class Attempt:
+    """Hold the state of one attempt. Scores are signed so that a higher score is better."""
+
+    order: dict[str, Any]
+    watch: Stopwatch
+    lease_ns: int
+    until: int | None  # the step up to which the driver lets the attempt run now
+    max_step: int | None  # the last step of the trial
+    restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
+    from_step: int | None = None  # `from_step`, once the child has begun; sent to the driver
+    warming_ns: int = 0  # setup time until the attempt had a child
+    outage_ns: int = 0  # how long the attempt waited for storage that failed
+    durable: int = 0  # the newest step whose checkpoint is in shared storage
+    announced: int = 0  # `durable` when the last result was returned
+    recorded: int = 0  # the newest durable step that the driver has recorded
+    wanted: Wanted = "go"  # the driver's last order
+    held: int | None = None  # the step whose report waits for a reply
+    resumable: bool = False  # whether the child can save a checkpoint of the newest step
+    saving: bool = False  # whether a checkpoint is being written or stored
+    saved_step: int = 0  # the newest step that the child wrote a checkpoint of
+    ordered_step: int = 0  # the newest step whose checkpoint the child was ordered to write at once
+    kept_step: int | None = (
+        None  # the step whose state the child keeps in memory, because it is the job's best
+    )
+    improved: bool = False  # whether the report that waits for a reply is the job's best
+    job_best: float = -math.inf  # the best score of the job that the driver has sent
+    own_best: float = -math.inf  # the best score of this attempt
+    closing: bool = False  # whether the child was ordered to stop
+    closes_with: int = 0  # the step of the checkpoint with which the attempt ends; 0 if it ends without one
+    state: str | None = None  # how the attempt ended; None while it runs
+    error: dict[str, str] | None = None
+    step: int = 0  # the newest reported step
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
+    stepped_at: int = 0  # when the current step began, on the monotonic clock; 0 before the first step
+    saves: Saves = field(init=False)
+    notice: Notice | None = None  # the preemption notice of the machine
+    announced_leaving: bool = False  # whether the last result reported the machine's preemption notice
+    announced_waiting: bool = False  # whether the last result reported that the child waits for the driver
+    scores: dict[int, float] = field(default_factory=dict)
+    spared: frozenset[int] = (
+        frozenset()
+    )  # steps of older checkpoints that must not be deleted, because one of them may be the best
+    best: tuple[float, int] | None = None  # score and step of the trial's best checkpoint
+    use: Use = field(default_factory=Use)
+    messages_since_report: int = 0
+    unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
+    staging: Path | None = None  # where the child may leave checkpoints
+    environment: Environment | None = None  # to be sent with the next result
+    described: bool = False  # the environment was sent, or is about to be
+
+    def __post_init__(self) -> None:
+        """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""
+        found = self.order.get("best")
+        self.best = (found[0], found[1]) if found else None
+        self.learn_job_best(self.order.get("job_best"))
+        self.saves = Saves.of(self.order, time.monotonic_ns())
+
+    @property
+    def trial(self) -> str:
+        return str(self.order["trial"])
+
+    @property
+    def number(self) -> int:
+        return int(self.order["attempt"])
+
+    def begin(self, staging: Path, restored: Path | None) -> Begin:
+        """Return the message that starts the child, and note its first step and its staging directory."""
+        self.from_step, self.staging = self.restored, staging
+        return Begin(
+            self.trial,
+            self.number,
+            self.order["entry"],
+            self.order["config"],
+            str(staging),
+            restore=str(restored) if restored else None,
+            first_step=self.restored,
+            max_step=self.order["max_step"],
+            resources=self.order.get("resources", {}),
+            echo=bool(self.order.get("echo")),
+            seed=self.order.get("seed"),
+        )
+
+    def forked(self) -> None:
+        """Note that the attempt has a child. Count the setup time until now as warming up the worker."""
+        self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
+
+    def outage(self, ns: int) -> None:
+        """Count `ns` nanoseconds of a storage outage if the attempt only restores or saves a checkpoint now,
+        and does not train.
+        """
+        if self.watch.kind in ("restore", "checkpoint"):
+            self.outage_ns += ns
+
+    def left_ns(self) -> int:
+        return self.lease_ns - self.watch.total_ns()
+
+    def count_message(self) -> None:
+        """Count a message of the child. Raise InvalidMessage if it sends more than `MAX_BETWEEN_REPORTS` without a report."""
+        self.messages_since_report += 1
+        if self.messages_since_report > MAX_BETWEEN_REPORTS:
+            raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")
+
+    def phase(self, message: PhaseMessage) -> None:
+        """Note the kind of work that the child does from `message.at` on."""
+        self.watch.switch(message.kind, message.at)
+        self.saves.phase(message.kind, message.at)
+        if message.kind == "train" and not self.stepped_at:
+            self.stepped_at = message.at
+
+    def reported(self, message: ReportMessage) -> None:
+        """Note a report of the child, which waits for the reply before it trains again.
+
+        Raises:
+            InvalidMessage: The step is not the next one, or the previous report has no reply yet.
+        """
+        at, step = message.at, message.step
+        if self.held is not None:
+            raise InvalidMessage(f"sent another report before it had the reply to that of step {self.held}")
+        check_step(step, last_step=self.step, max_step=self.max_step)
+        self.messages_since_report = 0
+        self.use.add_reported(message.usage, trained_ns=self.watch.of("train"))
+        if self.stepped_at:
+            self.step_ns.append(self.saves.stepped(max(0, at - self.stepped_at)))
+        self.watch.switch("idle", at)
+        self.step, self.held, self.resumable = step, step, message.resumable
+        value = message.metrics.get(self.order.get("metric", ""))
+        if isinstance(value, int | float):
+            self._scored(step, value if self.order.get("mode") == "max" else -value)
+        reading = self.watch.reading(self.lease_ns, at)
+        self.reports.append(
+            {
+                "step": step,
+                "metrics": message.metrics,
+                "resumable": self.resumable,
+                "meter": reading,
+                "at_ns": time.time_ns(),
+            }
+        )
+
+    def _scored(self, step: int, score: float) -> None:
+        """Note whether the report is the job's best.
+
+        A score that equals the job's best counts, because it may come from the same step of an attempt that was lost before its
+        checkpoint was stored.
+        """
+        self.scores[step] = score
+        self.improved = self.resumable and score >= self.job_best and score > self.own_best
+        self.own_best = max(self.own_best, score)
+
+    def learn_job_best(self, score: float | None) -> None:
+        """Note the job's best score. If it is better than this attempt's, no state of the attempt needs to be kept."""
+        if score is not None:
+            self.job_best = max(self.job_best, score)
+            if self.job_best > self.own_best:
+                self.kept_step, self.improved = None, False
+
+    def protected(self, step: int) -> frozenset[int]:
+        """Return the steps whose checkpoints must not be deleted, however old they are.
+
+        These are the best checkpoint, the checkpoint from which the trial would resume if its driver died
+        now, and those in `spared`. The checkpoint of `step` is considered first and may become the best one.
+        Of equal scores the earliest step is the best, as in the job's answers.
+        """
+        score = self.scores.get(step)
+        if score is not None and (
+            self.best is None or score > self.best[0] or (score == self.best[0] and step < self.best[1])
+        ):
+            self.best = (score, step)
+        self.scores = {s: value for s, value in self.scores.items() if s > step or value == self.own_best}
+        return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
+
+    def went_on_from(self, step: int, older: frozenset[int]) -> None:
+        """Record that the attempt continues from the restored checkpoint of `step`.
+
+        If this step is older than the one that the driver ordered, newer checkpoints are damaged and the best one may be among them.
+        Only the driver knows which of the others is the best, and it sends that with the next attempt's order. Until then no older
+        checkpoint is deleted.
+
+        Args:
+            step: The step of the restored checkpoint.
+            older: The steps of all older checkpoints.
+        """
+        self.restored = self.durable = self.announced = self.recorded = self.step = step
+        if step < (self.order["restore_step"] or 0):
+            self.spared = older
+            self.best = self.best if self.best is not None and self.best[1] <= step else None
+
+    def need_ns(self) -> int:
+        """Return by how many nanoseconds the lease is too short for the next step and a save, or 0 if it is long enough.
+
+        Return 0 as well while no step has been measured.
+        """
+        expected = max(self.step_ns, default=0) * 11 // 10
+        return max(0, expected + self.saves.durable_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
+
+    def at_stop(self) -> bool:
+        """Return whether the child waits for the reply to a report at or beyond the last step that the attempt may currently
+        train to.
+        """
+        stops = [stop for stop in (self.until, self.max_step) if stop is not None]
+        return self.held is not None and any(self.held >= stop for stop in stops)
+
+    def closed_by(self, step: int) -> bool:
+        """Return whether the attempt is ending and the checkpoint of `step` is new enough to end it."""
+        return self.closing and step >= self.closes_with
+
+    def saved(self, message: SavedMessage) -> None:
+        """Note that the child wrote a checkpoint, which the publisher will store.
+
+        Raises:
+            InvalidMessage: The child cannot have a checkpoint of that step, or it announces checkpoints
+                faster than they are stored.
+        """
+        check_saved_step(message.step, last_step=self.step)
+        if self.unpublished >= MAX_UNPUBLISHED:
+            raise InvalidMessage(
+                f"announced a checkpoint while {self.unpublished} earlier ones were being stored"
+            )
+        self.saved_step = message.step
+        self.unpublished += 1
+
+    def answer(self) -> Reply | None:
+        """Return the reply to the report that waits for one, or None if the child has to wait longer.
+
+        The checkpoint of the job's best step is always stored. If saving each step is cheap, the best is
+        saved at once. Otherwise the child keeps a copy of that state in memory, and writes it to a checkpoint
+        when a later step is not better.
+        """
+        if self.held is None:
+            return None
+        flush = self.kept_step is not None and not self.improved
+        if self.wanted == "stop":
+            return Reply(stop=True, save=self.improved, flush=flush)
+        if self.wanted != "go" or self.notice is not None:
+            # After a notice there may be time for one save only, which must be the newest step.
+            save = self.resumable and self.held > self.durable
+            return Reply(stop=True, save=save, flush=flush and self.notice is None)
+        if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS:
+            return None
+        if self._save_is_due():
+            return Reply(stop=False, save=True, keep=False, flush=False)
+        return Reply(stop=False, save=False, keep=self.improved, flush=flush and not self.saving)
+
+    def waits_for_driver(self) -> bool:
+        """Return True if the child may not continue before the driver raises its target step or renews its lease."""
+        ends = self.wanted != "go" or self.notice is not None
+        return self.held is not None and not ends and (self.at_stop() or self.need_ns() > 0)
+
+    def _save_is_due(self) -> bool:
+        ready = self.resumable and not self.saving and bool(self.step_ns)
+        if not ready:
+            return False
+        longest = max(self.step_ns)
+        return self.saves.due(longest, time.monotonic_ns()) or (self.improved and self.saves.cheap(longest))
+
+    def has_unsaved_best(self) -> bool:
+        """Return whether the child waits for a reply and the job's best step, which it holds, has no checkpoint yet."""
+        return self.held is not None and (self.improved or self.kept_step is not None)
+
+    def answered(self, reply: Reply) -> None:
+        """Update the state after the reply to the waiting report was sent."""
+        assert self.held is not None
+        step, self.held, self.announced_waiting = self.held, None, False
+        self.stepped_at = time.monotonic_ns()
+        self.saves.answered(self.stepped_at, save=reply.save)
+        writes = reply.save or reply.flush
+        self.saving = self.saving or writes
+        self.watch.switch("checkpoint" if reply.stop and writes else "train")
+        self.closing = reply.stop
+        if reply.stop:
+            self.closes_with = step if reply.save else self.kept_step or 0
+            self.saved_step = (
+                0  # a checkpoint that the child announced before this reply does not end the attempt
+            )
+        if reply.save:
+            self.ordered_step = step
+        if reply.keep:
+            self.kept_step = step
+        elif reply.flush or (reply.save and self.improved):
+            self.kept_step = None
+        self.improved = False
+
+    def made_durable(self, step: int) -> None:
+        """Note that the checkpoint of `step` is stored."""
+        self.durable = max(step, self.durable)
+        if step >= self.ordered_step:
+            self.saves.made_durable(time.monotonic_ns())
+
+    def close(self) -> None:
+        """End the attempt in the state that the driver ordered. If the driver ordered nothing, the machine has a preemption
+        notice, and the attempt ends as preempted.
+        """
+        match self.wanted:
+            case "finish":
+                self.end("finished")
+            case "pause":
+                self.end("paused")
+            case "stop":
+                self.end("stopped")
+            case "go":
+                self.leave()
+
+    def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:
+        """End the attempt because its machine has a preemption notice."""
+        self.end(state, endings.machine_goes(self.notice.text if self.notice else ""))
+
+    def cannot_gain(self) -> bool:
+        """Return True if the machine will be gone before the attempt can save anything more.
+
+        Return False while a save is in progress and the deadline has not passed. Also return False while a report waits for its
+        reply, or after the child was ordered to stop, because that reply ends the attempt.
+        """
+        if self.notice is None or self.held is not None or self.closing:
+            return False
+        left_ns = (self.notice.deadline or 0) - time.time_ns()
+        if self.saving and left_ns > 0:
+            return False
+        if self.watch.kind in ("setup", "restore") or (self.step > self.restored and not self.resumable):
+            return True
+        left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
+        return not in_time(
+            left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None
+        )
+
+    def end(self, state: str, error: dict[str, str] | None = None) -> None:
+        """End the attempt. Later calls change nothing."""
+        if self.state is None:
+            self.state, self.error = state, error
+
+    def result(self, state: str) -> dict[str, Any]:
+        """Return the result to send to the driver. Each report and checkpoint is sent once."""
+        # A driver that asks for a result has recorded the previous one.
+        self.announced, self.recorded = self.durable, self.announced
+        self.announced_leaving = self.notice is not None
+        reports, self.reports = self.reports, []
+        checkpoints, self.checkpoints = self.checkpoints, []
+        environment, self.environment = self.environment, None
+        return {
+            "trial": self.trial,
+            "attempt": self.number,
+            "state": state,
+            "reports": reports,
+            "checkpoints": checkpoints,
+            "meter": self.watch.reading(self.lease_ns),
+            "need_ns": self.need_ns() if state == "waiting" and not self.at_stop() else 0,
+            "saved_step": self.durable or None,
+            "warming_ns": self.warming_ns,
+            "leaving": self.notice is not None,
+            "from_step": self.from_step,
+            "outage_ns": self.outage_ns,
+            "usage": self.use.reading(),
+            "environment": None if environment is None else environment.message(),
+            "error": self.error if state == self.state else None,
+        }

@@ -1,0 +1,173 @@
+"""The child process, which runs user code in its own session and directory and sends messages to the supervisor."""
+
+import contextlib
+import ctypes
+import errno
+import importlib
+import inspect
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from tuner.training import channel as words
+from tuner.training.channel import Channel, StopTraining
+from tuner.training.seeding import seed_everything
+from tuner.worker import tune_compat
+
+PR_SET_PDEATHSIG = 1
+OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
+TOO_MANY_FILES = os.strerror(
+    errno.EMFILE
+)  # matched in the message, because PyTorch raises its own error class
+FIX_GPU_MEMORY = (
+    "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
+    "of a GPU, or a larger one, a trial"
+)
+
+
+class NotTrainable(Exception):
+    """The entry does not name a function or class that can be trained."""
+
+
+def come_from(package: str) -> None:
+    """Make this process and the processes that it starts import from the folder `package` first. Do nothing if it is empty.
+
+    Bytecode is not written, so the folder stays unchanged.
+    """
+    if not package:
+        return
+    sys.path.insert(0, package)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([package, *([before] if before else [])])
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+
+
+def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: str) -> NoReturn:
+    """Run user code in the forked process, then exit.
+
+    Args:
+        place: The child's working directory as `cwd`.
+        channel_fd: The child's end of the channel to the supervisor.
+        output_fd: The pipe for standard output and standard error.
+        package: The folder of the trainable's package, or empty.
+    """
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _settle_in(place["cwd"], output_fd)
+    code = 0
+    try:
+        channel = words.open_channel(Connection(channel_fd))
+        _run(channel, package)
+    except StopTraining:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _settle_in(cwd: str, output_fd: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    os.close(output_fd)
+    os.chdir(cwd)
+    os.environ["TMPDIR"] = cwd
+    tempfile.tempdir = None  # the fork server may have cached another directory
+    random.seed()  # otherwise all children would draw the same numbers as the fork server
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if memory runs out, the kernel kills this process first
+
+
+def _run(channel: Channel, package: str) -> None:
+    try:
+        target = load(channel.begin.entry, package)
+    except BaseException as error:
+        _fail(channel, error, kind="import")
+        return
+    try:
+        train(target, channel)
+    except StopTraining:
+        raise
+    except SystemExit as error:
+        os._exit(error.code if isinstance(error.code, int) else int(bool(error.code)))
+    except BaseException as error:
+        _fail(channel, error, kind="metrics" if isinstance(error, words.MetricsRefused) else "raised")
+    else:
+        channel.ended()
+
+
+def load(entry: str, package: str = "") -> Callable[..., Any]:
+    """Import and return the function or class that `module:attribute` names.
+
+    Args:
+        entry: The trainable, `module:attribute`.
+        package: The folder that the module must come from. Empty means any folder.
+
+    Raises:
+        NotTrainable: The module is not in the package, the attribute is not callable, or it belongs to another module of Python's
+            standard library.
+    """
+    module, _, attribute = entry.partition(":")
+    imported = importlib.import_module(module)
+    file = str(getattr(imported, "__file__", None))
+    if package and not file.startswith(package + os.sep):
+        raise NotTrainable(f"{module} is not of the package: it is {file}")
+    found = getattr(imported, attribute)
+    if not callable(found):
+        raise NotTrainable(f"{entry} is a {type(found).__name__}, not a function or a class")
+    origin = str(found.__module__) if inspect.isroutine(found) or inspect.isclass(found) else module
+    package = origin.partition(".")[0]
+    if package in sys.stdlib_module_names and package != module.partition(".")[0]:
+        # Allowing a module must not allow the functions that it imports: `from subprocess import run` would give users a shell.
+        raise NotTrainable(
+            f"{entry} is {attribute} of Python's own {origin}; name a function or class of {module}"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def train(target: Callable[..., Any], channel: Channel) -> None:
+    """Run the user's function or class trainable. It may report in any of Ray Tune's ways. Exceptions of user code propagate."""
+    session = tune_compat.install(channel)
+    begin = channel.begin
+    if begin.seed is not None:
+        # A function that restores no generators must not draw the numbers of its first steps again when it continues.
+        seed_everything(begin.seed + begin.first_step)
+    if isinstance(target, type) and tune_compat.is_trainable_class(target):
+        tune_compat.run_class(target, channel)
+        return
+    # Code that imports `SpotSafe` loads data and builds the model first. `SpotSafe.steps` then sends the start of training.
+    channel.phase("setup" if "tuner.training.spot_safe" in sys.modules else "train")
+    session.take_output(target(dict(channel.begin.config)))
+
+
+def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) -> None:
+    traceback.print_exc()
+    text, message = "".join(traceback.format_exception(error)), str(error)
+    if type(error).__name__ == OUT_OF_GPU_MEMORY:
+        kind, message = "memory", f"{FIX_GPU_MEMORY}. {message}"
+    missing = getattr(error, "filename", None) if isinstance(error, FileNotFoundError) else None
+    if isinstance(missing, str) and not os.path.isabs(missing):
+        message = (
+            f"{message}. Each trial starts in an empty directory of its own: use an absolute path, for example one that the job passes "
+            "in `constants`"
+        )
+    if TOO_MANY_FILES in message:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        message = (
+            f"a process may have {soft} files open at once, and {hard} if it asks for that; close what is not needed, or have "
+            f"the operator raise TUNER_MAX_OPEN_FILES or the machine's limit. {message}"
+        )
+    channel.failed(type(error).__name__, message, text, kind=kind)

@@ -1,0 +1,279 @@
+"""The supervisor's end of a child's channel: read, check and answer the messages of user code.
+
+Messages of a child process are parsed and checked before the supervisor believes them.
+
+User code runs in the child and can write any bytes to its channel. A message that breaks a rule of this module raises
+`InvalidMessage`, and the supervisor fails the attempt with that text. Instants are on the monotonic clock in nanoseconds.
+They are clamped to the past, so a child whose clock runs ahead cannot raise its bill.
+
+The methods that are called under the supervisor's lock never wait for the child. This works on Linux only: the SIOCOUTQ request
+(unix(7), "Ioctls") returns how many bytes the child has not read yet.
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import select
+import struct
+import termios
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, get_args
+
+from tuner.training.channel import MAX_MESSAGE_BYTES, FailureKind, Kind
+
+MAX_PATH_CHARS = 4096
+MAX_DETAIL_CHARS = 4000
+MAX_TEXT_CHARS = 8000
+# A step sends a handful of messages besides its report. Beyond this number the child floods the supervisor.
+MAX_BETWEEN_REPORTS = 1000
+PHASES = frozenset(get_args(Kind))
+FAILURES = frozenset(get_args(FailureKind))
+
+
+class InvalidMessage(Exception):
+    """A child sent a message that the protocol does not allow. The text completes "the trial's process ..."."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMessage:
+    """The child does work of this kind from `at` on."""
+
+    kind: Kind
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMessage:
+    """The child finished a step and waits for the reply."""
+
+    step: int
+    metrics: Mapping[str, Any]  #: Numbers, strings, booleans and None by name.
+    resumable: bool  #: Whether the child can save a checkpoint of this step.
+    usage: object  #: What the child measured of itself. Not checked here.
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMessage:
+    """A complete checkpoint lies in the staging directory."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailedMessage:
+    """The child could not write a checkpoint."""
+
+    step: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndedMessage:
+    """User code returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """User code raised an exception."""
+
+    kind: FailureKind
+    error: str  #: Name of the exception's class.
+    message: str
+    traceback: str
+
+
+ChildMessage = PhaseMessage | ReportMessage | SavedMessage | SaveFailedMessage | EndedMessage | FailedMessage
+
+
+def parse(data: bytes, *, now_ns: int) -> ChildMessage:
+    """Return the message that these bytes hold.
+
+    Raises:
+        InvalidMessage: They are not JSON, not a known message, or a field has a wrong type or value.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"sent a message that is not JSON ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise InvalidMessage(f"sent a message that is not a JSON object but a {type(found).__name__}")
+    at = min(_integer(found, "t"), now_ns)
+    match found.get("type"):
+        case "phase":
+            return PhaseMessage(_one_of(found, "kind", PHASES), at)
+        case "report":
+            return ReportMessage(
+                _integer(found, "step"),
+                _metrics(found),
+                found.get("resumable") is True,
+                found.get("usage"),
+                at,
+            )
+        case "saved":
+            return SavedMessage(_integer(found, "step"), _text(found, "path", MAX_PATH_CHARS))
+        case "save_failed":
+            return SaveFailedMessage(_integer(found, "step"), _text(found, "detail", MAX_DETAIL_CHARS))
+        case "ended":
+            return EndedMessage()
+        case "failed":
+            return FailedMessage(
+                _one_of(found, "kind", FAILURES),
+                _text(found, "error", MAX_TEXT_CHARS),
+                _text(found, "message", MAX_TEXT_CHARS),
+                _text(found, "traceback", MAX_TEXT_CHARS),
+            )
+        case unknown:
+            raise InvalidMessage(f"sent a message of the unknown type {_shown(unknown)}")
+
+
+def check_step(step: int, *, last_step: int, max_step: int | None) -> None:
+    """Raise InvalidMessage unless a report of `step` may follow one of `last_step`."""
+    if max_step is not None and step > max_step:
+        raise InvalidMessage(f"reported step {_shown(step)}, but its last step is {max_step}")
+    if step != last_step + 1:
+        raise InvalidMessage(
+            f"reported step {_shown(step)} after step {last_step}; report each step once, in order"
+        )
+
+
+def check_saved_step(step: int, *, last_step: int) -> None:
+    """Raise InvalidMessage unless the child can have a checkpoint of `step`."""
+    if not 0 < step <= last_step:
+        raise InvalidMessage(
+            f"announced a checkpoint of step {_shown(step)}, but its last report is of step {last_step}"
+        )
+
+
+def _metrics(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    metrics = found.get("metrics")
+    if not isinstance(metrics, dict):
+        raise InvalidMessage(f"reported metrics that are not an object but a {type(metrics).__name__}")
+    for name, value in metrics.items():
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise InvalidMessage(f"reported metric {_shown(name)} as a {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidMessage(f"reported metric {_shown(name)} as {value}, which is not JSON")
+    return metrics
+
+
+def _integer(found: Mapping[str, Any], name: str) -> int:
+    value = found.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidMessage(f"sent a message whose {name} is {_shown(value)}, not a whole number from 0 on")
+    return value
+
+
+def _text(found: Mapping[str, Any], name: str, most: int) -> str:
+    value = found.get(name)
+    if not isinstance(value, str) or len(value) > most:
+        raise InvalidMessage(f"sent a message whose {name} is not a text of at most {most} characters")
+    return value
+
+
+def _one_of(found: Mapping[str, Any], name: str, known: frozenset[Any]) -> Any:
+    value = found.get(name)
+    if not isinstance(value, str) or value not in known:
+        raise InvalidMessage(
+            f"sent a message whose {name} is {_shown(value)}, not one of {', '.join(sorted(known))}"
+        )
+    return value
+
+
+def _shown(value: object) -> str:
+    """Return at most 60 characters of a value, for an error message."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return "a very large number"
+    return repr(value)[:60]
+
+
+class ChannelEnd:
+    """Wrap a connection over a Unix stream socket. One thread may receive. Any thread may send."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()  # never held while something waits for the child
+        self._is_sending = False  # whether a thread is in `send_waiting`
+        self._next: bytes | None = None  # messages that the thread in `send_waiting` sends after its own
+        self._sent_at = 0.0
+        self._room = select.poll()
+        self._room.register(connection.fileno(), select.POLLOUT)
+
+    def receive(self) -> bytes:
+        """Wait for the next message and return it.
+
+        Raises:
+            InvalidMessage: The child announced a message that is too large.
+            EOFError, OSError: The child closed its end.
+        """
+        try:
+            return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
+        except OSError:
+            # After a message above the limit, the connection stays open but is no longer readable. Other errors mean that it closed.
+            if not self._connection.closed and not self._connection.readable:
+                raise InvalidMessage(f"sent a message of more than {MAX_MESSAGE_BYTES} bytes") from None
+            raise
+
+    def send(self, data: bytes) -> bool:
+        """Send a short message without waiting. Return False if the child has left too much unread.
+
+        If another thread is in `send_waiting`, that thread sends this message after its own. This happens when the child has read
+        and answered that thread's message before `send_waiting` returns. Return True if the channel is closed, because the reader
+        notices the end.
+        """
+        with self._lock:
+            if self._is_sending:
+                if self._next is not None:
+                    return False
+                self._next = data
+                return True
+            with contextlib.suppress(OSError, ValueError):
+                # POLLOUT means that at least three quarters of the buffer are free, which is far more than a reply needs.
+                if not self._room.poll(0):
+                    return False
+                self._connection.send_bytes(data)
+            self._sent_at = time.monotonic()
+            return True
+
+    def send_waiting(self, data: bytes) -> None:
+        """Send a message of any length, and wait until the child has taken it. Raise OSError if the child is gone."""
+        with self._lock:
+            self._is_sending = True
+        message: bytes | None = data
+        try:
+            while message is not None:
+                self._connection.send_bytes(message)
+                self._sent_at = time.monotonic()
+                with self._lock:
+                    message, self._next = self._next, None
+                    self._is_sending = message is not None
+        finally:
+            self._is_sending = False
+
+    @property
+    def unread(self) -> bool:
+        """Whether the child has not read all that was sent."""
+        with contextlib.suppress(OSError, ValueError):
+            answer = fcntl.ioctl(self._connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+            return int(struct.unpack("i", answer)[0]) > 0
+        return False
+
+    def unread_s(self) -> float:
+        """Return the seconds since the last message was sent if some data is unread, or 0 if the child has read everything."""
+        return time.monotonic() - self._sent_at if self._sent_at and self.unread else 0.0
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the child sent data that was not received yet, or closed its end."""
+        with contextlib.suppress(OSError, ValueError):
+            return self._connection.poll(0)
+        return False
+
+    def close(self) -> None:
+        self._connection.close()

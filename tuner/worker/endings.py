@@ -1,0 +1,132 @@
+"""Errors of attempts that end without an order of the driver, with messages that a user can act on."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from tuner.domain.errors import BadFile
+from tuner.worker.child_channel import FailedMessage
+from tuner.worker.limits import Limits, excess
+from tuner.worker.server_handle import ForkServer
+
+STATUS_S, LAST_WORDS_S = 10.0, 1.0
+
+Trouble = dict[str, str]
+
+
+def exited(code: int | None, server_code: int | None, log: str) -> Trouble:
+    """Describe the end of a child that exited without a message about why.
+
+    Args:
+        code: Exit status of the child, negative for a signal. None if the fork server could not report it.
+        server_code: Exit status of the fork server, or None if it lives.
+        log: End of what the child printed.
+    """
+    tail = f"the end of what it printed:\n{log}" if log else "it printed nothing"
+    if code is None and server_code is not None:
+        how = _signal_name(server_code) if server_code < 0 else f"exit status {server_code}"
+        message = f"the fork server of the trial's process ended ({how}), and the process with it{_memory(server_code)}"
+        return {"kind": "killed", "type": "", "message": message, "traceback": tail}
+    if code is None:
+        message = "user code's process closed its channel to its supervisor; let the training function return instead"
+        return {"kind": "exited", "type": "", "message": message, "traceback": tail}
+    if code >= 0:
+        message = f"user code ended its process with exit status {code}; return from the function instead"
+        return {"kind": "exited", "type": "", "message": message, "traceback": tail}
+    message = f"user code's process was killed by {_signal_name(code)}{_memory(code)}"
+    return {"kind": "killed", "type": "", "message": message, "traceback": tail}
+
+
+def _signal_name(code: int) -> str:
+    return signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+
+
+def _memory(code: int) -> str:
+    return ", perhaps by the kernel because memory ran out" if code == -signal.SIGKILL else ""
+
+
+def protocol_broken(what: str) -> Trouble:
+    """Describe a child that was killed because it sent an invalid message.
+
+    `what` completes "the trial's process ...".
+    """
+    message = f"the trial's process {what}; report with tuner.training or ray.tune.report, from one thread"
+    return {"kind": "protocol", "type": "InvalidMessage", "message": message, "traceback": ""}
+
+
+def lease_ended() -> Trouble:
+    message = "the time that was paid for ended before the step did"
+    return {"kind": "lease", "type": "", "message": message, "traceback": ""}
+
+
+def machine_goes(notice: str) -> Trouble:
+    return {"kind": "notice", "type": "", "message": notice or "its machine had a notice", "traceback": ""}
+
+
+def beyond(pid: int, limits: Limits, memory_bytes: int | None) -> Trouble | None:
+    """Describe the limit that the processes of a fork server exceed. Return None if they are within their limits.
+
+    Args:
+        pid: The fork server.
+        limits: The limits of the worker.
+        memory_bytes: The memory that the attempt may use. None means no limit.
+    """
+    match excess(pid, processes=limits.processes, memory_bytes=memory_bytes):
+        case "processes", words:
+            return {"kind": "processes", "type": "ProcessLimit", "message": words, "traceback": ""}
+        case "memory", words:
+            message = f"{words}; use a smaller batch or model, or ask for more CPUs a trial"
+            return {"kind": "memory", "type": "MemoryLimit", "message": message, "traceback": ""}
+        case _:
+            return None
+
+
+def not_stored(step: int, problem: str) -> Trouble:
+    message = f"the checkpoint of step {step} could not be stored: {problem}"
+    return {"kind": "storage", "type": "StorageFailed", "message": message, "traceback": ""}
+
+
+def not_begun(error: Exception) -> Trouble:
+    """Describe an attempt that could not begin: its checkpoint or package could not be read, or no child could be forked.
+
+    `BadFile` means that the package differs from the uploaded one. A retry cannot fix that, so the kind is `import`, not `storage`.
+    """
+    message = f"the attempt could not begin: {error}"
+    kind = "import" if isinstance(error, BadFile) else "storage"
+    return {"kind": kind, "type": "StartFailed", "message": message, "traceback": ""}
+
+
+def raised(message: FailedMessage) -> Trouble:
+    """Describe the exception that the child reported."""
+    text = {"type": message.error, "message": message.message, "traceback": message.traceback}
+    return {"kind": message.kind, **text}
+
+
+def not_written(detail: str) -> Trouble:
+    """Describe a checkpoint that the child could not write to the staging directory."""
+    return {"kind": "saving", "type": "SaveFailed", "message": detail, "traceback": ""}
+
+
+def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:
+    """Wait until the exit status of a child is known. Call it under the lock.
+
+    The fork server sends the status, which may take a while on a busy machine, so this waits up to `STATUS_S`. If the server is dead,
+    the last message that it sent arrives within `LAST_WORDS_S`.
+
+    Args:
+        changed: The supervisor's lock and condition.
+        is_known: Returns a true value once the wait may end, because the status is known.
+        server: The fork server of the child.
+    """
+    until = time.monotonic() + STATUS_S
+    while not changed.wait_for(is_known, LAST_WORDS_S) and server.alive and time.monotonic() < until:
+        pass
+
+
+def kill_group(pid: int) -> None:
+    """Kill a child and its process group, if the group still exists."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

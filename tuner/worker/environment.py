@@ -1,0 +1,188 @@
+"""What an attempt ran with: the digest of its code, threads, versions and environment variables.
+
+Results about the trainable, such as its self-test, are valid while the digest is the same.
+"""
+
+import ast
+import hashlib
+import importlib.util
+import platform
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import tuner.training
+from tuner.domain.environment import HASH_SEED, Environment
+from tuner.domain.job import JobSpec
+
+MODULES_MAX = 2000
+_parsing = threading.Lock()
+
+
+def code_digest(entry: str, roots: Sequence[str]) -> str | None:
+    """Return a SHA-256 digest of a trainable's code, or None if its module is not a plain file.
+
+    The digest covers the trainable's module, all modules that it imports directly or indirectly from the directories
+    `roots` or from its own package, and `tuner.training`.
+
+    Nothing is imported. Data files, and modules that are imported by name at run time, are not covered.
+
+    Args:
+        entry: The trainable, as `module:name`.
+        roots: The directories in which trainables are looked for.
+    """
+    first = entry.partition(":")[0]
+    own = first.partition(".")[0]
+    found: dict[str, bytes] = {}
+    waiting, known = [first], {first}
+    while waiting and len(found) < MODULES_MAX:
+        module = waiting.pop()
+        file = _file_of(module, [*roots, *sys.path] if module.partition(".")[0] == own else roots)
+        if file is None:
+            continue
+        found[module] = file.read_bytes()
+        for name in _imported(found[module], module, is_package=file.name == "__init__.py"):
+            if name not in known and name.partition(".")[0] != "tuner":
+                known.add(name)
+                waiting.append(name)
+    if first not in found:
+        return None
+    return _digest(entry, found | _of_training())
+
+
+def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
+    """Return the digest of a job's code. For a trainable from a package, it covers that package and `tuner.training`."""
+    if spec.package is None:
+        return code_digest(spec.trainable, roots)
+    return _digest(spec.trainable, {spec.package: b"", **_of_training()})
+
+
+def _of_training() -> dict[str, bytes]:
+    files = sorted(Path(str(tuner.training.__file__)).parent.glob("*.py"))
+    return {f"tuner.training.{file.stem}": file.read_bytes() for file in files}
+
+
+def _digest(entry: str, found: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(entry.encode())
+    for module in sorted(found):
+        digest.update(f"\n{module} {hashlib.sha256(found[module]).hexdigest()}".encode())
+    return digest.hexdigest()
+
+
+def _file_of(module: str, roots: Sequence[str]) -> Path | None:
+    for root in roots:
+        base = Path(root or ".", *module.split("."))
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+    """Yield the names of imported modules, the module's own packages first.
+
+    Some of the names may not be modules: in `from a import b`, b can be anything.
+    """
+    parts = module.split(".")
+    yield from (".".join(parts[:end]) for end in range(1, len(parts)))
+    try:
+        tree = parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    package = parts if is_package else parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name for alias in node.names for name in _with_packages(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from _with_packages(base)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def parse(source: bytes) -> ast.Module:
+    """Parse Python source, in one thread at a time. Raise the same errors as `ast.parse`.
+
+    Python 3.11 raises SystemError ("AST constructor recursion depth mismatch") if another thread parses while a
+    garbage collection interrupts this one (https://github.com/python/cpython/issues/106905).
+    """
+    with _parsing:
+        return ast.parse(source)
+
+
+def _with_packages(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+THREADS = "OMP_NUM_THREADS"
+DISTRIBUTIONS = ("tuner", "torch", "numpy", "ray")
+#: Environment variables that change the result of a computation. Paths, devices and possible secrets are not
+#: recorded.
+PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "CUBLAS_")
+NAMES = frozenset(
+    {
+        HASH_SEED,
+        "NUMBA_NUM_THREADS",
+        "NVIDIA_TF32_OVERRIDE",
+        "TF_DETERMINISTIC_OPS",
+        "TF_ENABLE_ONEDNN_OPTS",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "XLA_FLAGS",
+    }
+)
+
+
+def environment_of(entry: str, roots: Sequence[str], environ: Mapping[str, str]) -> Environment:
+    """Return the environment of a process that trains `entry`, a `module:attribute`, with these variables.
+
+    Args:
+        entry: The trainable. Its module is not imported.
+        roots: Directories in which trainables are looked for, see `code_digest`.
+        environ: The variables of the process.
+    """
+    threads = environ.get(THREADS, "")
+    return Environment(
+        threads=int(threads) if threads.isdecimal() else None,
+        versions=_versions(entry.partition(":")[0].partition(".")[0]),
+        variables=relevant(environ),
+        code=code_digest(entry, roots),
+    )
+
+
+def relevant(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that can change the result of a training, sorted by name."""
+    kept = {name for name in environ if name.startswith(PREFIXES) or name in NAMES}
+    return {name: environ[name] for name in sorted(kept - {THREADS})}
+
+
+def _versions(package: str) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    own = _distribution_of(package)
+    for name in (*DISTRIBUTIONS, *([own] if own else [])):
+        version = _version(name)
+        if version is not None:
+            found[name] = version
+    return found
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _distribution_of(package: str) -> str | None:
+    """Return the distribution that a top-level package was installed with. A module in a plain folder has none."""
+    if _version(package) is not None:  # most distributions have the name of their package
+        return package
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or "site-packages" not in Path(spec.origin or "").parts:
+        return None
+    return next(iter(metadata.packages_distributions().get(package, ())), None)

@@ -1,0 +1,235 @@
+"""A process that has imported user code and forks a child for each attempt. It imports the modules of a
+trainable once, so that each attempt begins in milliseconds.
+
+Usage: `python -m tuner.worker.fork_server FD ENTRY PACKAGE [MODULE ...]`. FD is the file descriptor of one end of a
+SOCK_SEQPACKET socket. ENTRY is the trainable whose module is imported, or empty. PACKAGE is the folder that the trainable comes from,
+or empty. Each MODULE is imported if there is no ENTRY.
+
+The server reads requests from the socket. `{"fork": …}` carries two descriptors, the child's channel and its output pipe, and
+starts a child. Any other request kills everything that attempts started. The server sends the exit status of each child, and ends
+when the socket is closed. When it ends, it kills its children and the processes that they left behind, which it adopts as a
+subreaper.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tuner.worker.child import come_from, run_child
+from tuner.worker.limits import give_up_privileges
+from tuner.worker.process_tree import become_subreaper, kill_own_descendants
+
+PR_SET_PDEATHSIG = 1
+# Some functions of PyTorch, such as the first optimizer of a process, import torch._dynamo, which takes two seconds of processor time.
+# The server imports it once for all attempts, but only if the user code matches this pattern.
+NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
+# Packages that are not searched: they use an optimizer only if user code, which is searched, does.
+OF_EVERYBODY = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
+# User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
+# dictionary. The import takes two seconds of processor time, once for all attempts, and is skipped if the code does not match.
+USES_TORCH = re.compile(r"torch|tuner\.training|save_checkpoint")
+# Trainables for Ray Tune often import Ray inside the function. Importing it here saves half a second per attempt.
+IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
+# What a server imports again if it restarts itself. Importing all of it takes seven seconds of processor time.
+COSTLY = ("numpy", "torch", "torch._dynamo", "ray.tune")
+MAX_REQUEST = 1 << 16
+
+
+def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
+    control = socket.socket(fileno=fd)
+    become_subreaper()
+    resume_at_parents_death()
+    give_up_privileges()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    come_from(package)
+    gc.disable()  # saves a tenth of the processor time of the imports
+    if entry:
+        _preload(entry)
+    else:
+        _import(*modules)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    _send(control, {"ready": True})
+    wake, waker = os.pipe()
+    signal.set_wakeup_fd(_nonblocking(waker))
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([control.fileno(), wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+            _reap(control)
+        if control.fileno() in ready and not _serve(control, (wake, waker), package):
+            break
+    kill_own_descendants()
+
+
+def resume_at_parents_death() -> None:
+    """Have the kernel send SIGCONT to this process when the worker dies.
+
+    User code may have stopped this process with SIGSTOP. Then it would not see its socket close, and the processes that user code
+    started would continue to run unpaid. The kernel sends the signal when the *thread* that started this process ends, so the signal
+    may come earlier. An early SIGCONT has no effect.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+
+
+def _nonblocking(fd: int) -> int:
+    os.set_blocking(fd, False)
+    return fd
+
+
+def _preload(entry: str) -> None:
+    """Import the module of a trainable, and the modules that its attempts will need.
+
+    If user code cannot be imported, the child will report the error. If the import started threads or used CUDA, children could not be
+    forked safely, so the server restarts itself without the trainable, with those costly modules that the trainable needs.
+    """
+    module, before = entry.partition(":")[0], set(sys.modules)
+    with contextlib.suppress(BaseException), _unheard():
+        found = importlib.import_module(module)
+        if IMPORTS_RAY.search(inspect.getsource(found)):
+            importlib.import_module("ray.tune")
+    brought = sys.modules.keys() - before
+    if _may_import_torch(brought):
+        _import("numpy", "torch")
+    if needs_dynamo(brought):
+        _import("torch._dynamo")
+    if threading.active_count() > 1 or _cuda_is_lost_to_forks():
+        needed = [name for name in COSTLY if name in sys.modules]
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Discard the output that user code prints while it is imported.
+
+    It would go to the worker's log, whose size is not limited.
+    """
+    kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(null, number)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        for number, before in enumerate(kept, start=1):
+            os.dup2(before, number)
+        for descriptor in (*kept, null):
+            os.close(descriptor)
+
+
+def _cuda_is_lost_to_forks() -> bool:
+    """Return whether importing user code used CUDA, after which no fork of this process can use a GPU.
+
+    The test runs in a fork, because PyTorch reports this only there. A call that counts the GPUs is enough to make forks unusable,
+    although `torch.cuda.is_initialized()` stays false in the calling process.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    return os.waitpid(pid, 0)[1] != 0 or bool(torch.cuda.is_initialized())
+
+
+def _import(*names: str) -> None:
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def needs_dynamo(modules: Iterable[str]) -> bool:
+    """Return whether any of these modules, which user code imported, may call a function that imports torch._dynamo."""
+    return any("torch" in source and NEEDS_DYNAMO.search(source) for _, source in _sources(modules))
+
+
+def _may_import_torch(modules: Iterable[str]) -> bool:
+    """Return whether a function of user code may import torch later.
+
+    Installed packages are not searched: many support torch as one of several libraries, and those that need it have imported it.
+    Return False if torch is already imported.
+    """
+    if "torch" in sys.modules:
+        return False
+    return any(
+        "site-packages" not in path.parts and USES_TORCH.search(source) for path, source in _sources(modules)
+    )
+
+
+def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Yield the files of modules written in Python, with their source."""
+    for name in modules:
+        if name.partition(".")[0] in OF_EVERYBODY or name.startswith("tuner.training"):
+            continue
+        with contextlib.suppress(
+            Exception
+        ):  # an entry of sys.modules may be any object, and reading it may raise
+            path = Path(str(getattr(sys.modules[name], "__file__", None) or ""))
+            if path.suffix == ".py":
+                yield path, path.read_text(errors="replace")
+
+
+def _serve(control: socket.socket, own: tuple[int, ...], package: str) -> bool:
+    """Serve one request. Return False if the socket was closed, because the worker is gone.
+
+    Args:
+        control: The socket to the supervisor.
+        own: Descriptors of the server that a child must close.
+        package: The folder of the trainable's package, or empty.
+    """
+    data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
+    if not data:
+        return False
+    request = json.loads(data)
+    if "fork" in request:
+        channel, output = fds
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            signal.set_wakeup_fd(-1)
+            for descriptor in own:
+                os.close(descriptor)
+            run_child(request["fork"], channel, output, package)
+        for descriptor in fds:
+            os.close(descriptor)
+        _send(control, {"pid": pid})
+    else:
+        kill_own_descendants()
+        _reap(control)
+        _send(control, {"clean": True})
+    return True
+
+
+def _reap(control: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _send(control, {"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _send(control: socket.socket, message: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):
+        control.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

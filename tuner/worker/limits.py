@@ -1,0 +1,149 @@
+"""Limits on the processes, files and environment variables of user code."""
+
+import ctypes
+import json
+import os
+import resource
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+from tuner.worker.process_tree import taken
+
+ALLOWED_ENV = frozenset(
+    """
+    PATH HOME USER LOGNAME LANG LANGUAGE TZ TZDIR TMPDIR VIRTUAL_ENV CONDA_PREFIX LD_LIBRARY_PATH LIBRARY_PATH CPATH CC CXX
+    PYTHONHASHSEED TOKENIZERS_PARALLELISM XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_ENDPOINT HF_HUB_OFFLINE
+    HF_DATASETS_OFFLINE TRANSFORMERS_CACHE TRANSFORMERS_OFFLINE SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
+    NO_PROXY no_proxy MALLOC_ARENA_MAX
+    """.split()  # noqa: SIM905
+)
+ALLOWED_PREFIXES = tuple(
+    """
+    LC_ NVIDIA_ CUDA_ CUDNN_ CUBLAS_ NCCL_ GLOO_ UCX_ FI_ PYTORCH_ TORCH_ TORCHINDUCTOR_ TRITON_ XLA_ JAX_ TF_ HIP_ HSA_ ROCR_
+    TPU_ OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ NUMEXPR_ NUMBA_
+    """.split()  # noqa: SIM905
+)
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+SECRETS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
+OURS = "TUNER_USER_"  # prefix of variables that an operator sets for trainables
+PR_SET_NO_NEW_PRIVS = 38
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on the user code of one worker."""
+
+    processes: int = 4096  #: Processes and threads of an attempt, counted together.
+    open_files: int = 65_536  #: Open files of one process.
+    import_bytes: int = 8 * GIB  #: Memory for importing a trainable when the service checks it.
+    passed: tuple[
+        str, ...
+    ] = ()  #: Additional environment variables that user code may see. A trailing `*` matches every name with that prefix.
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Limits":
+        """Read the limits from variables that the service has checked and passed on to the worker."""
+        given = {
+            "processes": environ.get("TUNER_MAX_PROCESSES"),
+            "open_files": environ.get("TUNER_MAX_OPEN_FILES"),
+        }
+        numbers = {name: int(text) for name, text in given.items() if text}
+        names = environ.get("TUNER_PASS_ENV", "").split(",")
+        return cls(**numbers, passed=tuple(name.strip() for name in names if name.strip()))
+
+    def environment(self, environ: Mapping[str, str], import_path: list[str]) -> dict[str, str]:
+        """Return the environment variables for user code.
+
+        They contain no Ray token, no database address, and no credentials of the service or a cloud.
+
+        Args:
+            environ: The variables of the worker.
+            import_path: The directories for PYTHONPATH. Empty entries are dropped.
+        """
+        kept = {name: value for name, value in environ.items() if self._passes(name, value)}
+        kept["PYTHONPATH"] = os.pathsep.join(path for path in import_path if path)
+        kept["PYTHONUNBUFFERED"] = "1"
+        kept["RAY_USAGE_STATS_ENABLED"] = "0"
+        # Number the GPUs as NVML and Ray do. Let PyTorch count them through NVML: otherwise a module that counts GPUs when it is
+        # imported would make CUDA unusable in every fork.
+        return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+    def _passes(self, name: str, value: str) -> bool:
+        if name.startswith(OURS):
+            return True
+        if is_own(name):
+            return False
+        if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in self.passed):
+            return True
+        if name.upper() in PROXIES:
+            return (
+                "@" not in value
+            )  # a proxy URL with a password is passed only if the operator names the variable
+        if name in ALLOWED_ENV:
+            return True
+        return name.startswith(ALLOWED_PREFIXES) and not any(word in name for word in SECRETS)
+
+    def hold(self, pid: int) -> None:
+        """Apply the kernel's limits on open files and core dumps to a process and its future children.
+
+        Do nothing if the process is gone.
+        """
+        try:
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            most = self.open_files if hard == resource.RLIM_INFINITY else min(self.open_files, hard)
+            least = most if soft == resource.RLIM_INFINITY else min(soft, most)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (least, most))
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        except ProcessLookupError:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The request to a probe: describe a trainable within these limits."""
+
+    entry: str
+    limit_s: float
+    processes: int  #: Processes and threads, counted together.
+    memory_bytes: int
+    package: str = ""  #: The folder that `entry` comes from, or empty.
+
+    def text(self) -> str:
+        return json.dumps(astuple(self))
+
+
+def is_own(name: str) -> bool:
+    """Return whether a variable belongs to the service or Ray. No setting passes such variables to user code."""
+    return name.startswith(("TUNER_", "RAY_")) and not name.startswith(OURS)
+
+
+def give_up_privileges() -> None:
+    """Prevent this process and its descendants from gaining privileges through setuid programs such as sudo."""
+    ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def excess(
+    pid: int, *, processes: int, memory_bytes: int | None
+) -> tuple[Literal["processes", "memory"], str] | None:
+    """Return the limit that the descendants of a process exceed, and a message about it, or None.
+
+    Args:
+        pid: The process. If it has no descendants, its own use counts.
+        processes: The most processes and threads, counted together.
+        memory_bytes: The most memory. None means no limit.
+    """
+    found = taken(pid, most=processes)
+    if found.processes > processes:
+        words = (
+            f"has more than {processes} processes and threads, as many as TUNER_MAX_PROCESSES allows; "
+            "start fewer (workers of data loaders, pools), or have the operator raise it"
+        )
+        return "processes", words
+    if memory_bytes is not None and found.memory_bytes > memory_bytes:
+        return (
+            "memory",
+            f"used {found.memory_bytes / GIB:.1f} GiB of memory, more than its share of {memory_bytes / GIB:.1f} GiB",
+        )
+    return None

@@ -1,0 +1,103 @@
+"""Collect the output of user code.
+
+Its beginning and its end are kept in memory and in the job's storage. The rest is only counted.
+"""
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.checkpoints.attempt_logs import Printed, TrialLogs
+from tuner.checkpoints.storage import explained
+
+HEAD_BYTES = 256 * 1024
+TAIL_BYTES = 256 * 1024
+FIRST_S = 1.0
+EVERY_S = 5.0
+LAST_S = 1.0  # longest wait until the last output is stored; it is limited because the worker costs money meanwhile
+log = logging.getLogger("tuner.worker")
+
+
+class LogPump:
+    """Read the child's standard output and error at once, so that the child never blocks on them.
+
+    A second thread writes the output to storage, so that slow storage does not delay the reading.
+    """
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        """Create the pipe and start both threads. `order` is the order that began the attempt."""
+        self._order = order
+        self._read, self.write_fd = os.pipe()
+        self._lock = threading.Lock()
+        self._head, self._tail, self._seen = bytearray(), bytearray(), 0
+        self._stop, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
+        self._thread.start()
+        self._writer = threading.Thread(target=self._keep, name="log-writer", daemon=True)
+        self._writer.start()
+
+    def started(self) -> None:
+        """Close our write end of the pipe, once the child has its own, so that the child's exit ends the stream."""
+        os.close(self.write_fd)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        os.close(self._read)
+        self._over.set()
+        self._writer.join(LAST_S)
+
+    def text(self) -> bytes:
+        found = self._printed()
+        left_out = found.total - len(found.head) - len(found.tail)
+        gap = b"\n[... %d bytes left out ...]\n" % left_out if left_out else b""
+        return found.head + gap + found.tail
+
+    def last(self, size: int = 4000) -> str:
+        return self.text()[-size:].decode(errors="replace")
+
+    def _printed(self, *, complete: bool = False) -> Printed:
+        with self._lock:
+            return Printed(self._seen, bytes(self._head), bytes(self._tail), complete)
+
+    def _run(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._read], [], [], 0.05)
+            if ready:
+                data = os.read(self._read, 1 << 16)
+                if not data:
+                    return
+                self._take(data)
+            elif self._stop.is_set():
+                return
+
+    def _take(self, data: bytes) -> None:
+        with self._lock:
+            self._seen += len(data)
+            room = HEAD_BYTES - len(self._head)
+            self._head += data[:room]
+            self._tail += data[room:] if room > 0 else data
+            del self._tail[:-TAIL_BYTES]
+
+    def _keep(self) -> None:
+        written, wait_s = 0, FIRST_S
+        while not self._over.wait(wait_s):
+            found = self._printed()
+            if found.total != written and self._write(found):
+                written = found.total
+            wait_s = EVERY_S if found.total else FIRST_S
+        if self._seen:
+            self._write(self._printed(complete=True))
+
+    def _write(self, printed: Printed) -> bool:
+        order = self._order
+        try:
+            logs = TrialLogs(order["storage"], order["project"], order["job"], order["trial"])
+            logs.write(order["attempt"], printed)
+        except Exception as error:  # each kind of storage has errors of its own
+            log.warning("%s: its output could not be stored: %s", order["trial"], explained(error))
+            return False
+        return True

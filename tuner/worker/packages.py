@@ -1,0 +1,439 @@
+"""Uploaded packages of user code: check them, store them by digest, and unpack them on the machine that uses them.
+
+Sizes in the archive's headers are not trusted: the unpacked bytes are counted as they are read. Only plain files of pure Python and
+data are allowed. Names that may lead to another place (absolute, `..`, backslashes, drives, duplicates) are
+refused. So are links, devices, and files that Python runs by itself (`.pth`, `sitecustomize`). See Snyk's
+"Zip Slip" (2018), CWE-22 and CWE-409.
+
+A folder is created atomically and is read-only. Each time a process opens it, its files are compared with the package, because user
+code of the same user could have changed them (see SECURITY.md).
+"""
+
+import fcntl
+import hashlib
+import io
+import os
+import stat
+import struct
+import sys
+import tempfile
+import threading
+import time
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from tuner.checkpoints.storage import Storage
+from tuner.domain.errors import BadFile
+from tuner.domain.ids import PACKAGE_ID, package_id
+from tuner.worker.scratch import wipe
+
+OURS = frozenset({"tuner", "trainables", "ray", "torch"})
+INSTALLED = ("site-packages", "dist-packages")
+METADATA = (".dist-info", ".egg-info")
+
+
+def check_tops(names: Iterable[str]) -> None:
+    """Raise BadFile if a top-level module or the metadata of a package hides another module.
+
+    Names of Python's standard library, of the service and of installed packages are refused.
+
+    Args:
+        names: The names of the files in the package.
+    """
+    standard = {name.casefold() for name in sys.stdlib_module_names}
+    # Of the files at the top level, only Python files can be imported.
+    tops = {name.partition("/")[0] for name in names if "/" in name or name.endswith(".py")}
+    for name in sorted(tops):
+        top = _module(name)
+        whose = (
+            "Python's own"
+            if top in standard
+            else "the service's own"
+            if top in OURS
+            else "that of an installed package"
+            if top in installed()
+            else None
+        )
+        if whose is not None:
+            raise BadFile(f"{name!r} is a name of {whose} module, which it would stand before: rename it")
+
+
+@cache
+def installed() -> frozenset[str]:
+    """Return the names of installed distributions and of their top-level modules, in lower case."""
+    folders = [Path(root) for root in sys.path if Path(root).name in INSTALLED]
+    return frozenset(_module(path.name) for folder in folders if folder.is_dir() for path in folder.iterdir())
+
+
+def _module(name: str) -> str:
+    """Return the module name of a file or folder: `a` for `a.py`, `a.cpython-311-x86_64-linux-gnu.so` and `a-1.0.dist-info`."""
+    if name.endswith(METADATA):
+        return name.partition("-")[0].replace(".", "_").casefold()
+    return name.partition(".")[0].casefold()
+
+
+MAX_FILES = 2000
+MAX_NAME_BYTES = 250
+MAX_DEPTH = 20
+# The most unpacked bytes per packed byte. Text is compressed 3 to 20 times, zeros a thousand times.
+MAX_RATIO = 100
+ALWAYS_BYTES = 1 << 20
+BLOCK = 1 << 16
+NATIVE = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".lib")
+PACKED = (".zip", ".whl", ".egg", ".jar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".rar")
+RUNS_BY_ITSELF = ("sitecustomize", "usercustomize")
+WHEEL = ".dist-info/WHEEL"
+_ENTRY = b"PK\x01\x02"  # begins an entry of a zip's central directory
+# Exceptions of zipfile for files that are not a zip, damaged, encrypted, or compressed with an unknown method.
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    IndexError,
+    KeyError,
+    OSError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files of a package."""
+
+    digests: Mapping[str, str]  #: The SHA-256 of each file by its name.
+    size_bytes: int  #: The unpacked size of all files.
+
+
+def read_archive(data: bytes, *, most_bytes: int, into: Path | None = None) -> Contents:
+    """Check a package and return its contents.
+
+    Args:
+        data: The package.
+        most_bytes: The largest allowed unpacked size. The compression ratio limits the size as well.
+        into: An empty folder to which the files are written. None means that they are only checked.
+
+    Raises:
+        BadFile: The package is not allowed. The message says why and what to do.
+    """
+    if not data.startswith(b"PK\x03\x04"):
+        raise BadFile("this is no package: send a .zip or .whl that is not empty")
+    if data.count(_ENTRY) > 5 * MAX_FILES:
+        raise BadFile(_too_many())
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            return _read(packed, min(most_bytes, max(ALWAYS_BYTES, MAX_RATIO * len(data))), into)
+    except BadFile:
+        raise
+    except _BROKEN as error:
+        raise BadFile(f"the package cannot be unpacked: {error or type(error).__name__}") from error
+
+
+def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Contents:
+    files = _files(packed.infolist())
+    digests, left = dict[str, str](), most_bytes
+    for info in files:
+        with packed.open(info) as inside, _target(into, info.filename) as target:
+            seen = hashlib.sha256()
+            for block in _blocks(inside, info.filename, left):
+                left -= len(block)
+                seen.update(block)
+                if target is not None:
+                    target.write(block)
+        digests[info.filename] = seen.hexdigest()
+    for name in digests:
+        if name.endswith(WHEEL):
+            _check_wheel(packed.read(name))
+    return Contents(digests, most_bytes - left)
+
+
+def _blocks(inside: IO[bytes], name: str, left: int) -> Iterator[bytes]:
+    """Yield the blocks of one file. Raise BadFile if they exceed the `left` bytes."""
+    while block := inside.read(BLOCK):
+        left -= len(block)
+        if left < 0:
+            raise BadFile(
+                f"{name!r}: the package is larger than it may be when it is unpacked, or packed more than {MAX_RATIO} times; "
+                "leave out data, and load it from where the workers reach it"
+            )
+        yield block
+
+
+def _target(into: Path | None, name: str) -> "IO[bytes] | nullcontext[None]":
+    if into is None:
+        return nullcontext()
+    path = into / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    return os.fdopen(handle, "wb")
+
+
+def _files(entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """Check all entries of the archive, each alone and all together, and return those that are files.
+
+    Raises:
+        BadFile: An entry is not allowed, entries conflict, or there is no Python file.
+    """
+    if len(entries) > MAX_FILES:
+        raise BadFile(_too_many())
+    for info in entries:
+        fault = _name_fault(info.filename) or _kind_fault(info) or _content_fault(info.filename)
+        if fault is not None:
+            raise BadFile(f"{info.orig_filename!r} {fault}")
+    files = [info for info in entries if not info.is_dir()]
+    _check_together([info.filename for info in entries])
+    if not any(info.filename.endswith(".py") for info in files):
+        raise BadFile("there is no Python in this package: a trainable is a function in a .py file")
+    return files
+
+
+def _kind_fault(info: zipfile.ZipInfo) -> str | None:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if info.flag_bits & 0x1:
+        return "is encrypted: pack it without a password"
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR if info.is_dir() else 0):
+        return "is a link, a device or another folder than it says: pack plain files"
+    if info.is_dir() and info.file_size:
+        return "is a folder with something in it that is no file"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "is packed in another way than deflate: pack it with zip, or python -m zipfile"
+    if info.filename != info.orig_filename:
+        return "has two names: pack it anew"
+    return None
+
+
+def _name_fault(name: str) -> str | None:
+    parts = name.removesuffix("/").split("/")
+    if "\\" in name or ":" in name or not name.isprintable():
+        return "has a name with a backslash, a colon or a control character: rename it"
+    if any(part in ("", ".", "..") for part in parts):
+        return "is no path within the package: pack it by names relative to its folder, without . and .."
+    if any(part != part.strip() or part.endswith(".") for part in parts):
+        return "has a name that begins or ends with a space, or ends with a dot: rename it"
+    if unicodedata.normalize("NFC", name) != name or len(name.encode()) > MAX_NAME_BYTES:
+        return f"has a name that is not in Unicode's normal form C, or of more than {MAX_NAME_BYTES} bytes: rename it"
+    if len(parts) > MAX_DEPTH:
+        return f"lies deeper than {MAX_DEPTH} folders: pack it flatter"
+    return None
+
+
+def _content_fault(name: str) -> str | None:
+    parts = name.casefold().removesuffix("/").split("/")
+    last = parts[-1]
+    if last.endswith(".pth") or any(part.partition(".")[0] in RUNS_BY_ITSELF for part in parts):
+        return "would run by itself wherever Python starts: leave it out"
+    if last.endswith(NATIVE) or ".so." in last:
+        return "is machine code; packages are of pure Python: have the operator install what is not"
+    if last.endswith((".pyc", ".pyo")) or "__pycache__" in parts:
+        return "is compiled: leave out __pycache__ and .pyc"
+    if last.endswith(PACKED):
+        return "is an archive in an archive: pack its files instead"
+    if parts[0].endswith(".data"):
+        return "has to be installed: packages are used as they lie, so pack a wheel without a .data folder"
+    return None
+
+
+def _check_together(names: list[str]) -> None:
+    """Raise BadFile if two names differ only in case, or if a name is both a file and a folder."""
+    files, folders = set[str](), dict[str, str]()
+    for name in names:
+        *above, last = name.removesuffix("/").split("/")
+        if name.endswith("/"):
+            above.append(last)
+        elif name.casefold() in files:
+            raise BadFile(f"{name!r} is there twice, but for case: leave one out")
+        else:
+            files.add(name.casefold())
+        for depth in range(1, len(above) + 1):
+            folder = "/".join(above[:depth])
+            if folders.setdefault(folder.casefold(), folder) != folder:
+                raise BadFile(f"the folder {folder!r} is there twice, but for case: rename one")
+    if both := files & folders.keys():
+        raise BadFile(f"{min(both)!r} is a file and a folder: rename one")
+
+
+def _check_wheel(text: bytes) -> None:
+    if b"root-is-purelib: true" not in text.lower():
+        raise BadFile("this wheel is not of pure Python: have the operator install it on the workers")
+
+
+def _too_many() -> str:
+    return f"the package has more than {MAX_FILES} files: leave out data, and load it from where the workers reach it"
+
+
+FOLDER = "packages"
+
+
+class PackageLost(BadFile):
+    """The package in storage is not the one that was uploaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The id of a package and its place in storage. The id contains the digest, so the bytes can be checked against it."""
+
+    storage: str
+    project: str
+    id: str
+
+    @classmethod
+    def parse(cls, message: Mapping[str, str] | None) -> "Stored | None":
+        return None if message is None else cls(**message)
+
+    def message(self) -> dict[str, str]:
+        return asdict(self)
+
+    @property
+    def digest(self) -> str:
+        if not PACKAGE_ID.fullmatch(self.id):  # the digest becomes part of a file name
+            raise ValueError(f"{self.id!r} is no id of a package")
+        return self.id.removeprefix("pkg_")
+
+    def put(self, data: bytes) -> None:
+        """Store the package durably and atomically. Errors of the storage propagate."""
+        assert id_of(data) == self.id
+        Storage(self.storage).put_file(data, *self._where(), durably=True)
+
+    def get(self) -> bytes:
+        """Return the bytes of the package.
+
+        Raises:
+            PackageLost: The package is missing or its digest differs.
+            Exception: Any other error of the storage.
+        """
+        try:
+            data = Storage(self.storage).read(*self._where())
+        except FileNotFoundError as error:
+            raise PackageLost(f"{self.id} is no longer in the storage: upload it again") from error
+        if id_of(data) != self.id:
+            raise PackageLost(
+                f"{self.id} was changed in the storage, and is not what was uploaded: upload it again, and look who writes there"
+            )
+        return data
+
+    def _where(self) -> tuple[str, str, str]:
+        return self.project, FOLDER, f"{self.digest}.zip"
+
+
+def id_of(data: bytes) -> str:
+    return package_id(hashlib.sha256(data).hexdigest())
+
+
+KEPT_S = 7 * 86_400.0  # how long a folder is kept after it was last opened
+
+
+class Opened:
+    """An open package. Its folder is not deleted until this is closed or the process ends."""
+
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+        self.path, self._lock = path, lock
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def opened(package: Stored, shelf: Path | None = None) -> Opened:
+    """Fetch a package, unpack it if needed, and return its folder. Also delete old folders that are not in use.
+
+    Args:
+        package: The package in storage.
+        shelf: The folder that contains the folders of all packages. None means this user's folder on this machine.
+
+    Raises:
+        PackageLost: The package is missing in storage or was changed there.
+        BadFile: The package is not allowed.
+        OSError: The folder cannot be written, or is not owned by this user alone.
+        Exception: Any error of the storage.
+    """
+    data = package.get()
+    shelf = shelf or Path(tempfile.gettempdir(), f"tuner-packages-{os.getuid()}")
+    _check_own(shelf)
+    folder = shelf / package.digest
+    with _alone(shelf / f"{package.digest}.made"):
+        in_use = (shelf / f"{package.digest}.used").open("ab")
+        fcntl.flock(in_use, fcntl.LOCK_SH)
+        os.utime(in_use.fileno())
+        try:
+            _make(data, folder)
+        except BaseException:
+            in_use.close()
+            raise
+    _tidy(shelf)
+    return Opened(folder, in_use)
+
+
+def _check_own(shelf: Path) -> None:
+    """Create the folder if needed. Raise PermissionError if other users could write to it."""
+    shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = shelf.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(
+            f"{shelf} has to be a folder of this user in which nobody else may write: remove it"
+        )
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(data: bytes, folder: Path) -> None:
+    """Unpack a package into a folder, atomically. Leave the folder unchanged if its files already match the package."""
+    # The digest shows that this is the package that was checked against its size limit when it was uploaded.
+    meant = read_archive(data, most_bytes=MAX_RATIO * len(data) + ALWAYS_BYTES)
+    if folder.exists() and _digests(folder) == meant.digests:
+        return
+    mine = f"{os.getpid()}.{threading.get_ident()}"
+    beside, before = (folder.with_name(f".{kind}-{folder.name}.{mine}") for kind in ("new", "old"))
+    wipe(beside)
+    beside.mkdir(mode=0o700)
+    try:
+        read_archive(data, most_bytes=meant.size_bytes, into=beside)
+        for path in [*beside.rglob("*"), beside]:
+            path.chmod(0o500 if path.is_dir() else 0o400)
+        if os.path.lexists(folder):
+            folder.rename(before)
+        beside.rename(folder)
+    finally:
+        wipe(beside)
+        wipe(before)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the digest of each file by its name. For a link or special file, return a text that equals no digest."""
+    found = {}
+    for parent, names, others in os.walk(folder):
+        linked = [name for name in names if os.path.islink(os.path.join(parent, name))]
+        for path in (Path(parent, name) for name in [*others, *linked]):
+            plain = stat.S_ISREG(path.lstat().st_mode)
+            found[path.relative_to(folder).as_posix()] = _digest(path) if plain else "no file"
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _tidy(shelf: Path) -> None:
+    """Delete folders that were not opened for `KEPT_S` and are not in use."""
+    for used in shelf.glob("*.used"):
+        if time.time() - used.stat().st_mtime < KEPT_S:
+            continue
+        with used.open("ab") as file, _alone(used.with_suffix(".made")):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            wipe(used.with_suffix(""))

@@ -1,0 +1,181 @@
+"""Import a trainable as a worker would, and print a description of it as JSON: `python -m tuner.worker.probe QUESTION`.
+
+User code runs in a child of this process. This process limits the child's time, processes and memory and how much of its output is
+kept. When the child ends, everything that it started is killed.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from tuner.worker.child import PR_SET_PDEATHSIG, come_from, load
+from tuner.worker.limits import GIB, Question, excess, give_up_privileges
+from tuner.worker.process_tree import KILL_S, become_subreaper, kill_own_descendants
+
+MAX_TEXT = 4000
+MAX_SUGGESTED = 1 << 18
+MAX_ANSWER = 1 << 20
+LOOK_S = 0.1
+
+
+def describe(entry: str, package: str = "") -> dict[str, Any]:
+    """Return a description of the trainable. If it cannot be used, `error` says why. Never raises.
+
+    `import_ns` is the processor time of the import. A trial on a new worker takes at least as long before its first step.
+    """
+    began = time.process_time_ns()
+    try:
+        found = load(entry, package)
+    except BaseException as error:
+        return {"error": f"{type(error).__name__}: {error}"[:MAX_TEXT]}
+    module = importlib.import_module(entry.partition(":")[0])
+    return {
+        "error": _takes_no_config(entry, found),
+        "import_ns": time.process_time_ns() - began,
+        "doc": (inspect.getdoc(found) or inspect.getdoc(module) or "")[:MAX_TEXT],
+        "search_space": _plain(getattr(module, "SEARCH_SPACE", None)),
+        "objective": _plain(getattr(module, "OBJECTIVE", None)),
+    }
+
+
+def _takes_no_config(entry: str, found: Any) -> str | None:
+    """Return why a function cannot be called with a configuration, or None if it can."""
+    if inspect.isclass(found):
+        return None
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return None
+    try:
+        signature.bind({})
+    except TypeError:
+        name = entry.partition(":")[2]
+        return f"{name}{signature} cannot be called with one configuration; write it as def {name}(config)"
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a dictionary as plain JSON values. Return None if it is not a dictionary, not JSON, or above `MAX_SUGGESTED` characters."""
+    try:
+        text = json.dumps(value) if isinstance(value, dict) else "null"
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return json.loads(text) if len(text) <= MAX_SUGGESTED else None
+
+
+def _import(question: Question, answer: int, output: int) -> NoReturn:
+    """Import the trainable in the child, write the answer, and exit without running the module's exit handlers."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if memory runs out, the kernel kills this process first, and not the service
+    come_from(question.package)
+    gc.disable()  # saves a tenth of the processor time of the imports
+    with os.fdopen(answer, "wb") as file:
+        file.write(json.dumps(describe(question.entry, question.package)).encode())
+    os._exit(0)
+
+
+@dataclass
+class Watch:
+    """Watch the child and collect its answer."""
+
+    answer: bytearray = field(default_factory=bytearray)
+    printed: bytearray = field(default_factory=bytearray)  # the end of what the child printed
+    closed: list[int] = field(default_factory=list)  # pipes that are no longer read
+    trouble: str | None = None  # why the child was abandoned
+
+    def follow(self, pid: int, question: Question, answer: int, output: int) -> int | None:
+        """Wait for the child and return its exit status, or None if it exceeded a limit. The caller must then kill it."""
+        until, looked = time.monotonic() + question.limit_s, time.monotonic()
+        while self.trouble is None:
+            self._hear(answer, output)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                kill_own_descendants()  # otherwise they would hold the pipes open
+                while len(self.closed) < 2 and time.monotonic() < until + KILL_S:
+                    self._hear(answer, output)
+                return os.waitstatus_to_exitcode(status)
+            now = time.monotonic()
+            if now > until:
+                self.trouble = f"importing it takes more than {question.limit_s:.0f} s"
+            elif now - looked > LOOK_S:
+                looked = now
+                self.trouble = _beyond(question)
+        return None
+
+    def _hear(self, answer: int, output: int) -> None:
+        """Read once from each pipe that has data, so that a child that prints endlessly does not block this process."""
+        ready, _, _ = select.select({answer, output}.difference(self.closed), [], [], LOOK_S / 2)
+        for pipe in ready:
+            data = os.read(pipe, 1 << 16)
+            if not data or len(self.answer) > MAX_ANSWER:
+                self.closed.append(pipe)
+            elif pipe == answer:
+                self.answer += data
+            else:
+                self.printed = (self.printed + data)[-MAX_TEXT:]
+
+    def last_line(self) -> str:
+        lines = self.printed.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _beyond(question: Question) -> str | None:
+    match excess(os.getpid(), processes=question.processes, memory_bytes=question.memory_bytes):
+        case "memory", _:
+            share = f"{question.memory_bytes / GIB:.1f} GiB (TUNER_IMPORT_MEMORY_GIB)"
+            return (
+                f"importing it takes more memory than {share}; load data in the function, not in the module"
+            )
+        case _, words:
+            return f"importing it {words}"
+        case _:
+            return None
+
+
+def answered(question: Question) -> dict[str, Any]:
+    """Run a child for the question and return its answer, or an `error` about how the child ended. Kill everything it started."""
+    answer, answers = os.pipe()
+    output, outputs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _import(question, answers, outputs)
+    os.close(answers)
+    os.close(outputs)
+    watch = Watch()
+    status = watch.follow(pid, question, answer, output)
+    kill_own_descendants()
+    if watch.trouble is not None:
+        return {"error": watch.trouble}
+    try:
+        found = json.loads(watch.answer)
+        return dict(found)
+    except (TypeError, ValueError):
+        said = f"importing it ended the process with status {status}: {watch.last_line()}"
+        return {"error": said[: MAX_TEXT // 2]}
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    become_subreaper()
+    give_up_privileges()
+    found = answered(Question(*json.loads(sys.argv[1])))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The supervisor's handle of a fork server: start it, fork children, clean up after attempts, replace a dead server, and end it."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tuner.domain.environment import Environment
+from tuner.worker.environment import environment_of
+from tuner.worker.limits import Limits
+from tuner.worker.packages import Opened, Stored, opened
+from tuner.worker.process_tree import kill_descendants
+from tuner.worker.publishing import background
+from tuner.worker.scratch import anew
+
+READY_TIMEOUT_S = 120.0
+CLEAN_TIMEOUT_S = 10.0
+
+
+class ForkServer:
+    """Start and control one fork server."""
+
+    def __init__(
+        self,
+        entry: str,
+        on_exit: Callable[[int, int], None],
+        limits: Limits,
+        tmp: Path,
+        *,
+        package: str = "",
+    ) -> None:
+        """Start the server.
+
+        Args:
+            entry: The trainable to import, or empty for none.
+            on_exit: Called as `on_exit(pid, code)` from this object's thread when a child exits. Negative codes are signals.
+            limits: The limits on user code.
+            tmp: The directory for temporary files of user code while it is imported.
+            package: The folder that `entry` comes from, or empty.
+        """
+        self._on_exit = on_exit
+        self.environment: Environment | None = None  # None until it has been determined
+        self.variables = limits.environment(os.environ, sys.path)
+        self._answers: list[dict[str, int]] = []
+        self._answered = threading.Condition()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.worker.fork_server", str(theirs.fileno()), entry, package],
+            pass_fds=[theirs.fileno()],
+            env={**self.variables, "TMPDIR": str(tmp)},
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        limits.hold(self.pid)
+        threading.Thread(target=self._listen, name="fork-server", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status, negative for a signal. None while the server lives."""
+        return self._process.poll()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server has imported the modules that it preloads."""
+        with self._answered:
+            return self._find("ready") is not None
+
+    def fork(
+        self, place: Mapping[str, object], output_fd: int, *, wanted: Callable[[], bool] = lambda: True
+    ) -> tuple[int, Connection]:
+        """Fork a child. Return its process id and our end of its channel.
+
+        Args:
+            place: The child's working directory as `cwd`.
+            output_fd: The pipe for the child's output.
+            wanted: Called while the server is not ready. The wait ends if it returns False.
+
+        Raises:
+            OSError: The server is gone, does not answer, or was not ready within two minutes, or the child is no longer wanted.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self.ready:
+            if time.monotonic() > deadline:
+                self.kill()
+            if not wanted() or time.monotonic() > deadline:
+                raise OSError("the fork server was not ready in time")
+            with self._answered:
+                self._answered.wait_for(lambda: not self.alive or self._find("ready") is not None, 0.1)
+            if not self.alive:
+                raise OSError("the fork server ended")
+        ours, theirs = socket.socketpair()
+        request = json.dumps({"fork": dict(place)}).encode()
+        socket.send_fds(self._control, [request], [theirs.fileno(), output_fd])
+        theirs.close()
+        pid = self._wait_for("pid", timeout_s=30)
+        return pid, Connection(ours.detach())
+
+    def kill(self) -> None:
+        """Kill the server and its process group at once. It may hang in user code that it imports."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def clean(self) -> None:
+        """Kill all processes that attempts left behind. Do nothing before the server is ready, because it has no children then.
+
+        User code runs as the same user and can stop or block the server. If the server does not answer, kill its descendants and then
+        the server.
+        """
+        if not self.ready or not self.alive:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+        try:
+            self._control.send(json.dumps({"clean": True}).encode(), socket.MSG_DONTWAIT)
+            self._wait_for("clean", timeout_s=CLEAN_TIMEOUT_S)
+        except OSError:
+            kill_descendants(self.pid)
+            self.kill()
+
+    def close(self) -> None:
+        """End the server, which kills its descendants first. Kill it if it does not end within 3 s."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)  # user code may have stopped it
+        try:
+            self._process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            kill_descendants(self.pid)
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+
+    def _wait_for(self, word: str, *, timeout_s: float) -> int:
+        """Wait for the next answer with this key, and return its value. Raise OSError if it does not come."""
+        with self._answered:
+            found = self._answered.wait_for(lambda: not self.alive or self._find(word) is not None, timeout_s)
+            answer = self._find(word)
+            if not found or answer is None:
+                raise OSError(
+                    "the fork server ended" if not self.alive else "the fork server does not answer"
+                )
+            self._answers.remove(answer)
+            return answer[word]
+
+    def _find(self, word: str) -> dict[str, int] | None:
+        return next((answer for answer in self._answers if word in answer), None)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                select.select([self._control], [], [])
+                data = self._control.recv(1 << 16)
+            except (OSError, ValueError):
+                data = b""
+            message = json.loads(data) if data else {}
+            if "exited" in message:
+                self._on_exit(message["exited"], message["code"])
+            with self._answered:
+                if message and "exited" not in message:
+                    self._answers.append(message)
+                self._answered.notify_all()
+            if not data:
+                return
+
+
+class Servers:
+    """Keep a fork server for one trainable.
+
+    If the trainable comes from a package, each new server opens and checks the package again. The package is on the import path of the
+    server and its children only.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        package: Stored | None,
+        on_exit: Callable[[int, int], None],
+        limits: Limits,
+        tmp: Path,
+    ) -> None:
+        self._entry, self._package, self._on_exit = entry, package, on_exit
+        self._limits, self._tmp = limits, tmp
+        self._opened: Opened | None = None
+        self._trouble: Exception | None = None
+        self.current = self._new(entry)
+
+    def living(self) -> ForkServer:
+        """Return a living fork server. Start a new one if the current one is dead. Raise the error of a package that cannot be opened."""
+        if self._trouble is not None:
+            self.current.close()
+            self.current = self._new(self._entry)
+        elif not self.current.alive:
+            # A server that died before it was ready may have been killed by the imports of user code. The new server does not preload
+            # the trainable, so that the child imports it and reports the error.
+            self.current = self._new(self._entry if self.current.ready else "")
+        if self._trouble is not None:
+            raise self._trouble
+        return self.current
+
+    def close(self) -> None:
+        self.current.close()
+        self._let_go()
+
+    def _new(self, entry: str) -> ForkServer:
+        """Start a fork server. If the package cannot be opened, start it without the trainable. `living` then raises the error."""
+        self._let_go()
+        self._trouble = None
+        if self._package is not None:
+            try:
+                self._opened = opened(self._package)
+            except Exception as error:  # each kind of storage has errors of its own
+                self._trouble, entry = error, ""
+        package = "" if self._opened is None else str(self._opened.path)
+        server = ForkServer(entry, self._on_exit, self._limits, anew(self._tmp), package=package)
+        roots = [package] if package else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        # In a thread, because the digest reads all files that the trainable imports.
+        background("environment", self._describe, server, roots)
+        return server
+
+    def _describe(self, server: ForkServer, roots: list[str]) -> None:
+        server.environment = environment_of(self._entry, roots, server.variables)
+
+    def _let_go(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = None

@@ -1,0 +1,485 @@
+"""The supervisor of one worker. It starts the child of each attempt, replies to its reports, measures it, and ends it with its lease.
+
+This is plain Python, without Ray. The actor's thread calls `order` and `step`. A reader thread, the watchdog's threads and a
+publisher thread run at the same time. One lock guards the state that they share. No code waits for a child while it holds the
+lock: a reply is sent only if the child's channel has room for it.
+"""
+
+import os
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tuner.checkpoints.checkpoints import CheckpointStore, Published
+from tuner.training.channel import begin_message, reply_message
+from tuner.worker import endings
+from tuner.worker.attempt import Attempt
+from tuner.worker.child_channel import (
+    ChannelEnd,
+    ChildMessage,
+    EndedMessage,
+    FailedMessage,
+    InvalidMessage,
+    PhaseMessage,
+    ReportMessage,
+    SavedMessage,
+    SaveFailedMessage,
+    parse,
+)
+from tuner.worker.limits import Limits
+from tuner.worker.logs import LogPump
+from tuner.worker.metering import Stopwatch
+from tuner.worker.packages import Stored
+from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
+from tuner.worker.publishing import Publisher, background, older_than, publish, restored
+from tuner.worker.sampling import Sampler, look
+from tuner.worker.scratch import Scratch, anew, wipe
+from tuner.worker.server_handle import ForkServer, Servers
+from tuner.worker.watchdog import NoticeSource, Watchdog
+
+HEARTBEAT_S = 1.0
+FLUSH_S = 0.2
+EXIT_GRACE_S = 1.0
+# A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
+REPLY_UNREAD_S = 30.0
+REPLY_UNREAD = "does not read the replies to its reports"
+SAVE_GRACE_S = 30.0
+# The most time before its beginning that is billed to an attempt: on a reused worker, and on a new worker.
+MAX_GAP_NS = 1_000_000_000
+MAX_START_NS = 10_000_000_000
+
+
+class Supervisor:
+    def __init__(
+        self,
+        entry: str,
+        *,
+        package: Stored | None = None,
+        born_ns: int | None = None,
+        notice: NoticeSource = lambda: None,
+        owns_process: bool = False,
+    ) -> None:
+        """Start the fork server of a trainable.
+
+        Args:
+            entry: The trainable, `module:attribute`.
+            package: The package that `entry` comes from.
+            born_ns: When this worker began to cost money, in nanoseconds on the monotonic clock. None means now.
+            notice: Called every 50 ms. Returns the preemption notice of this machine, with its deadline, or None. Must not raise.
+            owns_process: Whether all children of this process belong to the supervisor, so that it may kill
+                them all after an attempt. The process then adopts the processes that user code leaves behind
+                if it kills its fork server.
+        """
+        self._owns_process = owns_process
+        if owns_process:
+            become_subreaper()
+        now = time.monotonic_ns()
+        self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
+        self._changed = threading.Condition()
+        self._limits = Limits.from_env(os.environ)
+        self._watchdog = Watchdog(self, self._changed, notice, self._limits)
+        self._sampler = Sampler(self, self._changed)
+        self._scratch = Scratch("worker")
+        self._home = self._scratch.path
+        self._exits: dict[int, int] = {}
+        self._servers = Servers(entry, package, self._on_exit, self._limits, self._home / "tmp")
+        self._attempt: Attempt | None = None
+        self._store: CheckpointStore | None = None
+        self._channel: ChannelEnd | None = None
+        self._pump: LogPump | None = None
+        self._publisher = Publisher()
+        self._starter: threading.Thread | None = None
+        self._pid = 0
+        self._answered_at = 0.0
+        self._fresh = True
+
+    # Orders of the driver
+
+    def order(self, message: dict[str, Any]) -> None:
+        """Carry out one order of the driver. An order for an attempt that has ended is ignored.
+
+        Raises:
+            ValueError: The kind of order is unknown.
+        """
+        if message["order"] == "begin":
+            self._begin(message)
+            return
+        with self._changed:
+            attempt = self._attempt
+            if attempt is None or attempt.state is not None:
+                return
+            match message["order"]:
+                case "go":
+                    attempt.until, attempt.announced_waiting = message["until"], False
+                    attempt.learn_job_best(message.get("job_best"))
+                    attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
+                case "pause" | "finish":
+                    attempt.wanted = message["order"]
+                case "stop" if message.get("keep_best") and attempt.has_unsaved_best():
+                    attempt.wanted = "stop"
+                case "stop":
+                    attempt.end("stopped")
+                    self.kill()
+                    if not self.server.ready:
+                        self.server.kill()
+                case unknown:
+                    raise ValueError(f"there is no order {unknown!r}")
+            self.reply_if_due(attempt)
+            self._changed.notify_all()
+
+    def _begin(self, order: dict[str, Any]) -> None:
+        now = time.monotonic_ns()
+        gap = min(
+            now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
+        )
+        kept, self._fresh = not self._fresh, False
+        watch = Stopwatch("idle" if kept else "setup", now - gap)
+        watch.switch("setup")
+        attempt = Attempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
+        with self._changed:
+            self._attempt = attempt
+        self._watchdog.start(attempt, kept=kept)
+        self._sampler.start()
+        if attempt.state is None:
+            self._starter = background("starter", self._start, attempt)
+
+    def _start(self, attempt: Attempt) -> None:
+        """Restore the checkpoint and start the child.
+
+        Runs in its own thread, so that an order to stop takes effect while a checkpoint is fetched or user code is imported.
+        """
+        try:
+            order, is_new = attempt.order, self._store is None
+            self._store = CheckpointStore(order["storage"], order["project"], order["job"])
+            if is_new:
+                background("storage", self._store.connect)
+            checkpoint = self._restore(attempt, self._store)
+            if attempt.state is None:
+                self._start_child(attempt, checkpoint)
+        except Exception as error:  # each kind of storage has errors of its own
+            with self._changed:
+                attempt.end("failed", endings.not_begun(error))
+                self._changed.notify_all()
+
+    def _restore(self, attempt: Attempt, store: CheckpointStore) -> Path | None:
+        """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
+
+        Return None if the attempt starts from scratch or no checkpoint is found.
+        """
+        if not attempt.order["restore_step"]:
+            return None
+        with self._changed:
+            attempt.watch.switch("restore")
+        found = restored(store, attempt, self._restore_dir(attempt))
+        older = older_than(found[0], store, attempt) if found is not None else frozenset()
+        with self._changed:
+            attempt.watch.switch("setup")
+            if found is not None:
+                attempt.went_on_from(found[0], older)
+        return found[1] if found else None
+
+    def _restore_dir(self, attempt: Attempt) -> Path:
+        return self._home / f"restore-{attempt.trial}-a{attempt.number}"
+
+    def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
+        cwd = anew(self._home / "cwd")
+        # Each attempt has its own folder: a save of an earlier attempt that hung and then continues must not find this attempt's files.
+        staging = anew(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
+        server = self._servers.living()
+        pump = LogPump(attempt.order)
+        try:
+            pid, connection = server.fork(
+                {"cwd": str(cwd)}, pump.write_fd, wanted=lambda: attempt.state is None
+            )
+        except BaseException:
+            pump.started()
+            pump.close()
+            raise
+        pump.started()
+        channel = ChannelEnd(connection)
+        with self._changed:
+            if (
+                attempt.state is not None
+            ):  # the attempt was stopped, or its lease ended, while it was starting
+                endings.kill_group(pid)
+                channel.close()
+                pump.close()
+                return
+            attempt.forked()
+            self._pid, self._channel, self._pump = pid, channel, pump
+            begin = begin_message(attempt.begin(staging, checkpoint))
+        background("reader", self._read, attempt, channel)
+        # Send without the lock: a child that does not read blocks this call until the lease ends.
+        channel.send_waiting(begin)
+
+    # Messages from the child
+
+    def _read(self, attempt: Attempt, channel: ChannelEnd) -> None:
+        try:
+            while True:
+                data = channel.receive()
+                with self._changed:
+                    if attempt.state is None:
+                        attempt.count_message()
+                        self._hear(attempt, parse(data, now_ns=time.monotonic_ns()))
+                    self._changed.notify_all()
+        except InvalidMessage as invalid:
+            with self._changed:
+                self._fail(attempt, endings.protocol_broken(str(invalid)))
+        except (EOFError, OSError):
+            self._on_silence(attempt)
+
+    def _hear(self, attempt: Attempt, message: ChildMessage) -> None:
+        match message:
+            case PhaseMessage():
+                attempt.phase(message)
+                look(attempt, self._pid)
+            case ReportMessage():
+                if self._channel is not None and self._channel.unread:
+                    raise InvalidMessage("sent a report without reading the reply to the one before")
+                look(attempt, self._pid)
+                attempt.reported(message)
+                self.reply_if_due(attempt)
+            case SavedMessage(step, path):
+                attempt.saved(message)
+                self._publisher.submit(self._publish, attempt, step, Path(path))
+            case SaveFailedMessage(step, detail):
+                attempt.saving = False
+                if attempt.closed_by(step):
+                    self._close_unsaved(attempt, endings.not_written(detail))
+            case EndedMessage():
+                attempt.end("ended")
+            case FailedMessage():
+                attempt.end("failed", endings.raised(message))
+
+    def reply_if_due(self, attempt: Attempt) -> None:
+        """Reply to the report that waits for a reply, if the reply is due.
+
+        Never wait for the child. Call it under the lock.
+        """
+        reply, channel = attempt.answer(), self._channel
+        if reply is None or channel is None:
+            return
+        attempt.answered(reply)
+        if not channel.send(reply_message(**asdict(reply))):
+            self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
+        elif reply.stop and not reply.save and not reply.flush:
+            attempt.close()
+
+    def end_if_reply_unread(self, attempt: Attempt) -> None:
+        """Fail the attempt if its child left a reply unread for too long. Call it under the lock."""
+        if self._channel is not None and self._channel.unread_s() > REPLY_UNREAD_S:
+            self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
+
+    def end_if_server_died(self, attempt: Attempt) -> None:
+        """Fail the attempt if its fork server is dead. Call it under the lock.
+
+        The kernel kills the child when its fork server dies. Another process that user code started may still hold the channel open,
+        so the reader may never see the end of the channel.
+        """
+        if self._pid and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_step):
+            log = self._pump.last() if self._pump else ""
+            self._fail(attempt, endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
+
+    def _fail(self, attempt: Attempt, trouble: endings.Trouble) -> None:
+        """Fail the attempt and kill its child. Call it under the lock.
+
+        Do nothing if the attempt has ended, because the current child may belong to a later attempt.
+        """
+        if attempt.state is None:
+            attempt.end("failed", trouble)
+            self.kill()
+            self._changed.notify_all()
+
+    def _on_exit(self, pid: int, code: int) -> None:
+        with self._changed:
+            self._exits[pid] = code
+            attempt = self._attempt if pid == self._pid else None
+            self._changed.notify_all()
+        if attempt is not None:  # processes that the child left behind may hold its channel open
+            background("mourner", self._on_silence, attempt, last_words=5)
+
+    def _on_silence(self, attempt: Attempt, last_words: int = 0) -> None:
+        """Fail an attempt whose child closed its channel or exited. Do nothing if its last message or
+        checkpoint ends it normally.
+
+        Args:
+            attempt: The attempt of that child.
+            last_words: How many times to wait up to `EXIT_GRACE_S` for messages that the child sent before it exited.
+        """
+        with self._changed:
+            for _ in range(last_words):
+                over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
+                if over or self._channel is None or not self._channel.has_data:
+                    break
+            endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
+            if not attempt.closed_by(
+                attempt.saved_step
+            ):  # otherwise its last checkpoint is being stored and will end it
+                log = self._pump.last() if self._pump else ""
+                attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
+            self._changed.notify_all()
+
+    # Saving
+
+    def _publish(self, attempt: Attempt, step: int, path: Path) -> None:
+        """Store a checkpoint. Runs in the publisher's thread. A checkpoint is durable once its manifest is stored."""
+        assert self._store is not None
+        with self._changed:
+            protect = attempt.protected(step)
+        published, problem = publish(self._store, attempt, step, path, protect)
+        with self._changed:
+            self._published(attempt, step, published, problem)
+            self._changed.notify_all()
+
+    def _published(self, attempt: Attempt, step: int, published: Published | None, problem: str) -> None:
+        attempt.saving = False
+        attempt.unpublished -= 1
+        if published is not None:
+            attempt.made_durable(step)
+            size, seconds = published.size_bytes, published.seconds
+            attempt.use.saved(size)
+            attempt.checkpoints.append(
+                {"step": step, "uri": published.uri, "bytes": size, "seconds": seconds}
+            )
+        if attempt.state is not None or not attempt.closed_by(step):
+            return
+        if published is None:
+            self._close_unsaved(attempt, endings.not_stored(step, problem))
+        else:
+            attempt.close()
+
+    def _close_unsaved(self, attempt: Attempt, trouble: endings.Trouble) -> None:
+        """End an attempt whose last checkpoint could not be stored.
+
+        The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
+        """
+        if attempt.wanted == "stop":
+            attempt.close()
+        else:
+            attempt.end("failed", trouble)
+
+    @property
+    def server(self) -> ForkServer:
+        return self._servers.current
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    @property
+    def attempt(self) -> Attempt | None:
+        return self._attempt
+
+    def kill(self) -> None:
+        """Kill the child's process group. This never waits and needs no lock."""
+        if self._pid and self._pid not in self._exits:
+            endings.kill_group(self._pid)
+
+    def kill_all(self) -> None:
+        """Kill the child and all processes that it started, in any session. This needs neither the lock nor a living fork server."""
+        self.kill()
+        if self._pid:
+            kill_descendants(self.server.pid)
+            self._kill_orphans()
+
+    def _kill_orphans(self) -> None:
+        """If user code killed the fork server, kill the processes that it left behind."""
+        if self._owns_process and not self.server.alive:
+            kill_own_descendants(without=self.server.pid)
+
+    # Answers to the driver
+
+    def step(self) -> dict[str, Any]:
+        """Wait up to `HEARTBEAT_S` for something to report about the attempt, then return a result for the driver.
+
+        If the attempt has ended, kill its processes, wait for saves in progress, and return its final result.
+
+        Raises:
+            RuntimeError: No attempt was begun.
+        """
+        attempt = self._attempt
+        if attempt is None:
+            raise RuntimeError("there is no attempt under way, nor will there be one where the machine goes")
+        with self._changed:
+            self._changed.wait_for(lambda: self._news(attempt), HEARTBEAT_S)
+            if attempt.state is None and attempt.reports:
+                pause = FLUSH_S - (time.monotonic() - self._answered_at)
+                self._changed.wait_for(
+                    lambda: attempt.state is not None or attempt.held is not None,
+                    max(0, pause),
+                )
+            self._answered_at = time.monotonic()
+            if attempt.state is None:
+                attempt.announced_waiting = attempt.waits_for_driver()
+                self._describe(attempt)
+                result = attempt.result("waiting" if attempt.announced_waiting else "running")
+                self.reply_if_due(attempt)  # the child may have waited because too many reports were unsent
+                return result
+        self._clear(attempt)
+        with self._changed:
+            self._describe(attempt)
+            result = attempt.result(str(attempt.state))
+            self._attempt, self._last_end_ns = None, time.monotonic_ns()
+            return result
+
+    def _describe(self, attempt: Attempt) -> None:
+        """Add the environment to the attempt's next result, once per attempt, when it has a child.
+
+        Call it under the lock.
+        """
+        found = self.server.environment
+        if not attempt.described and attempt.from_step is not None and found is not None:
+            attempt.described, attempt.environment = True, found.with_seed(attempt.order.get("seed"))
+
+    def _news(self, attempt: Attempt) -> bool:
+        return (
+            attempt.state is not None
+            or bool(attempt.reports)
+            or bool(attempt.checkpoints)
+            or (attempt.waits_for_driver() and not attempt.announced_waiting)
+            or attempt.announced_leaving != (attempt.notice is not None)
+        )
+
+    def _clear(self, attempt: Attempt) -> None:
+        """Clean up after an attempt that has ended.
+
+        Give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress until the
+        lease ends, at most `SAVE_GRACE_S`. A stopped attempt's saves get `EXIT_GRACE_S`. Then delete the attempt's folders and
+        close its channel and its log.
+        """
+        if self._starter is not None:
+            self._starter.join(EXIT_GRACE_S)
+        with self._changed:
+            if attempt.error is None and attempt.state != "stopped":
+                self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)
+            self.kill()
+        self.server.clean()
+        self._kill_orphans()
+        paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
+        self._publisher.settle(max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S)))
+        for folder in (self._restore_dir(attempt), self._home / "cwd"):
+            wipe(folder)
+        with self._changed:
+            channel, pump = self._channel, self._pump
+            self._channel, self._pump, self._pid = None, None, 0
+            self._exits.clear()
+        if channel is not None:
+            channel.close()
+        if pump is not None:
+            pump.close()
+
+    def close(self) -> None:
+        """End the attempt, its child and the fork server, and delete the scratch directory."""
+        with self._changed:
+            if self._attempt is not None:
+                self._attempt.end("stopped")
+            self.kill()
+            pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.close()
+        self._sampler.close()
+        self._servers.close()
+        self._scratch.close()
