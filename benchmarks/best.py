@@ -21,21 +21,21 @@ from sqlalchemy.engine import Connection
 
 from tests import postgres
 from tests.store.builders import JOB, PROJECT, budget, create, new_job
-from tuner.domain.fidelity import Fidelity
+from tuner.database.database import Database
+from tuner.database.tables import front as front_table
+from tuner.database.tables import reports, trials
 from tuner.domain.ids import trial_id
 from tuner.domain.money import Cost, Money
+from tuner.domain.objective import Fidelity
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS, Instant
 from tuner.service import next_dollar
 from tuner.store import best, jobs, journal, pareto_front
 from tuner.store.best import Limits
-from tuner.store.database import Database
-from tuner.store.tables import front as front_table
-from tuner.store.tables import reports, trials
 
 QUESTIONS, SCANS, WRITES = 300, 20, 500
 MICRO_USD_PER_HOUR = 2_000_000
-migration = importlib.import_module("tuner.store.migrations.versions.0011_fronts")
+migration = importlib.import_module("tuner.database.migrations.versions.0011_fronts")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from random import Random
 
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
-from tuner.tuning.continuing import outlooks
+from tuner.tuning.rungs import outlooks
 
 SEARCHES = [(seed, trials, factor) for seed in range(8) for trials, factor in ((30, 3), (80, 4), (150, 3))]
 ASKED = 20

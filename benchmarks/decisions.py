@@ -15,11 +15,10 @@ from random import Random
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.ids import trial_number
 from tuner.domain.job import Algorithm, JobSpec
 from tuner.domain.money import ZERO, Money, Price, Rate
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
 from tuner.simulator.table_file import load_table

@@ -23,12 +23,12 @@ from sqlalchemy import insert
 from tests import fakes
 from tests.browser.conftest import FLAGS, NAMES, Site
 from tests.fakes import KEY
+from tuner.database.tables import events, reports, trials
+from tuner.database.tables import front as front_table
 from tuner.domain.ids import trial_id
-from tuner.store.tables import events, reports, trials
-from tuner.store.tables import front as front_table
 
 LOADS, EVENTS, MOVES = 7, 25, 240
-migration = importlib.import_module("tuner.store.migrations.versions.0011_fronts")
+migration = importlib.import_module("tuner.database.migrations.versions.0011_fronts")
 COUNT_FRAMES = """() => { window.frames_seen = 0; window.counting = true; window.began = performance.now();
   const tick = () => { if (window.counting) { window.frames_seen += 1; requestAnimationFrame(tick); } }; requestAnimationFrame(tick); }"""
 FRAMES = "() => { window.counting = false; return 1000 * window.frames_seen / (performance.now() - window.began); }"

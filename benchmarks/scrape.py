@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from tests import fakes
 from tests.copies import copy_job
-from tuner.store.tables import entries, jobs, reports, trials
+from tuner.database.tables import entries, jobs, reports, trials
 
 RUNNING = 20
 SCRAPES = 20

@@ -29,8 +29,8 @@ from tests import postgres
 from tests.system.serving import Served
 from tuner.cluster.head import LocalHead
 from tuner.cluster.jobs import RayJobs
-from tuner.store.database import Database
-from tuner.store.tables import reports
+from tuner.database.database import Database
+from tuner.database.tables import reports
 
 WATCH_S, SCRAPE_S, LOOK_S = 1.0, 15.0, 2.0
 STEPS = 9

@@ -23,15 +23,14 @@ from tests.copies import copy_job
 from tests.fakes import FakeCluster, FakeService
 from tuner.cluster.jobs import JobStatus
 from tuner.cluster.nodes import Node
+from tuner.database.database import Database
+from tuner.database.tables import entries, jobs, reports, trials
 from tuner.domain.time import NS
 from tuner.service.controller import Controller, has_room
 from tuner.service.offers import offers_of
 from tuner.service.reconciler import Reconciler
-from tuner.service.simulation import simulate
-from tuner.service.simulation_request import Request
+from tuner.service.simulation import Request, simulate
 from tuner.store import jobs as rows
-from tuner.store.database import Database
-from tuner.store.tables import entries, jobs, reports, trials
 
 NODES, RUNNING, WAITING, OWNERS = 1000, 250, 1000, 10
 PER_JOB = NODES // RUNNING

@@ -18,7 +18,7 @@ from benchmarks.spot_replay.tracks import Track, load
 from tuner.domain.job import Algorithm
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS
-from tuner.service.simulated_spot import conditions
+from tuner.service.simulation import conditions
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_run import Spot, table_run
 from tuner.simulator.traces import Trace

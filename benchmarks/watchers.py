@@ -30,11 +30,11 @@ import uvicorn
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.api.app import create_app
+from tuner.database.database import Database
 from tuner.domain.events import Reported
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.time import Instant
-from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 
 HOST = "127.0.0.1"

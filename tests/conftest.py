@@ -17,7 +17,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tools.programs import PROGRAMS
-from tuner.store.database import Database
+from tuner.database.database import Database
 
 pytest_plugins = ["tests.clusters", "tests.postgres"]
 TESTS = Path(__file__).parent

@@ -27,6 +27,7 @@ from tuner.cluster.dashboard import RayUnavailable
 from tuner.cluster.jobs import JobStatus
 from tuner.cluster.nodes import Node
 from tuner.cluster.versions import RayUnfit
+from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
@@ -43,7 +44,6 @@ from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import EPOCH_NS, SimulatedClock, Training
 from tuner.simulator.world import NONE, Faults, SimulatedRun
 from tuner.store import jobs, launches
-from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 
 KEY = "tk_of_a_test"

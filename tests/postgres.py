@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from filelock import FileLock
 
-from tuner.store.database import Database
+from tuner.database.database import Database
 
 NOBODY = "nobody"  #: Runs the server if the tests run as root.
 TIMEOUT_S = 300

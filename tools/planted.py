@@ -66,7 +66,7 @@ MUTANTS = (
     # The ledger
     Mutant(
         "no-budget-check",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         "        _A.posted_usd + _A.held_usd + _USD <= _A.limit_usd,\n",
         "",
         "a hold is placed whatever is left; only the CHECK on the row stands in its way, and the driver dies of that",
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "read-then-write",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         "    if db.execute(_RESERVE, {",
         "    read = account(db, job).held\n"
         "    sums = _RESERVE.values(held_usd=read.usd.micro_usd + usd, held_gpu_ms=read.gpu_ms + gpu_ms)\n"
@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "hold-placed-twice",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         '    if db.execute(_PLACED, {"of_hold": hold.id}).first():\n        return True\n',
         "",
         "a driver that comes back and holds again is refused, or counts twice",
@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "hold-not-released",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         "held_usd=_A.held_usd - _USD,",
         "held_usd=_A.held_usd - _SPENT_USD,",
         "what a slice did not use stays held for ever",
@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "hold-resolved-twice",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         'bindparam("of_hold"), _H.state == "open")',
         'bindparam("of_hold"))',
         "a slice is paid for twice",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "more-used-than-held",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         'if row.state == "open" and not spent.fits(hold.cost):',
         "if False:",
         "more is posted than was set aside for it",
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "correction-out-of-nothing",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         "    if not total(costs).nothing:\n        raise",
         "    if costs is None:\n        raise",
         "a correction makes money, or makes it vanish",
@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         "kept-by-the-budget-above",
-        "tuner/store/ledger.py",
+        "tuner/ledger/ledger.py",
         "        shared_budgets.unreserve(db, project, hold, taken)\n        return False\n",
         "        return False\n",
         "a hold that the job's own budget refuses is held for ever in the one above it",
@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         "budget-above-ignored",
-        "tuner/store/shared_budgets.py",
+        "tuner/ledger/shared_budgets.py",
         "        mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd\n",
         "",
         "jobs together are not stopped by the budget above them, but by its CHECK",
@@ -205,7 +205,7 @@ MUTANTS = (
     ),
     Mutant(
         "lease-stolen",
-        "tuner/store/leases.py",
+        "tuner/store/leadership.py",
         "free = (lease.name == name) & ((lease.holder == holder) | over)",
         "free = lease.name == name",
         "two services do at once what one should",
@@ -213,7 +213,7 @@ MUTANTS = (
     ),
     Mutant(
         "lease-given-back-by-another",
-        "tuner/store/leases.py",
+        "tuner/store/leadership.py",
         "(leases.c.name == name) & (leases.c.holder == holder)",
         "(leases.c.name == name)",
         "a service that comes late ends the lease of the one that has it now",

@@ -8,8 +8,7 @@ from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
-from tuner.tuning.placement import Choice, Observation, Schedule, Terms, choose
-from tuner.tuning.progress_price import Memory
+from tuner.tuning.placement import Choice, Memory, Observation, Schedule, Terms, choose
 
 # One V100: AWS's list price on demand, and 66 % less, the median saving of its GPU machines in 2026.
 ON_DEMAND = Offer("p3.2xlarge", Price.from_usd_per_hour("3.06"), 8, 1, "on_demand")

@@ -9,8 +9,7 @@ from tuner.domain.money import ZERO, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving
-from tuner.tuning.placement import Observation, Terms
-from tuner.tuning.progress_price import Memory
+from tuner.tuning.placement import Memory, Observation, Terms
 
 FAR = 2**62
 

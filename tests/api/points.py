@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from tests.fakes import FakeService
+from tuner.database.tables import reports
 from tuner.domain.events import Reported
 from tuner.domain.records import ReportRow
 from tuner.store.journal import SqlTx
-from tuner.store.tables import reports
 
 
 @dataclass(frozen=True)

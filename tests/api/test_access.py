@@ -11,8 +11,7 @@ from tests import fakes
 from tests.api.accessing import People
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
-from tuner.api.auth import Callers
-from tuner.api.while_allowed import while_allowed
+from tuner.api.auth import Callers, while_allowed
 from tuner.domain.access import read_key
 from tuner.service import access, metrics_snapshot, reconciler
 from tuner.service.mirroring import StoredRecord
@@ -346,8 +345,8 @@ def test_series_are_bounded_whatever_number_of_projects_there_is(
 ) -> None:
     from tuner.domain.money import Money
     from tuner.domain.shared_budget import SharedBudget
+    from tuner.ledger import shared_budget_changes
     from tuner.store import access as rows
-    from tuner.store import shared_budget_changes
 
     with service.database.write("project.add") as db:
         for number in range(1000):

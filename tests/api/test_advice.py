@@ -11,7 +11,8 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
-from tuner.store import evidence, ledger, usage
+from tuner.ledger import ledger
+from tuner.store import attempt_rows, evidence
 
 service, client = fakes.fixtures("module")
 
@@ -27,7 +28,7 @@ def use(service: FakeService, job: str, used: Usage) -> None:
     """Record the same usage for every attempt of the job."""
     with service.database.write() as db:
         for row, _ in list(evidence.attempts_of(db, job, list(evidence.trials_of(db, job)))):
-            usage.put(db, service.project, (job, row.trial, row.attempt), used)
+            attempt_rows.put(db, service.project, (job, row.trial, row.attempt), used)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.cluster import nodes
+from tuner.database.tables import attempts
 from tuner.domain.space import Config
-from tuner.store.tables import attempts
 
 service, client = fakes.fixtures("function")
 KIND = "m7i.large"

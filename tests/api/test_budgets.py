@@ -11,8 +11,8 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.time import NS, rfc3339
+from tuner.ledger import ledger, shared_budget_changes
 from tuner.service.reconciler import Reconciler
-from tuner.store import ledger, shared_budget_changes
 
 service, client = fakes.fixtures("function")
 MORE = {"usd": 0.004}  # a job's own budget, more than the shared budgets below

@@ -114,7 +114,7 @@ def test_the_command_downloads_and_checks(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "tuner.cli.checkpoints.connect",
+        "tuner.cli.answers.connect",
         lambda: Client("http://tuner", fakes.KEY, transport=stored.client._transport),
     )
     to = tmp_path / "model"

@@ -16,10 +16,10 @@ from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.api.test_events import numbered, stream
 from tests.fakes import FakeService
-from tuner.api import serialize_curves
-from tuner.api.serialize_curves import Writer
-from tuner.cli.curves import spark
-from tuner.store.tables import reports
+from tuner.api import serialize
+from tuner.api.serialize import Writer
+from tuner.cli.answers import spark
+from tuner.database.tables import reports
 
 
 def get(client: TestClient, job: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_many_points_are_as_fine_as_a_picture_needs(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = get(finished.client, finished.plain)
-    monkeypatch.setattr(serialize_curves, "EXACT_POINTS", 5)
+    monkeypatch.setattr(serialize, "EXACT_POINTS", 5)
     found = get(fakes.client_of(finished.service, own=True), finished.plain)
     assert found["rounded"]
     for name, parts in (("metric", 1000), ("cost_usd", 500), ("spent_usd", 500)):

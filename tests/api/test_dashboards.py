@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import KEY, FakeService
 from tests.mirrors.following import mirror_all
-from tuner.api.session import LASTS_S
+from tuner.api.auth import LASTS_S
 from tuner.mirrors.optuna import OptunaMirror
 
 SPACE = {

@@ -14,14 +14,14 @@ from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
-from tuner.api import event_broadcaster
+from tuner.api import event_stream
+from tuner.database.tables import events as recorded
 from tuner.domain.events import Reported
 from tuner.domain.money import FREE, Money
 from tuner.domain.records import ReportRow
 from tuner.service import answers, control
 from tuner.service.bootstrap import Service
 from tuner.store.journal import SqlJournal
-from tuner.store.tables import events as recorded
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def at_look(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obje
 def test_a_stream_ends_when_its_job_does(
     client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_broadcaster, "LOOK_S", 0.01)
+    monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
     job = fakes.submit(client)
     at_look(monkeypatch, 3, lambda: control.cancel(service, job))
     states = [message.data["state"] for message in stream(client, job) if message.kind == "job"]
@@ -199,8 +199,8 @@ def test_a_job_of_many_reports_is_told_whole(client: TestClient, service: FakeSe
 def test_a_quiet_stream_says_now_and_then_that_it_lives(
     client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_broadcaster, "LOOK_S", 0.01)
-    monkeypatch.setattr(event_broadcaster, "ALIVE_S", 0.02)
+    monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
+    monkeypatch.setattr(event_stream, "ALIVE_S", 0.02)
     job = fakes.submit(client)
     at_look(monkeypatch, 20, lambda: control.cancel(service, job))
     assert ": still here\n\n" in client.get(f"/v1/jobs/{job}/events").text

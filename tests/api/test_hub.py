@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import examples
-from tuner.api import event_broadcaster
-from tuner.api.event_broadcaster import EventBroadcaster, Look, Piece
+from tuner.api import event_stream
+from tuner.api.event_stream import EventBroadcaster, Look, Piece
 
 PAGE = 3
 
@@ -77,7 +77,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_broadcaster, "LOOK_S", 0.0)
+    monkeypatch.setattr(event_stream, "LOOK_S", 0.0)
 
 
 STEPS = st.lists(
@@ -172,7 +172,7 @@ def test_an_id_that_is_yet_to_come_is_the_newest() -> None:
 
 
 def test_who_is_too_slow_is_dropped_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_broadcaster, "BEHIND", 4)
+    monkeypatch.setattr(event_stream, "BEHIND", 4)
 
     async def test() -> None:
         one, events = EventBroadcaster(), Events()

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService, body
-from tuner.store.database import Database
+from tuner.database.database import Database
 
 pytestmark = pytest.mark.needs("postgresql")
 DAY_S, POSTS = 24 * 3600, 16

@@ -14,10 +14,10 @@ from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
-from tuner.cli import logs as command
+from tuner.cli import answers as command
 from tuner.cli.main import app
 from tuner.client import Client
-from tuner.service.log_text import readable, whole_end
+from tuner.service.logs import readable, whole_end
 
 TRIAL = "trial_00000"
 

@@ -16,14 +16,14 @@ from tests import fakes
 from tests.api.conftest import Finished
 from tests.copies import copy_job
 from tests.fakes import FakeService
-from tuner.api import recorded
-from tuner.api.families import OF_PROCESS as families_of_process
-from tuner.api.families import OWN
+from tuner.api import metric_families
+from tuner.api.metric_families import OF_PROCESS as families_of_process
+from tuner.api.metric_families import OWN
 from tuner.api.metrics import Latency, Metrics
+from tuner.database.database import Database
 from tuner.domain.errors import Unavailable
 from tuner.domain.trial import TrialState
 from tuner.service.service_health import ServiceHealth
-from tuner.store.database import Database
 
 STATES = {"queued", "running", "paused", "succeeded", "cancelled", "failed"}
 
@@ -134,7 +134,7 @@ def test_openmetrics_is_told_to_whoever_accepts_it(full: TestClient) -> None:
 
 def test_every_metric_of_the_table_is_told(full: TestClient) -> None:
     found = scraped(full)
-    families = [*(one for one, _ in recorded.RECORDED), *(one for one, _ in families_of_process), *OWN]
+    families = [*(one for one, _ in metric_families.RECORDED), *(one for one, _ in families_of_process), *OWN]
     assert {one.name.removesuffix("_total") for one in families} <= found.keys()
     assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= found.keys()
 

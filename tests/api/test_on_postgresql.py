@@ -8,7 +8,7 @@ import pytest
 from tests import fakes
 from tests.fakes import FakeService, shared_app
 from tests.packages.making import plain
-from tuner.store.database import Database
+from tuner.database.database import Database
 
 # The event stream does not end, and there is no log without a worker.
 SKIPPED = ("/events", "/logs", "/log", "/checkpoint")

@@ -15,9 +15,9 @@ from tests.api.test_answers import ROWS, reported
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.strategies import examples
+from tuner.database.codec import decode
+from tuner.database.tables import events
 from tuner.domain.money import Money
-from tuner.store.codec import decode
-from tuner.store.tables import events
 
 METHODS = ["random_search", "stopping_asha"]
 

@@ -16,10 +16,10 @@ from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.strategies import examples
+from tuner.database.tables import attempts, entries, job_tags, jobs, trials
 from tuner.domain.calendar import day_name, local_day, offsets, zone
 from tuner.domain.time import NS, rfc3339
 from tuner.simulator.world import Faults
-from tuner.store.tables import attempts, entries, job_tags, jobs, trials
 
 GROUPS = ["tag:project", "owner", "trainable", "market", "day", "job"]
 TAGS = [{"project": "a", "owner": "ann"}, {"project": "b", "owner": "ann"}, {"owner": "=1+1"}, {}]

@@ -12,7 +12,7 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService, body
 from tuner.domain.records import PastTrial
 from tuner.store import jobs
-from tuner.store.history import past_trials
+from tuner.store.warm_starts import past_trials
 
 OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "trainable": ({"trainable": "trainables.digits_cnn:train"}, (fakes.ENTRY, "trainables.digits_cnn:train")),

@@ -23,7 +23,7 @@ from tuner.domain.calendar import DAY_NS
 from tuner.domain.time import NS
 from tuner.service import webhooks
 from tuner.service.reconciler import Reconciler
-from tuner.service.webhook_sender import AT_ONCE_PER_PROJECT, GIVE_UP_NS
+from tuner.service.webhooks import AT_ONCE_PER_PROJECT, GIVE_UP_NS
 from tuner.store import deliveries
 
 service, client = fakes.fixtures("function")

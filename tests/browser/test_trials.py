@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 
 from tests.browser.conftest import FIDELITY, Finished, Site, section, see, violations
 from tests.fakes import Curves
+from tuner.database.tables import attempts, reports
 from tuner.domain.space import Config
-from tuner.store.tables import attempts, reports
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 SPACE = {

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests import fakes
 from tests.fakes import FakeService, SharedApp
-from tuner.cli import completing
+from tuner.cli import arguments
 from tuner.cli.main import app
 
 
@@ -36,7 +36,7 @@ def settings(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_URL", url)
     monkeypatch.setenv("TUNER_API_KEY", fakes.KEY)
     # A shell gives up silently after a short timeout; the test must not.
-    monkeypatch.setattr(completing, "TIMEOUT_S", 240.0)
+    monkeypatch.setattr(arguments, "TIMEOUT_S", 240.0)
 
 
 def completed(line: str, shell: str = "bash") -> list[str]:
@@ -83,7 +83,7 @@ def test_a_service_that_does_not_answer_is_passed_over_in_silence(
 ) -> None:
     monkeypatch.setenv("TUNER_API_KEY" if there == "wrong key" else "TUNER_URL", there)
     assert completed("tuner watch job_") == []
-    assert completing.jobs("") == []
+    assert arguments.jobs("") == []
     assert capfd.readouterr() == ("", "")
 
 

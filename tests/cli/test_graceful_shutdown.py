@@ -11,9 +11,9 @@ import httpx2
 import pytest
 
 from tests.fakes import KEY
+from tuner.database.database import Database
 from tuner.service.leading import ROLE
 from tuner.store import jobs, launches, leadership
-from tuner.store.database import Database
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tests.cli.conftest import Tuner
 from tuner.cli.main import app
-from tuner.store.database import Database, newest_revision
+from tuner.database.database import Database, newest_revision
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from tests import fakes
 from tuner.cli import background as beside_
 from tuner.cli.background import Beside
 from tuner.cli.server import listen
+from tuner.database.database import Database
 from tuner.service.metrics_snapshot import Reader
 from tuner.service.mirroring import Mirrors
 from tuner.service.preloading import LATER
-from tuner.service.storage_watch import StorageWatch
-from tuner.store.database import Database
+from tuner.service.upkeep import StorageWatch
 
 # Each takes a tenth of a second or more to import; torch and Ray take seconds.
 HEAVY = (

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from tests.cli.conftest import Tuner
 from tuner.cli import render, tables
 from tuner.cli.escape import plural, span, usd
-from tuner.cli.style import Style
+from tuner.cli.tables import Style
 from tuner.schemas.answers import Bill
 
 CELL = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=30)

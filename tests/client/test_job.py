@@ -12,7 +12,7 @@ from tests import fakes
 from tests.client.both import Both
 from tests.fakes import FakeService
 from tuner.client import ApiError
-from tuner.client.progress import progress_of
+from tuner.client.follow import progress_of
 
 
 def test_a_job_has_the_fields_that_rest_answers(client: Both, rest: TestClient, done: str) -> None:
@@ -209,7 +209,7 @@ def test_what_is_not_installed_is_named_with_the_mend(
     for module in [
         name
         for name in sys.modules
-        if name.startswith(("matplotlib.", "tuner.client.frames", "tuner.client.plots"))
+        if name.startswith(("matplotlib.", "tuner.client.plots", "tuner.client.plots"))
     ]:
         monkeypatch.delitem(sys.modules, module)
     for module in ("pandas", "matplotlib"):

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests import fakes
 from tests.client.both import Both
-from tuner.schemas.answers import Bill
-from tuner.schemas.curves import Curves
+from tuner.schemas.answers import Bill, Curves
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.contracts.turns import in_memory, in_sql
 from tests.store.builders import budget
+from tuner.database.database import Database
 from tuner.driver.ports import Journal
-from tuner.store.database import Database
 
 
 @pytest.fixture(params=["memory", "sql"])

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from tests.contracts.turns import FIRST, in_memory, in_sql
 from tests.store.builders import JOB, budget
 from tests.strategies import examples
+from tuner.database.database import Database
 from tuner.domain.cost import Meter, total
 from tuner.domain.money import Price, Rate
 from tuner.domain.time import NS, Instant
 from tuner.driver.holds import AttemptLease, HoldService, Wanted
 from tuner.driver.placement import Place
 from tuner.driver.ports import Journal
-from tuner.store.database import Database
 
 LIMIT = 10_000
 prices = st.integers(0, 20_000_000).map(Price)

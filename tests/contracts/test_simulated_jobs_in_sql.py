@@ -6,16 +6,17 @@ import pytest
 
 from tests.simulation.test_simulated_jobs import Curves, outcome, spec, terms
 from tests.store.builders import OFFER, PROJECT, create
+from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost
 from tuner.domain.time import Instant
 from tuner.driver.ports import Terms
+from tuner.ledger import ledger
 from tuner.simulator import world
 from tuner.simulator.journal import MemoryJournal, Tables
 from tuner.simulator.world import Faults, SimulatedRun
-from tuner.store import jobs, ledger
-from tuner.store.database import Database
+from tuner.store import jobs
 from tuner.store.journal import SqlJournal
 
 FAULTS = Faults(crash=0.05, repeat=0.2, driver_restart=0.05)

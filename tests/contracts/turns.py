@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
+from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
@@ -13,7 +14,6 @@ from tuner.domain.time import Instant
 from tuner.driver.ports import Journal
 from tuner.simulator.journal import MemoryJournal
 from tuner.store import jobs
-from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 
 AT = Instant(9)

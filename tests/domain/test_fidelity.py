@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from tuner.domain.fidelity import Fidelity
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 
 
 @pytest.mark.parametrize(

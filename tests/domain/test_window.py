@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tuner.domain.calendar import Window
 from tuner.domain.time import NS, Instant
-from tuner.domain.window import Window
 
 MINUTE = 60 * NS
 ZONES = (

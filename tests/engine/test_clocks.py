@@ -7,10 +7,10 @@ import pytest
 from tests.engine.looping import Job
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
+from tuner.domain.calendar import Window
 from tuner.domain.cost import Meter
 from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
-from tuner.domain.window import Window
 from tuner.driver.deadlines import Deadlines
 from tuner.driver.loop import SILENT_NS
 from tuner.driver.messages import Progress

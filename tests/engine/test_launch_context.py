@@ -3,10 +3,10 @@
 import pytest
 
 from tests.store.builders import JOB, create, new_job
+from tuner.database.database import Database
 from tuner.domain.errors import Unavailable
 from tuner.driver.main import LaunchContext
 from tuner.store import jobs
-from tuner.store.database import Database
 from tuner.store.jobs import Control
 
 

@@ -7,10 +7,9 @@ from tests.tuning.test_schedulers import paused
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import JobSpec
 from tuner.domain.money import ZERO, Money, Price, Rate
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Config, Float, Space
 from tuner.domain.time import NS, Instant
 from tuner.driver.learning import Learner

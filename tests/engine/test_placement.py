@@ -7,13 +7,12 @@ import pytest
 
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import (
     PATIENCE_NS,
     Anywhere,
     CheapestFree,
-    Machine,
     Place,
     Places,
     Taken,

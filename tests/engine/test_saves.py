@@ -6,7 +6,7 @@ import pytest
 
 from tuner.domain.time import NS
 from tuner.driver.placement import NOTICE_NS, exposure
-from tuner.store.losses import Losses
+from tuner.store.evidence import Losses
 from tuner.tuning.checkpointing import (
     CRASH_MEAN_NS,
     HOUR_NS,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine.self_test_actors import FakeActors
 from tests.store.builders import JOB, PROJECT, create, hold, new_job
+from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST
@@ -18,8 +19,8 @@ from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.driver.main import LaunchContext
 from tuner.driver.spot_eligibility import LEAST_NS, LOST_MAX, SHARE, STARTS_WITHIN_S, SpotEligibility
-from tuner.store import jobs, launches, ledger
-from tuner.store.database import Database
+from tuner.ledger import ledger
+from tuner.store import jobs, launches
 from tuner.store.journal import SqlJournal
 from tuner.worker.self_test import SelfTestActorLost, Verdict
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from tests.engine.test_fallback import DEAR, DEMAND, DEMAND_MACHINE, SPOT, SPOT_MACHINE, WAIT_NS, Cluster
 from tests.simulation.test_simulated_jobs import spec, terms
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
+from tuner.domain.objective import Fidelity
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.fallback import SpotWithFallback, placement_of

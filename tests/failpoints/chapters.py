@@ -11,12 +11,12 @@ from tests.failpoints.life import NODES, SPOT, Life
 from tests.mirrors.following import follower
 from tests.packages.making import plain
 from tests.service.restoring import back_up, put_back
+from tuner.database.database import newest_revision, older_revisions
 from tuner.domain.errors import Fenced
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS
 from tuner.service import packages
 from tuner.simulator.world import SimulatedRun
-from tuner.store.database import newest_revision, older_revisions
 from tuner.worker.self_test import Verdict
 
 SMALL, MORE, SPOT_USD = 0.0001, 0.0004, 0.0004

@@ -19,18 +19,19 @@ from tests import fakes
 from tests.engine.self_test_actors import FakeActors
 from tests.fakes import FakeCluster, FakeService
 from tuner.cluster.nodes import Node
+from tuner.database.database import Database
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
 from tuner.driver.main import Heartbeat, LaunchContext, _warm_starts
 from tuner.driver.spot_eligibility import SpotEligibility
+from tuner.ledger import ledger, shared_budget_changes, shared_budgets
 from tuner.service import mirroring, webhooks
 from tuner.service.controller import Controller
 from tuner.service.reconciler import Reconciler
 from tuner.settings import Settings
 from tuner.simulator.world import SimulatedRun
-from tuner.store import jobs, launches, leadership, ledger, shared_budget_changes, shared_budgets
-from tuner.store.database import Database
+from tuner.store import jobs, launches, leadership
 from tuner.store.journal import SqlJournal
 from tuner.tuning.samplers import sampler_for
 from tuner.worker.self_test import Verdict

@@ -31,8 +31,8 @@ from tests import fakes
 from tests.failpoints import outside
 from tests.failpoints.chapters import CHAPTERS, EMPTY
 from tests.failpoints.life import Earlier, Life, Tell, surroundings
-from tuner.store.database import Database
-from tuner.store.failpoints import FAILPOINTS, SIDES, STATUS
+from tuner.database.database import Database
+from tuner.database.failpoints import FAILPOINTS, SIDES, STATUS
 
 CORES = 2
 LATER_S = 6 * 3600

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from tuner.database import failpoints
+from tuner.database.database import Database
+from tuner.database.failpoints import FAILPOINTS, STATUS, Failpoint
 from tuner.service.cluster import driver_env
 from tuner.settings import Settings
-from tuner.store import failpoints
-from tuner.store.database import Database
-from tuner.store.failpoints import FAILPOINTS, STATUS, Failpoint
 
 ROOT = Path(__file__).parents[2]
 FORWARDS = ("leadership.py", "leading.py")
 # Fork a process for each failpoint, because importing costs more than what it does.
 PROGRAM = """
 import os, sys
-from tuner.store.database import Database
+from tuner.database.database import Database
 for url, failpoint in zip(sys.argv[1::2], sys.argv[2::2]):
     pid = os.fork()
     if pid == 0:
@@ -65,7 +65,7 @@ def transactions() -> Iterator[tuple[str, str | None]]:
 def test_every_write_transaction_has_a_name_of_its_own() -> None:
     found = list(transactions())
     assert [where for where, name in found if name not in FAILPOINTS] == [], (
-        "name it: tuner/store/failpoints.py"
+        "name it: tuner/database/failpoints.py"
     )
     assert sorted(name for _, name in found if name) == sorted(FAILPOINTS)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.store.failpoints import FAILPOINTS, SIDES
+from tuner.database.failpoints import FAILPOINTS, SIDES
 
 ROOT = Path(__file__).parents[2]
 Matrix = subprocess.Popen[str]

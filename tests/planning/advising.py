@@ -4,11 +4,10 @@ from typing import Any
 
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Resources
 from tuner.domain.listing import Listing
 from tuner.domain.money import NS_PER_HOUR, Money, Price
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Space

@@ -14,8 +14,7 @@ from tests.strategies import examples
 from tuner.domain.errors import BadFile
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price
-from tuner.planning.catalogue import Catalogue, day_of, read_catalogue
-from tuner.planning.catalogue_file import COLUMNS
+from tuner.planning.catalogue import COLUMNS, Catalogue, day_of, read_catalogue
 
 TEXT = (files("tuner.planning") / "data" / "prices.csv").read_text(encoding="utf-8")
 SHIPPED = read_catalogue(TEXT, "shipped")

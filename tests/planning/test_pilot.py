@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from tests.strategies import examples
 from tuner.domain.budget import Budget
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import Money
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Int, Space
 from tuner.planning.pilot import PilotLimits, pilot_key, pilot_of
 

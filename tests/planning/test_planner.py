@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, Market, Resources, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Int, Space
@@ -26,9 +25,9 @@ from tuner.planning.choices import rank_correlation
 from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_given, of_nothing, of_trials
 from tuner.planning.paces import DrawnTraining, Paces, smoothed
 from tuner.planning.plan import Alternative, Plan
-from tuner.planning.scenario import SpotLife
+from tuner.planning.simulations import SpotLife
 from tuner.service.plan_evidence import delays_of
-from tuner.service.plan_runs import simulate
+from tuner.service.plans import simulate
 
 SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
 PRICES: dict[Market, Sequence[str]] = {

@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.strategies import examples
-from tuner.domain.fidelity import Fidelity
-from tuner.planning.paths import Path, Paths, Point, Seen
-from tuner.planning.replay import (
+from tuner.domain.objective import Fidelity
+from tuner.planning.comparisons import (
     METHODS,
     MIN_TRIALS,
     PEERS,
@@ -27,6 +26,7 @@ from tuner.planning.replay import (
     spending,
     stopping_asha,
 )
+from tuner.planning.paths import Path, Paths, Point, Seen
 
 LAST = 9
 FIDELITY = Fidelity(min=1, max=LAST, reduction_factor=3)

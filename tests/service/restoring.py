@@ -10,10 +10,9 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
-from tuner.service.backup import BackedUp, backup
-from tuner.service.restore import Restored, restore
-from tuner.store import ledger, shared_budget_changes, shared_budgets
-from tuner.store.database import Database
+from tuner.database.database import Database
+from tuner.ledger import ledger, shared_budget_changes, shared_budgets
+from tuner.service.backup import BackedUp, Restored, backup, restore
 
 ANSWERS = ("", "/bill", "/best", "/pareto", "/report", "/ledger", "/trials?limit=500", "/curves")
 

@@ -22,12 +22,13 @@ from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
 from tests.strategies import examples
 from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.database.database import MIGRATIONS, Database, newest_revision
 from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
 from tuner.domain.time import Instant
+from tuner.ledger import ledger
 from tuner.service.leading import Leading
-from tuner.store import ledger, postgres_programs
+from tuner.store import copies
 from tuner.store.backup_file import digest, pack, unpack
-from tuner.store.database import MIGRATIONS, Database, newest_revision
 from tuner.store.journal import SqlJournal
 
 
@@ -254,8 +255,8 @@ def test_postgresql_without_its_programs_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     url = make_url("postgresql://u:secret@h/db")
     for call in (
-        lambda: postgres_programs.dump(url, "public", tmp_path / "x"),
-        lambda: postgres_programs.load(url, "public", tmp_path / "x", finally_sql=""),
+        lambda: copies.dump(url, "public", tmp_path / "x"),
+        lambda: copies.load(url, "public", tmp_path / "x", finally_sql=""),
     ):
         with pytest.raises(Unavailable, match="postgresql-client") as refused:
             call()

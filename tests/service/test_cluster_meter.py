@@ -12,12 +12,12 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.cluster.nodes import Node
+from tuner.database.tables import attempts
 from tuner.domain.money import NS_PER_HOUR, Price
 from tuner.domain.time import Instant, rfc3339
 from tuner.service.cluster_meter import GAP_NS, ClusterMeter, cluster_cost, idle_of
 from tuner.store import cluster_hours
 from tuner.store.cluster_hours import HOUR_NS, Busy, Time
-from tuner.store.tables import attempts
 
 HEAD = Node("head", 4, 0, 0, {"usd-per-hour": "1"}, is_head=True)
 SPOT = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.0162"})

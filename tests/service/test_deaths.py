@@ -12,8 +12,9 @@ from tuner.domain.ids import hold_id
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import AttemptRow, OpenHold, ReportRow
 from tuner.domain.time import NS, Instant
+from tuner.ledger import ledger
 from tuner.service.controller import QUICK_DEATHS_MAX, Controller
-from tuner.store import launches, ledger
+from tuner.store import launches
 from tuner.store.journal import SqlJournal
 
 

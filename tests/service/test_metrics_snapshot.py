@@ -13,25 +13,27 @@ from sqlalchemy import select, update
 from tests import fakes
 from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.database.tables import accounts, holds, reports
 from tuner.domain.ledger import Account
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS, Instant
-from tuner.service import counters
+from tuner.ledger import ledger
+from tuner.service import metrics_snapshot
 from tuner.service.audit import Audit
-from tuner.service.counters import Tally, promotions
 from tuner.service.metrics_snapshot import (
     KEEP_NS,
     Reader,
+    Tally,
     by_kind,
     check_database,
     has_live_jobs,
+    promotions,
     spent,
     watched,
 )
-from tuner.service.storage_watch import StorageWatch
+from tuner.service.upkeep import StorageWatch
 from tuner.simulator.world import Faults
-from tuner.store import counts, ledger
-from tuner.store.tables import accounts, holds, reports
+from tuner.store import totals
 from tuner.store.totals import Running
 
 
@@ -72,7 +74,7 @@ def promoted(service: FakeService, job: str) -> int:
 def test_what_is_added_up_bit_by_bit_is_the_whole(service: FakeService) -> None:
     """Read ledger entries in small pages, while jobs begin, end and resume."""
     reader, jobs = Reader(service), list[str]()
-    with patch.multiple(counters, ENTRIES_PAGE=7, UNSETTLED=5):
+    with patch.multiple(metrics_snapshot, ENTRIES_PAGE=7, UNSETTLED=5):
         assert reader.read().posted == {}
         for seed, messages in ((1, 40), (2, None), (3, None)):
             faults = Faults(crash=0.1, driver_restart=0.03)
@@ -80,7 +82,7 @@ def test_what_is_added_up_bit_by_bit_is_the_whole(service: FakeService) -> None:
             service.now.pass_s(6)
             found = reader.read()
         with service.database.read() as db:
-            whole = counts.of_all(db)
+            whole = totals.of_all(db)
             posted = [ledger.account(db, job).posted for job in jobs]
             kinds = [ledger.posted_by_kind(db, job) for job in jobs]
     assert {key: n for key, n in found.counts.items() if n and key != ("promotions",)} == whole
@@ -104,7 +106,7 @@ def test_a_job_that_goes_on_after_its_end_is_not_counted_twice(service: FakeServ
     service.now.pass_s(6)
     found = tally.read(service, service.now())
     with service.database.read() as db:
-        assert {key: n for key, n in found.items() if n and key != ("promotions",)} == counts.of_all(db)
+        assert {key: n for key, n in found.items() if n and key != ("promotions",)} == totals.of_all(db)
     assert found["promotions",] == promoted(service, job) - before
 
 

@@ -25,7 +25,7 @@ from tuner.checkpoints.checkpoints import MANIFEST, CheckpointDamaged, Checkpoin
 from tuner.cli.job_yaml import JobYaml, read_job
 from tuner.cluster.node_types import read_node_types
 from tuner.domain.errors import BadFile, Invalid, TunerError
-from tuner.planning.catalogue_file import read_listings
+from tuner.planning.catalogue import read_listings
 from tuner.simulator.table_file import TableError, load_table
 from tuner.store.backup_file import ABOUT, About, digest, pack, unpack
 

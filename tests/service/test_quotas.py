@@ -10,8 +10,8 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.service.passes import give_room, launched, one_pass, submit
 from tuner.domain.calendar import DAY_NS
+from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
-from tuner.store import ledger
 
 
 def put(client: TestClient, **quota: Any) -> Any:

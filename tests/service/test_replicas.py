@@ -16,6 +16,7 @@ from tests.service.passes import die, give_room, launch_of, submit
 from tuner.cli import render
 from tuner.cli.main import app
 from tuner.client import Job
+from tuner.database.database import Database
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
 from tuner.service.bootstrap import system_now
@@ -24,7 +25,6 @@ from tuner.service.leading import LEASE_NS
 from tuner.service.reconciler import Reconciler
 from tuner.settings import release
 from tuner.store import launches
-from tuner.store.database import Database
 from tuner.store.leadership import LONGEST_NS
 
 

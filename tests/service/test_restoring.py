@@ -17,8 +17,10 @@ from tuner.domain.errors import Fenced
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
+from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
-from tuner.store import jobs, launches, ledger, restored
+from tuner.store import jobs, launches
+from tuner.store import restore_corrections as restored
 from tuner.store.journal import SqlJournal
 
 NEWER = """#!/bin/sh

@@ -17,13 +17,13 @@ from tests import fakes
 from tests.api.budgeting import spend
 from tests.fakes import FakeService
 from tests.listening import listening
+from tuner.database.database import Database
 from tuner.domain.errors import TunerError
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import examine
 from tuner.service.mirroring import _configured
 from tuner.service.reconciler import Reconciler
-from tuner.store.database import Database
 
 (service, _) = fakes.fixtures("function")
 

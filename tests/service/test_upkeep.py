@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tuner.database.database import newest_revision, older_revisions
 from tuner.domain.errors import Conflict, Invalid
 from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
 from tuner.service.upkeep import Migrated, downgrade, migrate
 from tuner.settings import Settings
-from tuner.store.database import newest_revision, older_revisions
 from tuner.worker.limits import Limits
 
 

@@ -13,10 +13,9 @@ from tests import seeds
 from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import total
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price, Rate
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Config, Float, Int, Space
 from tuner.driver.ports import Terms
 from tuner.simulator.worker import Overheads

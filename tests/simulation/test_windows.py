@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.simulation.test_simulated_jobs import Curves, check_books, spec, terms
 from tests.strategies import examples
 from tuner.domain import events as ev
+from tuner.domain.calendar import Window
 from tuner.domain.cost import total
 from tuner.domain.money import FREE, Money
 from tuner.domain.records import OpenHold
-from tuner.domain.window import Window
 from tuner.simulator.world import NONE, Faults, SimulatedRun
 
 DAYS_MAX = 60

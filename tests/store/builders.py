@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.ids import hold_id, trial_id
 from tuner.domain.job import JobSpec
@@ -12,7 +13,6 @@ from tuner.domain.records import OpenHold
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS, Instant
 from tuner.store import jobs
-from tuner.store.database import Database
 
 PROJECT = "lab"
 JOB = "job_0000000000000001"

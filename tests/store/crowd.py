@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess as Process
 
-from tuner.store.database import Database
+from tuner.database.database import Database
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.store.hammer"])

@@ -16,12 +16,12 @@ from multiprocessing.connection import Connection
 from random import Random
 
 from tests.store.builders import JOB, PROJECT, cost, hold
+from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.money import FREE
 from tuner.domain.time import NS, Instant
+from tuner.ledger import ledger, shared_budgets
 from tuner.service.leading import Leading, Term
-from tuner.store import ledger, shared_budgets
-from tuner.store.database import Database
 
 HELD, USED = cost(7, 3), cost(3, 1)
 HOLDS_A_TRANSACTION = 4

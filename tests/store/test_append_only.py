@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tuner.database.database import Database
 from tuner.domain.events import Completed
 from tuner.domain.time import Instant
-from tuner.store import ledger
-from tuner.store.database import Database
+from tuner.ledger import ledger
 from tuner.store.journal import SqlJournal
 
 AT = Instant(0)

@@ -6,7 +6,8 @@ import pytest
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tests.store.test_shared_budgets import JOBS, check, make, place, put, settle
-from tuner.domain.calendar import DAY_NS
+from tuner.database.database import Database
+from tuner.domain.calendar import DAY_NS, Window
 from tuner.domain.errors import NotFound
 from tuner.domain.fair_share import Share, Waiting
 from tuner.domain.ledger import Account
@@ -14,18 +15,8 @@ from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
-from tuner.domain.window import Window
-from tuner.store import (
-    budget_waits,
-    job_summaries,
-    jobs,
-    launches,
-    ledger,
-    queue,
-    shared_budget_changes,
-    shared_budgets,
-)
-from tuner.store.database import Database
+from tuner.ledger import budget_waits, ledger, shared_budget_changes, shared_budgets
+from tuner.store import job_summaries, jobs, launches, queue
 
 OTHER = "job_0000000000000002"
 NOW = Instant(10 * DAY_NS)

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 
 from tests.store import builders
 from tests.strategies import examples, spaces
+from tuner.database.codec import VERSION, decode, encode, type_name
 from tuner.domain import events
 from tuner.domain.budget import Budget
+from tuner.domain.calendar import Window
 from tuner.domain.commands import EndJob
 from tuner.domain.events import Reported, Suggested
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
 from tuner.domain.money import Money, Price
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
-from tuner.domain.window import Window
-from tuner.store.codec import VERSION, decode, encode, type_name
 
 big = st.integers(-(2**63), 2**63)
 numbers = st.floats()  # including NaN, both infinities and both zeros

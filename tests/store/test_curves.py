@@ -7,18 +7,17 @@ import pytest
 from sqlalchemy import select
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tuner.database.database import Database
+from tuner.database.tables import reports
 from tuner.domain.events import Reported
-from tuner.domain.fidelity import Fidelity
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.records import ReportRow
 from tuner.domain.time import Instant
+from tuner.planning.comparisons import Evidence, estimates, rungs_of
 from tuner.planning.paths import End, Point, Seen
-from tuner.planning.replay import Evidence, estimates, rungs_of
 from tuner.store import curves
 from tuner.store.curves import Trained
-from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
-from tuner.store.tables import reports
 
 AT = Instant(0)
 FIDELITY = Fidelity(min=2, max=20)

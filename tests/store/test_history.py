@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.store.builders import JOB, OFFER, PROJECT, budget, create, new_job, spec
+from tuner.database.database import Database
 from tuner.domain.events import Failed, Reported
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, ZERO
@@ -13,8 +14,7 @@ from tuner.domain.objective import Objective
 from tuner.domain.records import PastTrial, ReportRow
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
-from tuner.store import history, jobs
-from tuner.store.database import Database
+from tuner.store import jobs, warm_starts
 from tuner.store.journal import SqlJournal
 
 SECOND, NEW = "job_0000000000000002", "job_0000000000000003"
@@ -49,7 +49,7 @@ def submit(database: Database, new: JobSpec) -> None:
 
 
 def read(database: Database, new: JobSpec, *, limit: int = 1000) -> list[PastTrial]:
-    return history.past_trials(database, NEW, new, limit=limit)
+    return warm_starts.past_trials(database, NEW, new, limit=limit)
 
 
 def past(*curve: tuple[int, float, int], lr: float = 0.5) -> PastTrial:
@@ -129,9 +129,9 @@ def test_a_trial_whose_configuration_the_new_space_has_not_is_left_out(database:
 
 def test_of_many_trials_the_best_and_the_most_trained_are_read(database: Database) -> None:
     source, new = Source(database), warm(JOB)
-    for number in range(history.TRIALS_PAGE + 20):
+    for number in range(warm_starts.TRIALS_PAGE + 20):
         source.report(number, 1, number / 1000)
     source.report(7, 2, 0.0)
     submit(database, new)
     assert [len(trial.curve) for trial in read(database, new, limit=2)] == [2, 1]
-    assert len(read(database, new)) == history.TRIALS_PAGE + 20
+    assert len(read(database, new)) == warm_starts.TRIALS_PAGE + 20

@@ -13,14 +13,15 @@ from sqlalchemy import event
 from tests import fakes
 from tests.store.builders import JOB, OFFER, PROJECT, budget, cost, create, hold, new_job, spec
 from tests.strategies import examples
+from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
 from tuner.domain.job import FINAL, JOB_STATES, MOVES, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
-from tuner.store import jobs, launches, ledger
-from tuner.store.database import Database
+from tuner.ledger import ledger
+from tuner.store import jobs, launches
 
 OTHER = "job_0000000000000002"
 DAY_NS = 24 * 3600 * NS

@@ -7,14 +7,14 @@ from sqlalchemy import select
 
 from tests.store.builders import JOB, cost, hold
 from tests.store.test_shared_budget_waits import running
+from tuner.database.database import Database
+from tuner.database.tables import attempts, trials
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.store import jobs, launches
-from tuner.store.database import Database
 from tuner.store.jobs import Wish
 from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.store.launches import Launch
-from tuner.store.tables import attempts, trials
 
 AT, OPENS = Instant(900 * NS), Instant(5000 * NS)
 DONE, WAITS = "trial_00000", "trial_00001"

@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy import Row, Table, select
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tuner.database.database import Database
+from tuner.database.tables import checkpoints, launches, reports, trials
 from tuner.domain.events import Completed, WallClockEnded
 from tuner.domain.job import StopReason
 from tuner.domain.money import FREE
@@ -17,10 +19,8 @@ from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, Report
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
 from tuner.store import evidence, jobs
-from tuner.store.database import Database
+from tuner.store.evidence import Losses, losses
 from tuner.store.journal import SqlJournal
-from tuner.store.losses import Losses, losses
-from tuner.store.tables import checkpoints, launches, reports, trials
 
 AT = Instant(5)
 TRIAL = "trial_00003"

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import func, select
 
 from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
+from tuner.database.database import Database
+from tuner.database.tables import metadata
 from tuner.domain.errors import Fenced
 from tuner.domain.events import Completed, Event
 from tuner.domain.time import Instant
 from tuner.store import jobs, launches
-from tuner.store.database import Database
 from tuner.store.journal import SqlJournal
 from tuner.store.launches import Launch
-from tuner.store.tables import metadata
 
 SENT, BEAT, LATER = Instant(4), Instant(5), Instant(7)
 WANTED = Launch(JOB, 1, "wanted", Instant(3), None, None, 0, Instant(0))

@@ -16,11 +16,11 @@ from tests.fakes import FakeClock, database_in
 from tests.store import hammer
 from tests.store.crowd import crowd, process
 from tests.strategies import examples
+from tuner.database.database import Database
 from tuner.domain.errors import Fenced
 from tuner.domain.time import NS, Instant
 from tuner.service.leading import LEASE_NS, ROLE, Leading, Term
 from tuner.store import leadership
-from tuner.store.database import Database
 
 SERVICES = range(3)
 ACTS = st.sampled_from(["look", "write", "late", "give up"])

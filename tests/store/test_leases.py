@@ -2,21 +2,21 @@
 
 import pytest
 
+from tuner.database.database import Database
 from tuner.domain.time import Instant
-from tuner.store import leases
-from tuner.store.database import Database
+from tuner.store import leadership
 
 NAME, TERM = "mirrors", 10
 
 
 def take(database: Database, holder: str, at: int, *, name: str = NAME) -> bool:
     with database.write() as db:
-        return leases.take(db, name, holder, now=Instant(at), until=Instant(at + TERM))
+        return leadership.take(db, name, holder, now=Instant(at), until=Instant(at + TERM))
 
 
 def give_back(database: Database, holder: str) -> None:
     with database.write() as db:
-        leases.give_back(db, NAME, holder)
+        leadership.give_back(db, NAME, holder)
 
 
 def test_one_has_it_until_it_is_over(database: Database) -> None:

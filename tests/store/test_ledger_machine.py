@@ -16,7 +16,8 @@ from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
-from tuner.store import jobs, ledger
+from tuner.ledger import ledger
+from tuner.store import jobs
 
 AT = Instant(5)
 MUCH = 10**15  # used where there is no limit: a billion dollars, the largest budget of a job

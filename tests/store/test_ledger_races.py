@@ -12,9 +12,9 @@ import pytest
 from tests.store import hammer
 from tests.store.builders import JOB, budget, cost, create, new_job
 from tests.store.crowd import Process, crowd, process
+from tuner.database.database import Database
 from tuner.domain.ledger import Account
-from tuner.store import ledger
-from tuner.store.database import Database
+from tuner.ledger import ledger
 
 PROCESSES = 4
 

@@ -17,15 +17,17 @@ from tests.store import hammer
 from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd
 from tuner import store
+from tuner.database import database as revisions
+from tuner.database import migrations, tables
+from tuner.database.database import Database, newest_revision
 from tuner.domain.errors import Unavailable
 from tuner.domain.time import Instant
-from tuner.store import access_tables, history, jobs, migrations, revisions
-from tuner.store.database import Database, newest_revision
+from tuner.store import jobs, warm_starts
 from tuner.store.journal import nodes_assigned_at
 
 for room in pkgutil.iter_modules(store.__path__):  # importing each module defines its tables
     import_module(f"tuner.store.{room.name}")
-metadata = access_tables.projects.metadata
+metadata = tables.projects.metadata
 TABLES = sorted(metadata.tables)
 
 
@@ -157,7 +159,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_
     assert schema(database) == newest
     with database.read() as db:
         assert jobs.get(db, JOB).id == JOB
-        assert history.marks(db, JOB) == []
+        assert warm_starts.marks(db, JOB) == []
         assert nodes_assigned_at(db, JOB) == {("trial_00000", 1): began_at}
 
 

@@ -16,17 +16,17 @@ from sqlalchemy import event, select
 from tests.fakes import database_in
 from tests.store.builders import PROJECT, budget, create, new_job, spec
 from tests.strategies import examples
+from tuner.database.database import Connection, Database
+from tuner.database.tables import front, reports
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode, Objective
 from tuner.domain.records import ReportRow
 from tuner.domain.time import Instant
 from tuner.store import best
 from tuner.store.best import Limits
-from tuner.store.database import Connection, Database
 from tuner.store.journal import SqlJournal
-from tuner.store.tables import front, reports
 
-migration = importlib.import_module("tuner.store.migrations.versions.0011_fronts")
+migration = importlib.import_module("tuner.database.migrations.versions.0011_fronts")
 NUMBERS = iter(range(10**9))
 
 

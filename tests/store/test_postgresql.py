@@ -18,26 +18,17 @@ from tests.store import test_pareto_front as fronts
 from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
+from tuner.database.database import Database, newest_revision
+from tuner.database.tables import projects
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
-from tuner.store import (
-    best,
-    jobs,
-    launches,
-    leadership,
-    leases,
-    ledger,
-    shared_budget_changes,
-    shared_budgets,
-    spend,
-)
-from tuner.store.access_tables import projects
+from tuner.ledger import ledger, shared_budget_changes, shared_budgets
+from tuner.store import best, jobs, launches, leadership, spend
 from tuner.store.best import Limits
-from tuner.store.database import Database, newest_revision
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
 from tuner.store.spend import Span
@@ -329,7 +320,7 @@ def test_a_leader_that_stood_still_in_a_write_is_told_so_and_nothing_of_it_is_ke
 
     def write() -> None:
         with leadership.write(database, term) as db:
-            assert leases.take(db, "stands", "still", now=Instant(0), until=until)
+            assert leadership.take(db, "stands", "still", now=Instant(0), until=until)
             pid = db.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
             while True:
                 with database.read() as other:
@@ -339,7 +330,7 @@ def test_a_leader_that_stood_still_in_a_write_is_told_so_and_nothing_of_it_is_ke
     with pytest.raises(Unavailable, match="stood still"):
         write()
     with database.write() as db:
-        assert leases.take(db, "stands", "another", now=Instant(0), until=until)
+        assert leadership.take(db, "stands", "another", now=Instant(0), until=until)
 
 
 def test_terms_go_by_the_clock_of_the_database_whatever_a_service_has(database: Database) -> None:
@@ -353,11 +344,11 @@ def test_of_two_that_take_a_lease_at_once_one_has_it(database: Database) -> None
 
     def take(holder: str) -> None:
         with database.write() as db:
-            taken.append(leases.take(db, "both", holder, now=Instant(0), until=Instant(10)))
+            taken.append(leadership.take(db, "both", holder, now=Instant(0), until=Instant(10)))
 
     later = threading.Thread(target=take, args=["late"])
     with database.write() as db:
-        assert leases.take(db, "both", "early", now=Instant(0), until=Instant(10))
+        assert leadership.take(db, "both", "early", now=Instant(0), until=Instant(10))
         later.start()
         later.join(0.3)
     later.join(120)

@@ -1,11 +1,11 @@
 """Test what counts towards a project's quota: only its own jobs at work."""
 
 from tests.store.builders import PROJECT, create, new_job
+from tuner.database.database import Database
 from tuner.domain.quota import UNLIMITED, Quota
 from tuner.domain.time import Instant
 from tuner.service.controller import is_full
-from tuner.store import jobs, launches, quotas
-from tuner.store.database import Database
+from tuner.store import jobs, launches, queue
 
 AT = Instant(5)
 OTHER = "other"
@@ -17,14 +17,14 @@ def job(number: int) -> str:
 
 def test_a_quota_is_put_in_the_place_of_the_one_before_and_is_of_one_project(database: Database) -> None:
     with database.write() as db:
-        quotas.put(db, PROJECT, Quota(1, 2), AT)
-        quotas.put(db, PROJECT, Quota(3, None), AT)
-        quotas.put(db, OTHER, Quota(None, 4), AT)
-        assert (quotas.get(db, PROJECT), quotas.get(db, OTHER)) == (Quota(3, None), Quota(None, 4))
-        assert quotas.of_projects(db, [OTHER, "nobody"]) == {OTHER: Quota(None, 4)}
-        quotas.put(db, PROJECT, UNLIMITED, AT)
-        assert quotas.get(db, PROJECT) == UNLIMITED
-        assert list(quotas.of_projects(db)) == [OTHER]
+        queue.put(db, PROJECT, Quota(1, 2), AT)
+        queue.put(db, PROJECT, Quota(3, None), AT)
+        queue.put(db, OTHER, Quota(None, 4), AT)
+        assert (queue.get(db, PROJECT), queue.get(db, OTHER)) == (Quota(3, None), Quota(None, 4))
+        assert queue.of_projects(db, [OTHER, "nobody"]) == {OTHER: Quota(None, 4)}
+        queue.put(db, PROJECT, UNLIMITED, AT)
+        assert queue.get(db, PROJECT) == UNLIMITED
+        assert list(queue.of_projects(db)) == [OTHER]
 
 
 def test_what_has_a_driver_or_lost_one_is_at_work_and_what_waits_or_has_ended_is_not(
@@ -42,9 +42,9 @@ def test_what_has_a_driver_or_lost_one_is_at_work_and_what_waits_or_has_ended_is
             jobs.begin_running(db, job(number), at=AT)
         jobs.move(db, job(3), "cancelled", "cancelled", at=AT)
         launches.end(db, job(3), 1)
-        assert len(quotas.at_work(db, PROJECT)) == 2
-        assert len(quotas.at_work(db, OTHER)) == 1
-        assert quotas.at_work(db, "nobody") == []
+        assert len(queue.at_work(db, PROJECT)) == 2
+        assert len(queue.at_work(db, OTHER)) == 1
+        assert queue.at_work(db, "nobody") == []
 
 
 def test_jobs_of_another_project_leave_room(database: Database) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.store.builders import JOB, OFFER, PROJECT, budget, create, hold, new_job
 from tests.store.test_shared_budgets import account, check, put
+from tuner.database.database import Database
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.cost import Meter
 from tuner.domain.money import Cost, Money, Price
@@ -14,8 +15,8 @@ from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import NS, Instant
 from tuner.driver.holds import AttemptLease, HoldService
 from tuner.driver.placement import Place
-from tuner.store import budget_waits, jobs, shared_budget_changes
-from tuner.store.database import Database
+from tuner.ledger import budget_waits, shared_budget_changes
+from tuner.store import jobs
 from tuner.store.journal import SqlJournal
 
 NOW = Instant(10 * DAY_NS)

@@ -15,6 +15,7 @@ from tests.store import hammer
 from tests.store.builders import PROJECT, budget, cost, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
+from tuner.database.database import Database
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.cost import total
 from tuner.domain.errors import Conflict
@@ -23,8 +24,8 @@ from tuner.domain.money import FREE, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import NS, Instant
-from tuner.store import jobs, ledger, shared_budget_changes, shared_budgets
-from tuner.store.database import Database
+from tuner.ledger import ledger, shared_budget_changes, shared_budgets
+from tuner.store import jobs
 
 JOBS = [f"job_000000000000000{number}" for number in range(3)]
 TAGS: list[dict[str, str]] = [{"p": "a"}, {"p": "b"}, {}]

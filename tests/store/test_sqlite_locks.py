@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.crowd import FORKS
+from tuner.database import sqlite_locks
+from tuner.database.database import Database
+from tuner.database.sqlite_locks import Turns, insist
 from tuner.domain.errors import Unavailable
-from tuner.store import sqlite_locks
-from tuner.store.database import Database
-from tuner.store.sqlite_locks import Turns, insist
 
 LONG_S = 60.0
 

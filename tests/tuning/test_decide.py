@@ -7,10 +7,9 @@ import pytest
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, Plateau, SchedulerName
 from tuner.domain.money import Money, Price, Rate
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
 from tuner.tuning.decide import decide

@@ -11,10 +11,9 @@ from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.events import Inherited
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Plateau
 from tuner.domain.money import Money, Price
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.tuning.decide import decide
 from tuner.tuning.state import State
 

@@ -12,8 +12,18 @@ from tuner.domain.job import Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
-from tuner.tuning.placement import PATIENCE_NS, RETRY_NS, Choice, Observation, Terms, Why, choose
-from tuner.tuning.progress_price import HALF_LIFE_NS, Memory, key_of
+from tuner.tuning.placement import (
+    HALF_LIFE_NS,
+    PATIENCE_NS,
+    RETRY_NS,
+    Choice,
+    Memory,
+    Observation,
+    Terms,
+    Why,
+    choose,
+    key_of,
+)
 
 DEMAND = Offer("v100", Price(3_000_000), 8, 1, "on_demand")
 SPOT = Offer("v100", Price(1_000_000), 8, 1, "spot", "near")

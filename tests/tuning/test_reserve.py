@@ -7,10 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from tuner.domain.budget import Budget, OnExhausted
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, SchedulerName
 from tuner.domain.money import ZERO, Money, Price, Rate
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS
 from tuner.tuning.reserve import MARGIN, Reserve

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 from tests.tuning.test_decide import Story
 from tests.tuning.test_reserve import Trial, state_of
-from tuner.domain.fidelity import Fidelity
+from tuner.domain.objective import Fidelity
 from tuner.tuning.samplers.base import Forecast
 from tuner.tuning.schedulers.forecast import ForecastPromotion, earned
-from tuner.tuning.schedulers.full import FullFidelity
-from tuner.tuning.schedulers.promotion import PromotionAsha
-from tuner.tuning.schedulers.stopping import StoppingAsha
+from tuner.tuning.schedulers.promotion import FullFidelity, PromotionAsha, StoppingAsha
 from tuner.tuning.state import State, TrialRecord
 
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from tuner.store import database
-from tuner.store.database import Database, newest_revision
+from tuner.database import database
+from tuner.database.database import Database, newest_revision
 
 REVISION = "9001"
 SOURCE = '''"""What a newer version has in addition"""

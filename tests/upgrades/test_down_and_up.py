@@ -16,9 +16,9 @@ from sqlalchemy import inspect, make_url
 from tests import fakes
 from tests.postgres import SharedServer
 from tests.upgrades.filled import fill
-from tuner.store import database as store
-from tuner.store import ledger
-from tuner.store.database import Database, newest_revision
+from tuner.database import database as store
+from tuner.database.database import Database, newest_revision
+from tuner.ledger import ledger
 
 ROOT = Path(__file__).parents[2]
 #: Every table must have rows from this revision on. It is the schema of the first database outside of development.

@@ -12,12 +12,13 @@ from tests.store import hammer
 from tests.store.builders import JOB, budget, create, new_job
 from tests.store.crowd import crowd
 from tests.upgrades import made_up
+from tuner.database.database import Database, newest_revision
 from tuner.domain.errors import Unavailable
+from tuner.ledger import ledger
 from tuner.service.audit import Audit
 from tuner.service.controller import Controller
 from tuner.service.reconciler import Reconciler
-from tuner.store import jobs, ledger
-from tuner.store.database import Database, newest_revision
+from tuner.store import jobs
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))])

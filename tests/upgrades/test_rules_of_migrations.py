@@ -11,9 +11,9 @@ from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, inspect
 
 from tests.upgrades import made_up
+from tuner.database import database as store
+from tuner.database.database import Database
 from tuner.settings import release
-from tuner.store import database as store
-from tuner.store.database import Database
 
 # Earlier migrations were written before the first release.
 FIRST_HELD_TO_IT = "0021"

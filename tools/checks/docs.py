@@ -15,7 +15,7 @@ from typer.main import get_command
 from tools.checks import Problem, line_of
 from tools.checks.blocks import pages, prose
 from tools.reference.pages import made
-from tuner.api.families import table
+from tuner.api.metric_families import table
 from tuner.cli.main import app
 
 
@@ -62,7 +62,7 @@ def settings(root: Path) -> Iterator[Problem]:
 
 
 def metrics(root: Path) -> Iterator[Problem]:
-    """Check the table in docs/metrics.md, which `python -m tuner.api.families` prints."""
+    """Check the table in docs/metrics.md, which `python -m tuner.api.metric_families` prints."""
     page = root / "docs/metrics.md"
     text, expected = page.read_text(), table()
     first = line_of(text, expected.partition("\n")[0])
@@ -71,7 +71,7 @@ def metrics(root: Path) -> Iterator[Problem]:
         yield Problem(
             page,
             first - 1 + _difference(rest, expected),
-            "the table differs from the code: copy it from `python -m tuner.api.families`",
+            "the table differs from the code: copy it from `python -m tuner.api.metric_families`",
         )
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import yaml
 
 from tools.checks import Problem, line_of
-from tuner.api.families import OF_PROCESS, OWN
-from tuner.api.recorded import QUEUE_WAIT, RECORDED
+from tuner.api.metric_families import OF_PROCESS, OWN, QUEUE_WAIT, RECORDED
 
 # A metric of the service, of a recording rule, or of the Prometheus client.
 METRIC = re.compile(r"\b(?:tuner[_:][a-z0-9_:]+|process_[a-z_]+|python_[a-z_]+)\b")

@@ -12,8 +12,7 @@ import tuner
 import tuner.client
 import tuner.training
 from tools.reference.words import MADE, doc
-from tuner.client.methods import Method
-from tuner.client.steps import Item
+from tuner.client.steps import Item, Method
 
 # Sections of Google's docstring style (https://google.github.io/styleguide/pyguide.html#383-functions-and-methods).
 LISTED = ("Args:", "Raises:", "Attributes:")

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.security import HTTPBearer
 
 from tuner.api.auth import actor_of
-from tuner.api.templates import template_of
+from tuner.api.strict_json import template_of
 from tuner.domain.access import Role
 from tuner.domain.errors import Forbidden
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from fastapi import Depends, FastAPI
 
 from tuner import __version__
-from tuner.api import access, document, page, problems, ray_dashboard, session
+from tuner.api import access, auth, document, page, problems, ray_dashboard
 from tuner.api.auth import Callers
-from tuner.api.event_broadcaster import EventBroadcaster
+from tuner.api.event_stream import EventBroadcaster
 from tuner.api.limits import LoadShedder, RateLimit, RequestLimits
 from tuner.api.metrics import Latency, Metrics
 from tuner.api.request_id import RequestId
@@ -39,8 +39,8 @@ from tuner.api.routers import (
 from tuner.api.routers.curves import Drawn
 from tuner.api.strict_json import unambiguous
 from tuner.service.bootstrap import Service
-from tuner.service.dashboards import optuna_dashboard
 from tuner.service.metrics_snapshot import Reader
+from tuner.service.ray_dashboard import optuna_dashboard
 
 RESPONSES = document.problems(400, 401, 403, 404, 408, 409, 413, 414, 422, 429, 431, 503)
 
@@ -106,7 +106,7 @@ def create_app(
         keys,
         quota,
         audit,
-        session,
+        auth,
     ):
         # Include each router in the app itself: nested routers would be matched again at each level.
         app.include_router(part.router, prefix="/v1", dependencies=rules, responses=RESPONSES)

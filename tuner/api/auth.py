@@ -1,15 +1,75 @@
-"""Authentication by the bearer key that all routes under `/v1` need. The rules for roles are in `tuner.api.access`."""
+"""Authentication: bearer keys, sessions of a browser, and streams that end when the caller loses access.
 
+A browser that follows a link cannot send the key as a header. The page therefore exchanges the key for a cookie, which is valid no longer
+than the key.
+"""
+
+import asyncio
+import hashlib
+import hmac
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 
+from tuner.api.deps import Svc
 from tuner.domain.access import Actor
 from tuner.domain.errors import Unauthorized
+from tuner.domain.time import NS, Instant, rfc3339
+from tuner.schemas.access import Session
 from tuner.service import access
 from tuner.service.bootstrap import Service
+from tuner.service.ray_dashboard import OPTUNA, RAY
+
+router = APIRouter(tags=["dashboards"])
+
+COOKIE = "tuner_session"
+PATHS = (OPTUNA, RAY)
+LASTS_S = 8 * 3600
+
+
+@router.post("/session", summary="Let this browser open the dashboards")
+def begin(request: Request, response: Response, service: Svc) -> Session:
+    """Set a cookie that opens the dashboards under `/optuna` and `/ray` for eight hours.
+
+    The cookie is valid for nothing else, and ends when the key that requested it ends. Scripts send the key itself instead.
+    """
+    ends_s = service.now() // NS + LASTS_S
+    for path in PATHS:
+        response.set_cookie(
+            COOKIE,
+            _signed(request.app.state.api_key, ends_s, service.actor.key),
+            max_age=LASTS_S,
+            path=path,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+    response.headers["Cache-Control"] = "no-store"
+    return Session(expires_at=rfc3339(ends_s * NS))
+
+
+def key_of(cookie: str, secret: str, now: Instant) -> str | None:
+    """Return the id of the key that a cookie was made for, or "" for the service's own key.
+
+    Return None if the cookie has expired or was not signed with `secret`. A new secret therefore invalidates all cookies.
+    """
+    ends_s, _, rest = cookie.partition(".")
+    if not (ends_s.isascii() and ends_s.isdecimal() and len(ends_s) < 15):
+        return None
+    key, _, _ = rest.rpartition(".")
+    good = hmac.compare_digest(cookie.encode(), _signed(secret, int(ends_s), key).encode())
+    return key if good and now < int(ends_s) * NS else None
+
+
+def _signed(secret: str, ends_s: int, key: str) -> str:
+    """Return the cookie's value: the time at which the session ends, the key's id, and an HMAC of both with the service's own key."""
+    words = f"session of dashboards until {ends_s} for {key or 'the operator'}"
+    mark = hmac.new(secret.encode(), words.encode(), hashlib.sha256)
+    return f"{ends_s}.{key}.{mark.hexdigest()}"
+
 
 PROJECT = "Tuner-Project"
 REMEMBERED = 10_000
@@ -59,3 +119,43 @@ async def actor_of(request: Request, given: str | None) -> Actor:
         raise
     callers.note(given, counts=True)
     return found
+
+
+LOOK_S = 1.0
+
+
+async def while_allowed(
+    stream: AsyncIterator[bytes], may: Callable[[], bool], every_s: float = LOOK_S
+) -> AsyncIterator[bytes]:
+    """Yield the data of the stream until the stream ends or `may` returns False.
+
+    `may` returns True while the caller has access. It is called in a thread every `every_s` seconds.
+    """
+    clock = asyncio.get_running_loop().time
+    ahead: asyncio.Task[bytes] | None = None
+    look_at = clock() + every_s
+    try:
+        while True:
+            ahead = ahead or asyncio.create_task(_next(stream))
+            done, _ = await asyncio.wait({ahead}, timeout=max(0.0, look_at - clock()))
+            if clock() >= look_at:
+                if not await asyncio.to_thread(may):
+                    return
+                look_at = clock() + every_s
+            if done:
+                data, ahead = ahead.result(), None
+                if not data:
+                    return
+                yield data
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.wait({ahead})
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _next(stream: AsyncIterator[bytes]) -> bytes:
+    """Return the next data of the stream, or b"" at its end. The stream must not yield empty data itself."""
+    return await anext(stream, b"")

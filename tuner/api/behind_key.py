@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from tuner.api import session
+from tuner.api import auth
 from tuner.api.problems import answer
 from tuner.domain.access import Actor
 from tuner.domain.errors import Forbidden, Unauthorized, Unavailable
@@ -62,7 +62,7 @@ async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
         if access.is_operators(given, secret):
             return access.operator(service, None)
         return await run_in_threadpool(access.user_of, service, given)
-    key = session.key_of(request.cookies.get(session.COOKIE, ""), secret, service.now())
+    key = auth.key_of(request.cookies.get(auth.COOKIE, ""), secret, service.now())
     if key is None:
         raise Unauthorized(
             "POST /v1/session lets a browser in; scripts send the header Authorization: Bearer KEY"

@@ -15,7 +15,7 @@ from tuner.api.behind_key import PLAIN, POLICY, refusal
 from tuner.api.problems import answer
 from tuner.domain.errors import NotFound
 from tuner.service.bootstrap import Service
-from tuner.service.dashboards import OPTUNA, OptunaDashboard, optuna_study
+from tuner.service.ray_dashboard import OPTUNA, OptunaDashboard, optuna_study
 
 log = logging.getLogger("tuner.api")
 

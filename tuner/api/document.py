@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from tuner.schemas.problem import Problem
+from tuner.schemas.base import Problem
 
 PROBLEM = "application/problem+json"
 DETAIL = {"$ref": "#/components/schemas/Problem"}

@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner import __version__
-from tuner.api import families, recorded
-from tuner.api.templates import template_of
+from tuner.api import metric_families
+from tuner.api.strict_json import template_of
 from tuner.domain.errors import Unavailable
 from tuner.service.metrics_snapshot import MetricsSnapshot
 from tuner.service.service_health import ServiceHealth
@@ -39,7 +39,11 @@ class Metrics:
 
     def __init__(self, read: Callable[[], MetricsSnapshot], vitals: ServiceHealth) -> None:
         self._registry = registry = CollectorRegistry()
-        duration, requests, watchers = families.DURATION, families.REQUESTS, families.WATCHERS
+        duration, requests, watchers = (
+            metric_families.DURATION,
+            metric_families.REQUESTS,
+            metric_families.WATCHERS,
+        )
         self._duration = Histogram(
             duration.name, duration.help, duration.labels, registry=registry, buckets=BUCKETS
         )
@@ -70,18 +74,18 @@ class _Told(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        yield families.BUILD.metric({(__version__,): 1})
-        for family, values in families.OF_PROCESS:
+        yield metric_families.BUILD.metric({(__version__,): 1})
+        for family, values in metric_families.OF_PROCESS:
             yield family.metric(values(self._vitals))
         try:
             found = self._read()
         except Unavailable:
-            yield families.DATABASE.metric({(): 0})
+            yield metric_families.DATABASE.metric({(): 0})
             return
-        yield families.DATABASE.metric({(): 1})
-        for family, figures in recorded.RECORDED:
+        yield metric_families.DATABASE.metric({(): 1})
+        for family, figures in metric_families.RECORDED:
             yield family.metric(figures(found))
-        yield recorded.queue_wait(found)
+        yield metric_families.queue_wait(found)
 
 
 class Latency:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from tuner.domain import errors
-from tuner.schemas.problem import FieldProblem, Problem
+from tuner.schemas.base import FieldProblem, Problem
 
 MAX_FAULTS = 100  # one answer lists at most this many faults
 

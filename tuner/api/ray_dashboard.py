@@ -14,7 +14,7 @@ from tuner.api.problems import answer
 from tuner.domain.errors import NotFound, Unavailable
 from tuner.service import ray_dashboard
 from tuner.service.bootstrap import Service
-from tuner.service.dashboards import RAY
+from tuner.service.ray_dashboard import RAY
 
 log = logging.getLogger("tuner.api")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
-from tuner.schemas import estimate_answers as show
+from tuner.schemas import estimate_answers as estimate_answers_models
 from tuner.schemas.estimates import EstimateRequest
 from tuner.service import estimates
 from tuner.service.estimates import EstimateView
@@ -20,8 +20,10 @@ SCALING_ASSUMPTIONS = [
 ]
 
 
-def estimate_of(request: EstimateRequest, asked: estimates.Asked, view: EstimateView) -> show.Estimate:
-    return show.Estimate(
+def estimate_of(
+    request: EstimateRequest, asked: estimates.Asked, view: EstimateView
+) -> estimate_answers_models.Estimate:
+    return estimate_answers_models.Estimate(
         given=request.model_dump(exclude_none=True),
         catalogue=view.catalogue,
         prices=view.prices,
@@ -29,18 +31,20 @@ def estimate_of(request: EstimateRequest, asked: estimates.Asked, view: Estimate
         choices=None if view.choices is None else _choices(view.choices),
         scaling=None if view.scaling is None else _scaling(view.scaling),
         compute_optimal=None if view.compute is None else _compute(view.compute),
-        recurring=None if view.recurring is None else [show.Yearly(**_plain(one)) for one in view.recurring],
+        recurring=None
+        if view.recurring is None
+        else [estimate_answers_models.Yearly(**_plain(one)) for one in view.recurring],
         ownership=None if view.ownership is None else _ownership(*view.ownership),
     )
 
 
-def _run(run: estimates.Run, view: estimates.RunView) -> show.RunEstimate:
+def _run(run: estimates.Run, view: estimates.RunView) -> estimate_answers_models.RunEstimate:
     ranked, count = view.ranked, run.work.count
 
-    def one(found: estimates.Candidate | None) -> show.Candidate | None:
+    def one(found: estimates.Candidate | None) -> estimate_answers_models.Candidate | None:
         return None if found is None else _candidate(found, count)
 
-    return show.RunEstimate(
+    return estimate_answers_models.RunEstimate(
         count=len(ranked.fitting),
         candidates=[_candidate(found, count) for found in ranked.fitting[: run.limit]],
         with_changes_count=len(ranked.changed),
@@ -51,15 +55,15 @@ def _run(run: estimates.Run, view: estimates.RunView) -> show.RunEstimate:
         fastest=one(ranked.fastest()),
         work=_plain(run.work),
         memory_gib=None if run.model is None else _memory(estimates.memory_of(run.model)),
-        left_out=[show.LeftOut(**_plain(left)) for left in ranked.left_out],
-        assumptions=[show.Assumption(**_plain(taken)) for taken in view.assumptions],
+        left_out=[estimate_answers_models.LeftOut(**_plain(left)) for left in ranked.left_out],
+        assumptions=[estimate_answers_models.Assumption(**_plain(taken)) for taken in view.assumptions],
         warnings=list(view.warnings),
     )
 
 
-def _candidate(found: estimates.Candidate, count: Fraction | None) -> show.Candidate:
+def _candidate(found: estimates.Candidate, count: Fraction | None) -> estimate_answers_models.Candidate:
     listing, timed, speed = found.listing, found.timed, found.timed.speed
-    return show.Candidate(
+    return estimate_answers_models.Candidate(
         cloud=listing.cloud,
         region=listing.region,
         zones=list(found.zones),
@@ -97,8 +101,8 @@ def _paid_ns(found: estimates.Candidate) -> int:
     return found.timed.train_ns[1] if found.spot is None else found.spot.interrupted.paid_ns
 
 
-def _fit(fit: estimates.Fit) -> show.Changes:
-    return show.Changes(
+def _fit(fit: estimates.Fit) -> estimate_answers_models.Changes:
+    return estimate_answers_models.Changes(
         changes=list(fit.changes),
         precision=fit.precision,
         micro_batch=fit.micro_batch,
@@ -108,14 +112,14 @@ def _fit(fit: estimates.Fit) -> show.Changes:
     )
 
 
-def _memory(found: estimates.Memory) -> show.Memory:
+def _memory(found: estimates.Memory) -> estimate_answers_models.Memory:
     parts = {part.name: _six(Fraction(getattr(found, part.name), GIB)) for part in fields(found)}
-    return show.Memory(**parts, total=_six(Fraction(found.total, GIB)))
+    return estimate_answers_models.Memory(**parts, total=_six(Fraction(found.total, GIB)))
 
 
-def _spot(found: estimates.Spot) -> show.SpotFigures:
+def _spot(found: estimates.Spot) -> estimate_answers_models.SpotFigures:
     met = found.interrupted
-    return show.SpotFigures(
+    return estimate_answers_models.SpotFigures(
         interruptions=round(met.interruptions, 6),
         checkpoint_interval_seconds=_six(Fraction(met.interval_ns, NS)),
         overhead=_six(found.overhead),
@@ -124,11 +128,11 @@ def _spot(found: estimates.Spot) -> show.SpotFigures:
     )
 
 
-def _choices(view: estimates.ChoicesView) -> show.ChoicesEstimate:
+def _choices(view: estimates.ChoicesView) -> estimate_answers_models.ChoicesEstimate:
     in_time = view.cheapest_in_time
-    return show.ChoicesEstimate(
+    return estimate_answers_models.ChoicesEstimate(
         options=[
-            show.Chosen(
+            estimate_answers_models.Chosen(
                 name=one.option.name,
                 usd_per_hour=one.option.usd_per_hour.usd_per_hour,
                 machines=one.option.machines,
@@ -143,26 +147,28 @@ def _choices(view: estimates.ChoicesView) -> show.ChoicesEstimate:
     )
 
 
-def _scaling(view: estimates.ScalingView) -> show.ScalingEstimate:
-    return show.ScalingEstimate(
+def _scaling(view: estimates.ScalingView) -> estimate_answers_models.ScalingEstimate:
+    return estimate_answers_models.ScalingEstimate(
         gradient_bytes=view.gradient_bytes,
-        points=[show.ScalingPoint(**_plain(one)) for one in view.points],
-        machines=[show.Machines(**_plain(one)) for one in view.machines],
+        points=[estimate_answers_models.ScalingPoint(**_plain(one)) for one in view.points],
+        machines=[estimate_answers_models.Machines(**_plain(one)) for one in view.machines],
         assumptions=SCALING_ASSUMPTIONS,
     )
 
 
-def _compute(view: estimates.ComputeView) -> show.ComputeEstimate:
-    return show.ComputeEstimate(
+def _compute(view: estimates.ComputeView) -> estimate_answers_models.ComputeEstimate:
+    return estimate_answers_models.ComputeEstimate(
         flops=float(view.flops),
-        bought=None if view.bought is None else show.Bought(**_plain(view.bought)),
-        optima=[show.Optimum(**_plain(one)) for one in view.optima],
+        bought=None if view.bought is None else estimate_answers_models.Bought(**_plain(view.bought)),
+        optima=[estimate_answers_models.Optimum(**_plain(one)) for one in view.optima],
         caveats=list(estimates.CAVEATS),
     )
 
 
-def _ownership(found: estimates.Comparison, listing: estimates.Listing | None) -> show.OwnershipEstimate:
-    return show.OwnershipEstimate(
+def _ownership(
+    found: estimates.Comparison, listing: estimates.Listing | None
+) -> estimate_answers_models.OwnershipEstimate:
+    return estimate_answers_models.OwnershipEstimate(
         **_plain(found),
         cloud_instance_type=None if listing is None else listing.instance_type,
         cloud_region=None if listing is None else listing.region,

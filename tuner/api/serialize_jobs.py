@@ -1,11 +1,11 @@
-"""Answers of the service, converted to the models of `tuner.schemas`."""
+"""Answers about jobs, trials and best configurations, converted to the models of `tuner.schemas`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
-from tuner.api.serialize_advice import usage_of
-from tuner.api.serialize_driver import driver_of
+from tuner.api.serialize import driver_of, usage_of
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
@@ -15,24 +15,130 @@ from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow, MachineFound
 from tuner.domain.time import NS, rfc3339
 from tuner.domain.usage import Usage
-from tuner.schemas import answers as show
-from tuner.schemas import job as wire
+from tuner.schemas import answers as answers_models
+from tuner.schemas import best as best_models
+from tuner.schemas import job as job_models
 from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
-from tuner.service.best import Reached
+from tuner.service.best import BestView, Forecast, Priced, Pricing, Reached
+from tuner.service.next_dollar import Continuation
 from tuner.service.queue import Wait
-from tuner.service.report import Estimate, ReportView
+from tuner.service.spend import Estimate, ReportView
 from tuner.service.trainables import Described
 from tuner.service.views import JobView, revision_of
 
 
-def job_of(view: JobView) -> wire.Job:
+def best_answer_of(view: BestView) -> best_models.BestAnswer:
+    return best_models.BestAnswer(
+        **_priced_fields(view.best),
+        next_better=None if view.next_better is None else _point(view.next_better),
+        pricing=_pricing(view.pricing),
+        next_dollar=best_models.NextDollar(next_point=_next_point(view), forecast=_forecast(view.forecast)),
+    )
+
+
+def pareto_of(points: Iterable[Priced], pricing: Pricing | None) -> best_models.Pareto:
+    return best_models.Pareto(items=[_point(point) for point in points], pricing=_pricing(pricing))
+
+
+def best_of_all_of(view: BestView) -> best_models.BestOfAll:
+    return best_models.BestOfAll(**_priced_fields(view.best), job=view.job.id, pricing=_pricing(view.pricing))
+
+
+def _point(priced: Priced) -> best_models.PricedBest:
+    return best_models.PricedBest(**_priced_fields(priced))
+
+
+def _priced_fields(priced: Priced) -> dict[str, Any]:
+    point, there = priced.point, priced.elsewhere
+    low, high = (priced.cost, priced.cost) if there is None else (there.low, there.high)
+    return {
+        **best_fields(point),
+        "cost_usd": priced.cost.usd.usd,
+        "cost_to_train_usd": priced.cost.usd.usd,
+        "gpu_hours": hours(priced.cost),
+        "duration_seconds": seconds(priced.duration_ns),
+        "cost_low_usd": low.usd.usd,
+        "cost_high_usd": high.usd.usd,
+        "as_run_usd": point.cost.usd.usd,
+        "as_run_seconds": seconds(point.duration_ns),
+    }
+
+
+def _pricing(found: Pricing | None) -> best_models.Pricing | None:
+    if found is None:
+        return None
+    machine, repricing = found.machine, found.repricing
+    return best_models.Pricing(
+        instance_type=machine.instance_type,
+        market=machine.market,
+        region=machine.region,
+        usd_per_hour=machine.price.usd_per_hour,
+        trial_usd_per_hour=repricing.rate.price.usd_per_hour,
+        price_source=machine.source,
+        relative_time=_six(repricing.time.expected),
+        relative_time_low=_six(repricing.time.low),
+        relative_time_high=_six(repricing.time.high),
+        speed_source=repricing.time.source,
+        interruption_overhead=None if repricing.overhead is None else _six(repricing.overhead),
+        notes=list(found.notes),
+    )
+
+
+def _next_point(view: BestView) -> best_models.NextPoint | None:
+    better = view.next_better
+    if better is None:
+        return None
+    extra, gain = better.cost.usd - view.best.cost.usd, view.gain(better.point)
+    return best_models.NextPoint(
+        trial=better.point.trial,
+        step=better.point.step,
+        metric=better.point.value,
+        cost_usd=better.cost.usd.usd,
+        extra_usd=extra.usd,
+        gain=gain,
+        gain_per_usd=gain / extra.usd if extra.micro_usd > 0 else None,
+    )
+
+
+def _forecast(found: Forecast | None) -> best_models.Forecast | None:
+    if found is None:
+        return None
+    return best_models.Forecast(
+        items=[_continuation(one) for one in found.trials],
+        reason=found.reason or None,
+        interval=0.8,
+        as_of_event=found.as_of,
+    )
+
+
+def _continuation(one: Continuation) -> best_models.Continuation:
+    return best_models.Continuation(
+        trial=one.trial,
+        from_step=one.from_step,
+        to_step=one.to_step,
+        extra_usd=one.extra.usd,
+        expected_metric=one.metric,
+        low_metric=one.low_metric,
+        high_metric=one.high_metric,
+        expected_gain=one.gain,
+        low_gain=one.low_gain,
+        high_gain=one.high_gain,
+        expected_gain_per_usd=one.gain_per_usd,
+    )
+
+
+def _six(number: Fraction) -> float:
+    return round(float(number), 6)
+
+
+def job_of(view: JobView) -> job_models.Job:
     row, account = view.row, view.account
     spec, rate = row.spec, row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
     shown: dict[str, int] = dict.fromkeys(
         ("pending", "running", "paused", "completed", "stopped", "failed"), 0
     )
     shown.update({str(state): count for state, count in view.states.items()})
-    return wire.Job(
+    return job_models.Job(
         id=row.id,
         name=spec.name,
         state=row.state,
@@ -46,7 +152,7 @@ def job_of(view: JobView) -> wire.Job:
         next_opening=_time(view.wait.next_opening),
         concurrency=row.concurrency,
         rungs=list(view.rungs),
-        price=wire.NodePrice(
+        price=job_models.NodePrice(
             instance_type=row.offer.instance_type,
             usd_per_hour=row.offer.price.usd_per_hour,
             cpus=row.offer.cpus,
@@ -54,17 +160,17 @@ def job_of(view: JobView) -> wire.Job:
             trial_usd_per_hour=rate.price.usd_per_hour,
             source=row.offer.source,
         ),
-        spend=wire.Spend(
+        spend=job_models.Spend(
             usd=account.posted.usd.usd, gpu_hours=hours(account.posted), held_usd=account.held.usd.usd
         ),
-        progress=wire.Progress(
+        progress=job_models.Progress(
             trials=shown,
             steps=view.steps,
             budget_used=round(view.budget_used, 6),
             running_seconds=seconds(view.running_ns),
         ),
         best=None if view.best is None else best_of(view.best),
-        links=wire.Links(
+        links=job_models.Links(
             ray_dashboard=view.ray_dashboard,
             optuna_dashboard=view.optuna_dashboard,
             self=f"/v1/jobs/{row.id}",
@@ -133,8 +239,8 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def best_of(point: Reached) -> wire.Best:
-    return wire.Best(**best_fields(point))
+def best_of(point: Reached) -> job_models.Best:
+    return job_models.Best(**best_fields(point))
 
 
 def best_fields(point: Reached) -> dict[str, Any]:
@@ -152,8 +258,8 @@ def best_fields(point: Reached) -> dict[str, Any]:
     }
 
 
-def trial_of(row: TrialRow) -> show.Trial:
-    return show.Trial(**_trial_fields(row))
+def trial_of(row: TrialRow) -> answers_models.Trial:
+    return answers_models.Trial(**_trial_fields(row))
 
 
 def _trial_fields(row: TrialRow) -> dict[str, Any]:
@@ -175,9 +281,9 @@ def _trial_fields(row: TrialRow) -> dict[str, Any]:
     }
 
 
-def trial_detail_of(view: TrialView) -> show.TrialDetail:
+def trial_detail_of(view: TrialView) -> answers_models.TrialDetail:
     curve = [
-        show.CurvePoint(
+        answers_models.CurvePoint(
             step=point.step,
             metric=point.value,
             metrics=json.loads(point.metrics),
@@ -190,14 +296,14 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
         for point in view.curve
     ]
     attempts = [_attempt(row, used) for row, used in view.attempts]
-    return show.TrialDetail(
+    return answers_models.TrialDetail(
         **_trial_fields(view.row),
         inherited=_inherited(view),
         curve=curve,
         bill=_kinds(view.bill),
         attempt_list=attempts,
         checkpoints=[
-            show.StoredCheckpoint(
+            answers_models.StoredCheckpoint(
                 step=stored.step,
                 metric=stored.value,
                 size_bytes=stored.size_bytes,
@@ -210,18 +316,18 @@ def trial_detail_of(view: TrialView) -> show.TrialDetail:
     )
 
 
-def _inherited(view: TrialView) -> show.Inherited | None:
+def _inherited(view: TrialView) -> answers_models.Inherited | None:
     found = view.inherited
     if found is None:
         return None
     cost = next(point.cost for point in view.curve if point.step == found.step)
-    return show.Inherited(
+    return answers_models.Inherited(
         job=found.job, trial=found.trial, step=found.step, cost_usd=cost.usd.usd, gpu_hours=hours(cost)
     )
 
 
-def _attempt(row: AttemptRow, used: Usage | None) -> show.Attempt:
-    return show.Attempt(
+def _attempt(row: AttemptRow, used: Usage | None) -> answers_models.Attempt:
+    return answers_models.Attempt(
         attempt=row.attempt,
         began_at=rfc3339(row.began_at),
         ended_at=_time(row.ended_at),
@@ -240,23 +346,23 @@ def _attempt(row: AttemptRow, used: Usage | None) -> show.Attempt:
     )
 
 
-def _environment(row: AttemptRow) -> show.Environment | None:
-    return None if row.environment is None else show.Environment(**row.environment.message())
+def _environment(row: AttemptRow) -> answers_models.Environment | None:
+    return None if row.environment is None else answers_models.Environment(**row.environment.message())
 
 
-def _machine(found: MachineFound | None) -> show.Machine | None:
+def _machine(found: MachineFound | None) -> answers_models.Machine | None:
     if found is None:
         return None
     price = found.price.usd_per_hour
-    return show.Machine(
+    return answers_models.Machine(
         instance_type=found.instance_type, region=found.region, usd_per_hour=price, price_source=found.source
     )
 
 
-def bill_of(view: BillView) -> show.Bill:
+def bill_of(view: BillView) -> answers_models.Bill:
     spent = view.account.posted
     full = None if view.full_fidelity is None else view.full_fidelity.usd
-    return show.Bill(
+    return answers_models.Bill(
         job=view.job.id,
         total_usd=spent.usd.usd,
         gpu_hours=hours(spent),
@@ -265,7 +371,7 @@ def bill_of(view: BillView) -> show.Bill:
         self_test_usd=total(view.by_trial.get(SELF_TEST, {})).usd.usd,
         restored_usd=total(view.by_trial.get(RESTORED, {})).usd.usd,
         trials=[_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
-        savings=show.Savings(
+        savings=answers_models.Savings(
             full_fidelity_usd=full,
             against_full_fidelity_usd=None if full is None else round(full - spent.usd.usd, 6),
             on_demand_usd=None if view.on_demand is None else view.on_demand.usd,
@@ -277,9 +383,9 @@ def bill_of(view: BillView) -> show.Bill:
     )
 
 
-def _trial_bill(row: TrialRow, kinds: Mapping[CostKind, Cost]) -> show.TrialBill:
+def _trial_bill(row: TrialRow, kinds: Mapping[CostKind, Cost]) -> answers_models.TrialBill:
     cost = total(kinds)
-    return show.TrialBill(
+    return answers_models.TrialBill(
         trial=row.trial,
         state=row.state,
         steps=row.steps,
@@ -289,9 +395,9 @@ def _trial_bill(row: TrialRow, kinds: Mapping[CostKind, Cost]) -> show.TrialBill
     )
 
 
-def report_of(view: ReportView) -> show.JobReport:
+def report_of(view: ReportView) -> answers_models.JobReport:
     objective = view.job.spec.objective
-    return show.JobReport(
+    return answers_models.JobReport(
         job=view.job.id,
         metric=objective.metric,
         mode=objective.mode,
@@ -299,7 +405,9 @@ def report_of(view: ReportView) -> show.JobReport:
         best_spent_usd=_usd(view.best_spent),
         best=None if view.best is None else best_of(view.best),
         best_curve=[
-            show.SpentPoint(spent_usd=one.spent.usd, value=one.value, trial=one.trial, step=one.step)
+            answers_models.SpentPoint(
+                spent_usd=one.spent.usd, value=one.value, trial=one.trial, step=one.step
+            )
             for one in view.curve
         ],
         trials=view.trials,
@@ -307,8 +415,8 @@ def report_of(view: ReportView) -> show.JobReport:
     )
 
 
-def _peer(view: ReportView, one: Estimate) -> show.PeerEstimate:
-    return show.PeerEstimate(
+def _peer(view: ReportView, one: Estimate) -> answers_models.PeerEstimate:
+    return answers_models.PeerEstimate(
         method=one.method,
         status=one.status,
         usd=_usd(one.usd),
@@ -321,8 +429,8 @@ def _peer(view: ReportView, one: Estimate) -> show.PeerEstimate:
     )
 
 
-def entry_of(row: EntryRow) -> show.LedgerEntry:
-    return show.LedgerEntry(
+def entry_of(row: EntryRow) -> answers_models.LedgerEntry:
+    return answers_models.LedgerEntry(
         seq=row.seq,
         id=row.id,
         entry=row.entry,
@@ -336,10 +444,10 @@ def entry_of(row: EntryRow) -> show.LedgerEntry:
     )
 
 
-def trainable_of(found: Described) -> show.Trainable:
+def trainable_of(found: Described) -> answers_models.Trainable:
     space = None if found.search_space is None else dict(found.search_space)
     objective = None if found.objective is None else dict(found.objective)
-    return show.Trainable(
+    return answers_models.Trainable(
         trainable=found.trainable, doc=found.doc, search_space=space, objective=objective, error=found.error
     )
 

@@ -6,12 +6,12 @@ from tuner.api.serialize_jobs import spec_to_wire
 from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Money, Price
 from tuner.domain.time import NS
-from tuner.schemas import plan as show
+from tuner.schemas import plan as plan_models
 from tuner.service.plans import Alternative, Chance, Comparison, Evidence, Inputs, Plan, PlannedRung, Spread
 
 
-def plan_of(plan: Plan, spec: JobSpec) -> show.Plan:
-    return show.Plan(
+def plan_of(plan: Plan, spec: JobSpec) -> plan_models.Plan:
+    return plan_models.Plan(
         name=spec.name,
         usd=_range(plan.cost, 1_000_000),
         gpu_hours=_range(plan.gpu_ms, MS_PER_HOUR),
@@ -24,18 +24,18 @@ def plan_of(plan: Plan, spec: JobSpec) -> show.Plan:
         target=_chance(plan.target),
         best=None
         if plan.best is None
-        else show.Range(
+        else plan_models.Range(
             expected=round(plan.best.expected, 6),
             low=round(plan.best.low, 6),
             high=round(plan.best.high, 6),
         ),
-        checkpoints=show.PlanCheckpoints(
+        checkpoints=plan_models.PlanCheckpoints(
             every_steps=plan.checkpointing.every_steps,
             every_seconds=plan.checkpointing.every_ns / NS,
             why=plan.checkpointing.why,
         ),
         choices=[
-            show.PlanChoice(what=one.what, asked=one.asked, chosen=one.chosen, why=one.why)
+            plan_models.PlanChoice(what=one.what, asked=one.asked, chosen=one.chosen, why=one.why)
             for one in plan.choices
         ],
         alternatives=[_alternative(one) for one in plan.alternatives],
@@ -51,8 +51,8 @@ def _job(spec: JobSpec) -> dict[str, Any]:
     return {"name": spec.name, **spec_to_wire(spec, spec.budget), "tags": dict(spec.tags)}
 
 
-def _rung(rung: PlannedRung) -> show.PlanRung:
-    return show.PlanRung(
+def _rung(rung: PlannedRung) -> plan_models.PlanRung:
+    return plan_models.PlanRung(
         step=rung.step,
         trials=rung.milli_trials / 1000,
         steps=rung.milli_steps / 1000,
@@ -65,8 +65,8 @@ def _rung(rung: PlannedRung) -> show.PlanRung:
     )
 
 
-def _alternative(one: Alternative) -> show.PlanAlternative:
-    return show.PlanAlternative(
+def _alternative(one: Alternative) -> plan_models.PlanAlternative:
+    return plan_models.PlanAlternative(
         instance_type=one.instance_type,
         market=one.market,
         usd_per_hour=_price(one.price),
@@ -83,8 +83,8 @@ def _alternative(one: Alternative) -> show.PlanAlternative:
     )
 
 
-def _comparison(one: Comparison) -> show.PlanComparison:
-    return show.PlanComparison(
+def _comparison(one: Comparison) -> plan_models.PlanComparison:
+    return plan_models.PlanComparison(
         name=one.name,
         usd=one.usd.usd,
         usd_low=one.low.usd,
@@ -97,12 +97,12 @@ def _comparison(one: Comparison) -> show.PlanComparison:
     )
 
 
-def _inputs(inputs: Inputs, spec: JobSpec) -> show.PlanInputs:
+def _inputs(inputs: Inputs, spec: JobSpec) -> plan_models.PlanInputs:
     wanted = spec.resources
-    return show.PlanInputs(
+    return plan_models.PlanInputs(
         evidence=_evidence(inputs.evidence),
         prices=[
-            show.PlanPrice(
+            plan_models.PlanPrice(
                 instance_type=offer.instance_type,
                 market=offer.market,
                 usd_per_hour=offer.price.usd_per_hour,
@@ -123,8 +123,8 @@ def _inputs(inputs: Inputs, spec: JobSpec) -> show.PlanInputs:
     )
 
 
-def _evidence(evidence: Evidence) -> show.PlanEvidence:
-    return show.PlanEvidence(
+def _evidence(evidence: Evidence) -> plan_models.PlanEvidence:
+    return plan_models.PlanEvidence(
         source=evidence.source,
         jobs=list(evidence.jobs),
         trials=len(evidence.trials),
@@ -141,15 +141,15 @@ def _evidence(evidence: Evidence) -> show.PlanEvidence:
     )
 
 
-def _range(spread: Spread, unit: int) -> show.Range:
+def _range(spread: Spread, unit: int) -> plan_models.Range:
     expected, low, high = (round(value / unit, 6) for value in (spread.expected, spread.low, spread.high))
-    return show.Range(expected=expected, low=low, high=high)
+    return plan_models.Range(expected=expected, low=low, high=high)
 
 
-def _chance(chance: Chance | None) -> show.PlanChance | None:
+def _chance(chance: Chance | None) -> plan_models.PlanChance | None:
     if chance is None:
         return None
-    return show.PlanChance(chance=round(chance.share, 6), met=chance.met, runs=chance.runs)
+    return plan_models.PlanChance(chance=round(chance.share, 6), met=chance.met, runs=chance.runs)
 
 
 def _usd(money: Money | None) -> float | None:

@@ -9,8 +9,23 @@ from typing import Any
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from starlette.types import Scope
 
 from tuner.domain.errors import Fault, Invalid
+
+
+def template_of(scope: Scope) -> str:
+    """Return the full template of the matched route, or "none" if no route matched.
+
+    The requested path itself is never returned, so clients cannot create new metric labels by requesting arbitrary paths.
+    """
+    path: str = getattr(scope.get("route"), "path", "none")
+    return (
+        f"/v1{path}"
+        if scope["path"].startswith("/v1/") and path.startswith("/") and not path.startswith("/v1")
+        else path
+    )
+
 
 TWICE = "is there twice: two readers of this body could take two values for it; send it once"
 # The largest accepted job has a few hundred names. The service makes a fault for each unknown name on

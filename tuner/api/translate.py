@@ -1,21 +1,22 @@
-"""Conversion of requests to domain values. This module only reads amounts and times; the domain checks whether values are allowed."""
+"""Conversion of requests about jobs and plans to domain values."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
+from tuner.domain.calendar import Window
 from tuner.domain.errors import Fault, Invalid
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
-from tuner.domain.money import MS_PER_HOUR, Money
-from tuner.domain.objective import Objective
-from tuner.domain.time import parse_duration_ns
-from tuner.domain.window import Window
-from tuner.schemas import job as wire
+from tuner.domain.money import MS_PER_HOUR, Money, Price
+from tuner.domain.objective import Fidelity, Objective
+from tuner.domain.time import Instant, parse_duration_ns, parse_rfc3339, seconds_ns
+from tuner.schemas import job as job_models
+from tuner.schemas import plan as plan_models
 from tuner.schemas.plan import Pilot
 from tuner.service.control import UNSET, BudgetPatch
 from tuner.service.pilots import PilotLimits
+from tuner.service.plans import MAX_NS, Described, Given, Listed, Machines, Needs
 
 MAX_GPU_HOURS = 1e9
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Reader:
             raise Invalid(*self.faults)
 
 
-def spec_of(request: wire.JobRequest) -> JobSpec:
+def spec_of(request: job_models.JobRequest) -> JobSpec:
     """Convert a job request. Raise Invalid if amounts or durations cannot be read."""
     read = Reader()
     budget = Budget(
@@ -78,7 +79,7 @@ def spec_of(request: wire.JobRequest) -> JobSpec:
     return spec
 
 
-def budget_patch_of(change: wire.BudgetChange) -> BudgetPatch:
+def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:
     """Convert a change of a budget. It contains only the limits that the request names. Raise Invalid if a value cannot be read."""
     read, sent = Reader(), change.model_fields_set
     readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -115,19 +116,87 @@ def gpu_ms_of(hours: float) -> int:
     return round(hours * MS_PER_HOUR)
 
 
-def _plateau(read: Reader, given: wire.Plateau | None) -> Plateau | None:
+def _plateau(read: Reader, given: job_models.Plateau | None) -> Plateau | None:
     if given is None:
         return None
     patience = read.take("/stop/plateau/patience_usd", Money.from_usd, given.patience_usd)
     return Plateau(patience.micro_usd if patience else 0, given.min_gain)
 
 
-def _parameter(given: wire.FloatParameter | wire.IntParameter | wire.CategoricalParameter) -> sp.Parameter:
+def _parameter(
+    given: job_models.FloatParameter | job_models.IntParameter | job_models.CategoricalParameter,
+) -> sp.Parameter:
     when = {name: tuple(values) for name, values in given.when.items()}
     match given:
-        case wire.FloatParameter():
+        case job_models.FloatParameter():
             return sp.Float(float(given.low), float(given.high), given.log, when)
-        case wire.IntParameter():
+        case job_models.IntParameter():
             return sp.Int(given.low, given.high, given.log, when)
-        case wire.CategoricalParameter():
+        case job_models.CategoricalParameter():
             return sp.Categorical(tuple(given.choices), when)
+
+
+def given_of(planning: plan_models.Planning) -> Given:
+    """Convert the section. Raise Invalid if amounts or times cannot be read."""
+    read = Reader()
+    at = "/planning"
+
+    def ns(name: str) -> int | None:
+        return read.take(f"{at}/{name}", _seconds_ns, getattr(planning, name))
+
+    deadline = read.take(f"{at}/deadline", _deadline, planning.deadline)
+    needs = planning.needs
+    given = Given(
+        step_ns=ns("step_seconds"),
+        spread=planning.step_spread,
+        setup_ns=ns("setup_seconds"),
+        restore_ns=ns("restore_seconds"),
+        save_ns=ns("checkpoint_seconds"),
+        steps=planning.steps,
+        steps_from=tuple(planning.steps_from),
+        deadline_ns=deadline[0] if deadline else None,
+        deadline_at=deadline[1] if deadline else None,
+        pilot=planning.pilot is not None,
+        machines=Machines(
+            tuple(_described(read, one, f"{at}/candidates/{i}") for i, one in enumerate(planning.candidates)),
+            None if planning.catalogue is None else Listed(**planning.catalogue.model_dump()),
+            Needs(
+                needs.memory_gib,
+                needs.gpu_memory_gib,
+                read.take(f"{at}/needs/step_seconds", _seconds_ns, needs.step_seconds),
+            ),
+            planning.speeds,
+            tuple(planning.markets),
+        ),
+        seed=planning.seed,
+    )
+    read.check()
+    return given
+
+
+def _described(read: Reader, one: plan_models.CandidateMachine, at: str) -> Described:
+    fields: dict[str, Any] = one.model_dump()
+    step_s, usd, spot = (fields.pop(name) for name in ("step_seconds", "usd_per_hour", "spot_usd_per_hour"))
+    return Described(
+        **fields,
+        price=read.take(f"{at}/usd_per_hour", Price.from_usd_per_hour, usd),
+        spot_price=read.take(f"{at}/spot_usd_per_hour", Price.from_usd_per_hour, spot),
+        step_ns=read.take(f"{at}/step_seconds", _seconds_ns, step_s),
+    )
+
+
+def _seconds_ns(seconds: float) -> int:
+    """Return the nanoseconds of a duration in seconds. Raise ValueError if it is far out of bounds.
+
+    A value slightly out of bounds is converted, so that the domain reports it together with other faults.
+    """
+    if not -MAX_NS <= seconds * 1e9 <= 2 * MAX_NS:
+        raise ValueError("must be more than 0 and at most a year")
+    return seconds_ns(seconds)
+
+
+def _deadline(given: float | str) -> tuple[int | None, Instant | None]:
+    """Return a deadline as a pair: nanoseconds from now, and a time. One of the two is None."""
+    if isinstance(given, str) and given[4:5] == "-":
+        return None, parse_rfc3339(given)
+    return parse_duration_ns(given), None

@@ -1,10 +1,73 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, with shell completion.
 
-from typing import Annotated
+Ids are read from the service by one request with a short timeout. If the request fails, nothing is offered and no error is printed.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from tuner.cli import completing
+from tuner.settings import Settings
+
+TIMEOUT_S = 1.0
+STATES = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
+SORTS = ("number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps")
+Offered = list[tuple[str, str]]
+
+
+def jobs(incomplete: str) -> Offered:
+    """Offer the ids of the newest jobs that begin with `incomplete`, with their names and states as hints."""
+    return _those([(job["id"], f"{job['name']}, {job['state']}") for job in _items("/v1/jobs")], incomplete)
+
+
+def trials(ctx: typer.Context, incomplete: str) -> Offered:
+    """Offer the ids of trials that begin with `incomplete`, of the job that is already on the command line."""
+    rest = (
+        word for word in ctx.args if word.startswith("job_")
+    )  # `params` may lack the job while the value of an option is still missing
+    job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
+    if not job:
+        return []
+    found = _items(f"/v1/jobs/{quote(job, safe='')}/trials")
+    return _those(
+        [(trial["id"], f"{trial['state']} at step {trial['steps']}") for trial in found], incomplete
+    )
+
+
+def states(incomplete: str) -> list[str]:
+    return [state for state in STATES if state.startswith(incomplete)]
+
+
+def sorts(incomplete: str) -> list[str]:
+    return [sort for sort in SORTS if sort.startswith(incomplete)]
+
+
+def _those(found: Offered, incomplete: str) -> Offered:
+    return [one for one in found if one[0].startswith(incomplete)]
+
+
+def _items(path: str) -> list[Mapping[str, Any]]:
+    """Return the first page of a listing of the service.
+
+    Return [] on any error, because an error message would break the line that the user is typing.
+    """
+    import urllib.request  # imported here because commands, which are not completions, do not need it
+
+    try:
+        settings = Settings.from_env()
+        key = settings.given_api_key or settings.api_key_path.read_text().strip()
+        request = urllib.request.Request(
+            f"{settings.url}{path}?limit=100", headers={"Authorization": f"Bearer {key}"}
+        )
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            items = json.load(answer)["items"]
+        return items if isinstance(items, list) else []
+    except Exception:
+        return []
+
 
 JobId = Annotated[
     str,
@@ -12,7 +75,7 @@ JobId = Annotated[
         metavar="JOB",
         help="Job id: job_…",
         show_default=False,
-        autocompletion=completing.jobs,
+        autocompletion=jobs,
     ),
 ]
 TrialId = Annotated[
@@ -21,7 +84,7 @@ TrialId = Annotated[
         metavar="TRIAL",
         help="Trial id: trial_…",
         show_default=False,
-        autocompletion=completing.trials,
+        autocompletion=trials,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the REST response as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -16,7 +16,7 @@ from tuner.service.doctor import fault_of_cluster
 from tuner.service.metrics_snapshot import Reader
 from tuner.service.mirroring import Mirrors
 from tuner.service.preloading import preload
-from tuner.service.storage_watch import StorageWatch
+from tuner.service.upkeep import StorageWatch
 
 LATEST_S = (
     10.0  # Begin after this time even if the cluster is not ready: this work does not need the cluster.

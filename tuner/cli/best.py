@@ -10,7 +10,7 @@ import typer
 from tuner.cli import render_best
 from tuner.cli.arguments import JobId, Json
 from tuner.cli.output import Frame, connect, with_problems
-from tuner.cli.style import Format, Style
+from tuner.cli.tables import Format, Style
 from tuner.cli.training import command
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 
 from tuner.cli import tables
 from tuner.cli.output import duration_ns, with_problems
-from tuner.cli.style import Style
+from tuner.cli.tables import Style
 from tuner.domain.time import NS
 from tuner.settings import Settings
 

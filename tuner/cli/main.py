@@ -7,33 +7,24 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli import ascii_chart, completing, render
+from tuner.cli import arguments, ascii_chart, render
 from tuner.cli import watch as watching
-from tuner.cli.advising import advice
+from tuner.cli.access import audit, keys, members, projects, users, whoami
+from tuner.cli.answers import advice, checkpoint, curves, logs
 from tuner.cli.arguments import JobId, Json, TrialId
-from tuner.cli.auditing import audit
-from tuner.cli.backups import backup, restore
 from tuner.cli.best import best, best_of_all, pareto
-from tuner.cli.budgets import budgets
-from tuner.cli.checkpoints import checkpoint
 from tuner.cli.cluster import cluster, preempt
-from tuner.cli.curves import curves
 from tuner.cli.estimate import estimate
 from tuner.cli.examples import add_examples
 from tuner.cli.job_yaml import read_job
-from tuner.cli.logs import logs
-from tuner.cli.operating import dashboard, doctor, migrate
+from tuner.cli.money import budgets, quota, spend, topup
+from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, restore
 from tuner.cli.output import PROJECT, Frame, connect, with_problems
-from tuner.cli.packages import packages
-from tuner.cli.people import keys, members, projects, users, whoami
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
 from tuner.cli.prices import prices
-from tuner.cli.quota import quota
 from tuner.cli.simulate import simulate
-from tuner.cli.spending import spend
-from tuner.cli.style import Format, Style
-from tuner.cli.topup import topup
+from tuner.cli.tables import Format, Style
 from tuner.cli.training import train
 
 SHOWN = 10  # How many trials `tuner bill` lists unless --all is given.
@@ -169,7 +160,7 @@ def submit(
 @with_problems
 def jobs(
     state: Annotated[
-        str | None, typer.Option(help="Only jobs in this state.", autocompletion=completing.states)
+        str | None, typer.Option(help="Only jobs in this state.", autocompletion=arguments.states)
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Only jobs with this tag, as key:value.")] = None,
     style: Format = Style.TABLE,
@@ -204,7 +195,7 @@ def trials(
         str,
         typer.Option(
             help="Sort by number, metric, cost_usd or steps; a leading minus sorts in descending order.",
-            autocompletion=completing.sorts,
+            autocompletion=arguments.sorts,
         ),
     ] = "number",
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of trials to list.")] = None,

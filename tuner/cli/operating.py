@@ -1,29 +1,154 @@
-"""`tuner doctor`, `tuner migrate` and `tuner dashboard`: commands for operating a service."""
+"""`tuner doctor`, `migrate`, `backup`, `restore`, `dashboard` and `packages`: commands for operating a service."""
+
+from __future__ import annotations
 
 import os
 import sys
 import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tuner import web
-from tuner.cli import completing
+from tuner.cli import arguments, tables
+from tuner.cli.arguments import Json
 from tuner.cli.escape import harmless
 from tuner.cli.output import Frame, connect, with_problems
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
+    from tuner.schemas.answers import Package
+    from tuner.service.backup import BackedUp, PausedJob, Restored
     from tuner.service.doctor import Findings
     from tuner.service.upkeep import Migrated
+
+
+SHOWN = 10
+
+
+@with_problems
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write. It must not exist.")],
+    as_json: Json = False,
+) -> None:
+    """Back up the database into one file while jobs run. Checkpoints stay in the storage."""
+    from tuner.service import backup as its  # imported late because it is slow
+
+    Frame(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
+
+
+@with_problems
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `tuner backup` wrote.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a database that has jobs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Restore the database from a backup while no service runs. Unfinished jobs are paused."""
+    from tuner.service import backup as its
+
+    Frame(as_json).show(its.restore(Settings.from_env(), file, replace=replace), _restored)
+
+
+def _backed_up(found: BackedUp) -> str:
+    return (
+        f"{found.file}: {found.jobs} jobs, {found.bytes / 1e6:.1f} MB, {found.kind} at revision {found.revision}, "
+        f"of {found.taken_at}"
+    )
+
+
+def _restored(found: Restored) -> str:
+    lines = [f"{found.jobs} jobs were restored to their state at {found.taken_at}"]
+    if found.revision_before != found.revision:
+        lines.append(f"the database was migrated from revision {found.revision_before} to {found.revision}")
+    if found.kept:
+        lines.append(f"the damaged database is kept as {found.kept}")
+    lines += _some("these are not in the backup but were in the replaced database", found.gone)
+    lines += _some(
+        "the storage does not have these checkpoints; trials continue from older ones", found.missing
+    )
+    if found.storage_fault:
+        lines.append(f"the storage could not be searched for checkpoints: {found.storage_fault}")
+    if found.paused:
+        lines += [
+            "",
+            "These jobs had not ended and are now paused. Their holds at the time of the backup count as spent:",
+        ]
+        lines += [_paused(one) for one in found.paused]
+        lines.append(
+            "Start the service, then continue a job with `tuner resume JOB` or end it with `tuner cancel JOB`."
+        )
+    return "\n".join(lines)
+
+
+def _some(what: str, names: tuple[str, ...]) -> list[str]:
+    if not names:
+        return []
+    more = [f"  … and {len(names) - SHOWN} more; --json lists all"] if len(names) > SHOWN else []
+    return [f"{what}:", *(f"  {name}" for name in names[:SHOWN]), *more]
+
+
+def _paused(one: PausedJob) -> str:
+    since = (
+        "was spent after the backup and counts as lost"
+        if one.exact
+        else "may have been spent after the backup and is taken off its budget"
+    )
+    held = f"held ${one.settled_usd:.6f}"
+    return f"  {one.id}  {one.name}  was {one.state_before}, {held}; ${one.since_usd:.6f} {since}"
+
+
+packages = typer.Typer(
+    no_args_is_help=True, help="Manage uploaded packages of trainables, if the operator allows them."
+)
+
+
+@packages.command("push")
+@with_problems
+def push(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder, .py file, .zip or .whl to upload.")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the package. Default: the name of the path.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Upload a package and print its id, which a job names as `package:`. Uploading the same files again returns the same package."""
+    Frame(as_json).show(connect().upload(path, name=name), lambda one: Text(one.id))
+
+
+@packages.command("list")
+@with_problems
+def list_packages(as_json: Json = False) -> None:
+    """List all packages, newest first."""
+    Frame(as_json).show_all(list(connect().packages()), _table)
+
+
+@packages.command("show")
+@with_problems
+def show_package(
+    package: Annotated[str, typer.Argument(metavar="PACKAGE", help="The package's id.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Show one package."""
+    Frame(as_json).show(connect().package(package), lambda one: _table([one]))
+
+
+def _table(found: Sequence[Package]) -> RenderableType:
+    table = tables.plain("package", "name", "files", "bytes", "uploaded")
+    for one in found:
+        when = f"{one.created_at[:16]}Z".replace("T", " ")
+        table.add_row(one.id, one.name, str(one.files), str(one.bytes), when)
+    return table if found else Text("no packages")
+
 
 To = Annotated[
     str | None, typer.Option("--to", help="Downgrade to this revision, for an older version of tuner.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @with_problems
@@ -43,7 +168,7 @@ def dashboard(
         typer.Argument(
             metavar="[JOB]",
             help="Show this job. Without one, Ray's overview is shown.",
-            autocompletion=completing.jobs,
+            autocompletion=arguments.jobs,
         ),
     ] = "",
     open_browser: Annotated[
@@ -89,7 +214,7 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _findings(found: "Findings") -> Table:
+def _findings(found: Findings) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for one in found.findings:
         said = one.seen if one.ok else f"{one.seen}\n{one.fix}"
@@ -97,7 +222,7 @@ def _findings(found: "Findings") -> Table:
     return table
 
 
-def _migrated(found: "Migrated") -> str:
+def _migrated(found: Migrated) -> str:
     if found.before == found.after:
         return f"the database is up to date, at revision {found.after}"
     return f"the database was {'empty' if found.before is None else f'at revision {found.before}'}, and is at {found.after}"

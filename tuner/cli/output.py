@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import typer
 
 from tuner.cli.escape import harmless
-from tuner.cli.style import Style
+from tuner.cli.tables import Style
 from tuner.domain.errors import TunerError
 from tuner.domain.time import parse_duration_ns
 

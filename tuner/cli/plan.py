@@ -15,7 +15,7 @@ from tuner.cli.escape import number, plural, usd
 from tuner.cli.job_yaml import read_job
 from tuner.cli.output import Frame, connect, with_problems
 from tuner.cli.pilot import run as run_pilot
-from tuner.cli.style import Format, Style
+from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
     from tuner.schemas.plan import Plan, PlanAlternative, PlanChance

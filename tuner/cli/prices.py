@@ -13,7 +13,7 @@ from tuner.cli import tables
 from tuner.cli.arguments import Json
 from tuner.cli.escape import number, usd
 from tuner.cli.output import Frame, connect, with_problems
-from tuner.cli.style import Format, Style
+from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
     from tuner.schemas.prices import CatalogueAge, Prices
@@ -59,7 +59,7 @@ def prices(
 def _update(file: Path) -> CatalogueAge:
     from datetime import UTC, datetime
 
-    from tuner.api.serialize_prices import age_of
+    from tuner.api.serialize import age_of
     from tuner.service.catalogue import update
     from tuner.settings import Settings
 

@@ -25,7 +25,7 @@ from tuner.service.metrics_snapshot import has_live_jobs
 from tuner.service.mirroring import Mirrors
 from tuner.service.reconciler import Reconciler
 from tuner.service.replicas import is_led
-from tuner.service.storage_watch import StorageWatch
+from tuner.service.upkeep import StorageWatch
 from tuner.settings import Settings
 
 

@@ -13,9 +13,7 @@ from tuner.cli.output import Frame, duration_ns, with_problems
 from tuner.domain.errors import Fault, Invalid
 
 if TYPE_CHECKING:
-    from tuner.service.simulated_spot import Beside, SpotFigures
-    from tuner.service.simulation import Result
-    from tuner.service.simulation_request import Request
+    from tuner.service.simulation import Beside, Request, Result, SpotFigures
 
 BESIDE = {
     "this_job": "this job",
@@ -58,7 +56,7 @@ def simulate(
     as_json: option.AsJson = False,
 ) -> None:
     """Simulate a job on recorded learning curves. Scheduler, sampler, budget and placement run the same code as in a real job."""
-    from tuner.service.simulation_request import Request
+    from tuner.service.simulation import Request
 
     request = Request(
         table=table,
@@ -101,9 +99,7 @@ def _interval(text: str | None) -> int | Literal["auto"] | None:
 
 def _simulated(request: "Request") -> "Result":
     """Run the simulation. Its errors name the options of the command line, not the fields of the request."""
-    from tuner.service import (
-        simulation,  # Imported here because numpy is slow to import and other commands do not need it.
-    )
+    from tuner.service import simulation
 
     try:
         return simulation.simulate(request)

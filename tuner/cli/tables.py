@@ -1,11 +1,17 @@
-"""Tables as plain text, Markdown and CSV. Without a terminal they are as wide as their content, so that nothing is cut off."""
+"""The output formats of tables.
+
+Tables as plain text, Markdown and CSV. Without a terminal they are as wide as their content, so that nothing is cut off.
+"""
 
 import csv
 import io
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated
 
+import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -13,7 +19,19 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli.escape import harmless
-from tuner.cli.style import Style
+
+
+class Style(StrEnum):
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+
+
+Format = Annotated[
+    Style,
+    typer.Option("--format", help="Format of tables: for people, for a report, or for a spreadsheet."),
+]
+
 
 WIDE = 100_000  # a width in characters that no line exceeds
 FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")

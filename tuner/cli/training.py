@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli import completing
+from tuner.cli import arguments
 from tuner.cli.escape import number
 from tuner.cli.output import connect, with_problems
 from tuner.domain.environment import Environment
@@ -33,14 +33,14 @@ def train(
             metavar="JOB|MODULE:FUNCTION",
             help="Job id, or the trainable to train.",
             show_default=False,
-            autocompletion=completing.jobs,
+            autocompletion=arguments.jobs,
         ),
     ],
     trial: Annotated[
         str | None,
         typer.Option(
             help="Trial whose configuration is trained. Default: the job's best trial.",
-            autocompletion=completing.trials,
+            autocompletion=arguments.trials,
         ),
     ] = None,
     config: Annotated[

@@ -1,5 +1,7 @@
 """The calls of the REST API. Each is written once, as a generator of steps that `Client` runs and `AsyncClient` awaits."""
 
+from __future__ import annotations
+
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -9,31 +11,260 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx2
 
-from tuner.client import follow, queries
-from tuner.client.access_calls import AccessCalls
-from tuner.client.audit_calls import AuditCalls
-from tuner.client.budget_calls import BudgetCalls
+from tuner.client import follow, http
 from tuner.client.changes import once, raised, wants_more
-from tuner.client.http import TRIES, A, ask, exchange, quoted, request
-from tuner.client.methods import call, job_call, job_series, series
-from tuner.client.paging import pages
-from tuner.client.progress import progress_of
-from tuner.client.queries import BestQuery, Elsewhere, refuse_unknown
-from tuner.client.steps import Series, Steps
-from tuner.client.uploads import Uploads
+from tuner.client.follow import progress_of
+from tuner.client.http import (
+    TRIES,
+    A,
+    ApiError,
+    BestQuery,
+    Elsewhere,
+    ask,
+    exchange,
+    pages,
+    quoted,
+    refuse_unknown,
+    request,
+)
+from tuner.client.steps import Series, Steps, call, job_call, job_series, series
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
+from tuner.schemas.answers import TrialLog
+from tuner.schemas.base import Problem
 from tuner.schemas.job import Job, JobFacts, JobPage
-from tuner.schemas.logs import TrialLog
 
-if TYPE_CHECKING:  # each is imported by the call that needs it, so that importing the client stays fast
+if TYPE_CHECKING:
     from tuner.client.downloads import Downloaded
-    from tuner.schemas.advice import Advice
-    from tuner.schemas.curves import Curves
+    from tuner.schemas.access import AuditEntry, Key, Member, Project, User, WhoAmI
+    from tuner.schemas.answers import Advice, Curves, Package
+    from tuner.schemas.budgets import BudgetAbove, BudgetList, Quota, SpendAnswer
     from tuner.schemas.estimate_answers import Estimate
     from tuner.schemas.plan import Plan
     from tuner.schemas.prices import Prices
-    from tuner.schemas.spend import SpendAnswer
+
+
+class AuditCalls:
+    url: str
+
+    @series
+    def audit(
+        self,
+        *,
+        user: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+    ) -> Series[AuditEntry]:
+        """Yield the changes that users requested in the project, newest first.
+
+        Args:
+            user: Only changes by this user.
+            action: Only this kind of change, such as `job.pause`.
+            target: Only changes of this job, by its id, or of this object, by its name.
+            since: A UTC date or a time at which the period begins.
+            until: A UTC date or a time at which the period ends.
+            limit: Yield at most this many entries.
+        """
+        from tuner.schemas.access import AuditPage
+
+        query = {"user": user, "action": action, "target": target, "since": since, "until": until}
+        return pages(self.url, AuditPage, "/v1/audit", query, page=100, limit=limit)
+
+
+class BudgetCalls:
+    url: str
+
+    @call
+    def budgets(self) -> Steps[BudgetList]:
+        """Return all shared budgets."""
+        from tuner.schemas.budgets import BudgetList
+
+        return ask(self.url, BudgetList, "GET", "/v1/budgets")
+
+    @call
+    def budget(self, name: str) -> Steps[BudgetAbove]:
+        from tuner.schemas.budgets import BudgetAbove
+
+        return ask(self.url, BudgetAbove, "GET", f"/v1/budgets/{quoted(name)}")
+
+    @call
+    def put_budget(self, /, name: str, **budget: Any) -> Steps[BudgetAbove]:
+        """Create a shared budget, or replace it.
+
+        Keyword arguments are `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
+        `alerts=[{"at": 0.8, "url": ...}]` and `new_secret=True`. A new secret for signing the webhooks is returned only here.
+        """
+        from tuner.schemas.budgets import BudgetAbove
+
+        refuse_unknown(budget, http.BUDGET)
+        return ask(self.url, BudgetAbove, "PUT", f"/v1/budgets/{quoted(name)}", body=budget)
+
+    @call
+    def remove_budget(self, name: str) -> Steps[None]:
+        yield from exchange(self.url, request("DELETE", f"/v1/budgets/{quoted(name)}"))
+
+    @call
+    def quota(self) -> Steps[Quota]:
+        """Return the project's quota, and how much of it is used."""
+        from tuner.schemas.budgets import Quota
+
+        return ask(self.url, Quota, "GET", "/v1/quota")
+
+    @call
+    def put_quota(self, /, **quota: Any) -> Steps[Quota]:
+        """Replace the project's quota.
+
+        Keyword arguments are `usd=`, `gpu_hours=`, `period=`, `timezone=`, `concurrent_jobs=` and `concurrent_trials=`. A limit that is
+        not given is removed.
+        """
+        from tuner.schemas.budgets import Quota
+
+        refuse_unknown(quota, http.QUOTA)
+        return ask(self.url, Quota, "PUT", "/v1/quota", body=quota)
+
+
+PAGE = 100
+
+
+class AccessCalls:
+    url: str
+
+    @call
+    def whoami(self) -> Steps[WhoAmI]:
+        """Return the user, project and role that this client's API key belongs to."""
+        from tuner.schemas.access import WhoAmI
+
+        return ask(self.url, WhoAmI, "GET", "/v1/whoami")
+
+    @series
+    def projects(self) -> Series[Project]:
+        """Yield projects, ordered by name. The operator gets all projects; other users get those that they are members of."""
+        from tuner.schemas.access import ProjectPage
+
+        return pages(self.url, ProjectPage, "/v1/projects", {}, page=PAGE)
+
+    @call
+    def project(self, name: str) -> Steps[Project]:
+        from tuner.schemas.access import Project
+
+        return ask(self.url, Project, "GET", f"/v1/projects/{quoted(name)}")
+
+    @call
+    def add_project(self, name: str) -> Steps[Project]:
+        """Create a project. Only the operator may do this. To work in the new project, the operator uses `Client(project=name)`."""
+        from tuner.schemas.access import Project
+
+        return ask(self.url, Project, "POST", "/v1/projects", body={"name": name})
+
+    @series
+    def users(self) -> Series[User]:
+        """Yield the users of all projects, ordered by name. Only the operator may do this."""
+        from tuner.schemas.access import UserPage
+
+        return pages(self.url, UserPage, "/v1/users", {}, page=PAGE)
+
+    @call
+    def disable_user(self, name: str, *, disabled: bool = True) -> Steps[User]:
+        """Disable all API keys of a user, or re-enable them with `disabled=False`. Only the operator may do this."""
+        from tuner.schemas.access import User
+
+        body = {"disabled": disabled}
+        return ask(self.url, User, "PATCH", f"/v1/users/{quoted(name)}", body=body, repeat=True)
+
+    @series
+    def members(self) -> Series[Member]:
+        """Yield the members of the project, ordered by name. Only the project's admins may do this."""
+        from tuner.schemas.access import MemberPage
+
+        return pages(self.url, MemberPage, "/v1/members", {}, page=PAGE)
+
+    @call
+    def put_member(self, user: str, role: str) -> Steps[Member]:
+        """Add a user to the project, or change a member's role. Roles are `viewer`, `submitter` and `admin`."""
+        from tuner.schemas.access import Member
+
+        path = f"/v1/members/{quoted(user)}"
+        return ask(self.url, Member, "PUT", path, body={"role": role}, repeat=True)
+
+    @call
+    def remove_member(self, user: str) -> Steps[None]:
+        """Remove a member from the project, and revoke all their API keys in it."""
+        yield from exchange(self.url, request("DELETE", f"/v1/members/{quoted(user)}"))
+
+    @series
+    def keys(self) -> Series[Key]:
+        """Yield API keys without their secrets, newest first. Admins get all keys of the project; other users get their own."""
+        from tuner.schemas.access import KeyPage
+
+        return pages(self.url, KeyPage, "/v1/keys", {}, page=PAGE)
+
+    @call
+    def make_key(self, user: str, name: str, *, expires_in: str = "90d") -> Steps[Key]:
+        """Create an API key for a member. Only admins may do this. The complete key is returned only here, as `secret`."""
+        from tuner.schemas.access import Key
+
+        body = {"user": user, "name": name, "expires_in": expires_in}
+        return ask(self.url, Key, "POST", "/v1/keys", body=body)
+
+    @call
+    def rotate_key(self, key: str, *, overlap: str = "1h") -> Steps[Key]:
+        """Replace an API key. The answer contains the new key as `secret`. The old key stays valid for `overlap`."""
+        from tuner.schemas.access import Key
+
+        return ask(self.url, Key, "POST", f"/v1/keys/{quoted(key)}/rotate", body={"overlap": overlap})
+
+    @call
+    def revoke_key(self, key: str) -> Steps[None]:
+        """Revoke an API key. It takes effect with the next request."""
+        yield from exchange(self.url, request("DELETE", f"/v1/keys/{quoted(key)}"))
+
+
+class Uploads:
+    """Calls about packages. They raise ApiError with status 409 if packages are switched off in the service."""
+
+    url: str
+
+    @call
+    def upload(self, path: str | Path, *, name: str | None = None) -> Steps[Package]:
+        """Upload a package. A job uses it with `package: <id>`.
+
+        Args:
+            path: A .zip or .whl file, or a folder or .py file, which is packed first. Uploading the same files again returns the same
+                package.
+            name: The name of the package. None means that of the file or folder.
+
+        Raises:
+            ApiError: With status 422 if the path cannot be read or packed.
+        """
+        from tuner.client.packing import packed
+        from tuner.schemas.answers import Package
+
+        try:
+            own, data = packed(Path(path))
+        except (OSError, ValueError) as error:
+            raise ApiError(Problem(title="This is no package", status=422, detail=str(error))) from error
+        query = {"name": name or own}
+        return (
+            yield from ask(self.url, Package, "POST", "/v1/packages", query=query, data=data, repeat=True)
+        )
+
+    @series
+    def packages(self) -> Series[Package]:
+        """Yield the packages, newest first. Pages are fetched as needed."""
+        from tuner.schemas.answers import PackagePage
+
+        return pages(self.url, PackagePage, "/v1/packages", {}, page=PAGE)
+
+    @call
+    def package(self, package: str) -> Steps[Package]:
+        """Return a package by its id."""
+        from tuner.schemas.answers import Package
+
+        return (yield from ask(self.url, Package, "GET", f"/v1/packages/{quoted(package)}"))
+
 
 T = TypeVar("T")
 AnyJob = str | JobFacts
@@ -95,7 +326,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
                 already made the change and only its response was lost.
             TypeError: A keyword argument is not known.
         """
-        refuse_unknown(change, queries.CHANGE)
+        refuse_unknown(change, http.CHANGE)
         headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
         sent = self._ask_job("PATCH", path_of(job), body=change, headers=headers, repeat=True)
         return sent if if_match is None else once(sent, lambda: self._ask_job("GET", path_of(job)), change)
@@ -134,7 +365,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         return self._ask_job("POST", "/v1/pilots", body=body, headers=headers, repeat=True)
 
     @call
-    def plan(self, job: Mapping[str, Any]) -> Steps["Plan"]:
+    def plan(self, job: Mapping[str, Any]) -> Steps[Plan]:
         """Predict what a job would cost, how long it would take and what it would find, without running anything.
 
         The `planning` section of `job` may add facts that you know, such as the time of a step.
@@ -200,7 +431,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         self, job: AnyJob, *, forecast: bool = True, **limits: Unpack[BestQuery]
     ) -> Steps[choices.BestAnswer]:
         """Return the best configuration that can be trained within the limits. Raise ApiError with status 404 if none can."""
-        refuse_unknown(limits, queries.BEST)
+        refuse_unknown(limits, http.BEST)
         query = {**limits, "forecast": None if forecast else "false"}
         return self._ask(choices.BestAnswer, "GET", path_of(job, "/best"), query=query)
 
@@ -209,14 +440,14 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         self, trainable: str, metric: str, **limits: Unpack[BestQuery]
     ) -> Steps[choices.BestOfAll]:
         """Return the best configuration among all jobs that tuned `trainable` for `metric`."""
-        refuse_unknown(limits, queries.BEST)
+        refuse_unknown(limits, http.BEST)
         query = {"trainable": trainable, "metric": metric, **limits}
         return self._ask(choices.BestOfAll, "GET", "/v1/best", query=query)
 
     @call
     def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> Steps[choices.Pareto]:
         """Return the Pareto front of metric against cost. `best` chooses from the same points."""
-        refuse_unknown(elsewhere, queries.ELSEWHERE)
+        refuse_unknown(elsewhere, http.ELSEWHERE)
         return self._ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
 
     @call
@@ -230,9 +461,9 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         return self._ask(show.JobReport, "GET", path_of(job, "/report"))
 
     @call
-    def advice(self, job: AnyJob) -> Steps["Advice"]:
+    def advice(self, job: AnyJob) -> Steps[Advice]:
         """Return advice: what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
-        from tuner.schemas.advice import Advice
+        from tuner.schemas.answers import Advice
 
         return self._ask(Advice, "GET", path_of(job, "/advice"))
 
@@ -248,14 +479,14 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         return self._ask(show.TrialDetail, "GET", path_of(job, f"/trials/{quoted(trial)}"))
 
     @call
-    def curves(self, job: AnyJob, *, metric: str | None = None) -> Steps["Curves"]:
+    def curves(self, job: AnyJob, *, metric: str | None = None) -> Steps[Curves]:
         """Return the learning curves of all trials up to the event `seq`. `events(after=seq)` continues from there.
 
         Args:
             job: A job or its id.
             metric: Any reported metric. None means the objective's.
         """
-        from tuner.schemas.curves import Curves
+        from tuner.schemas.answers import Curves
 
         return self._ask(Curves, "GET", path_of(job, "/curves"), query={"metric": metric})
 
@@ -287,7 +518,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     @call
     def download_checkpoint(
         self, job: AnyJob, trial: str | None = None, *, to: str | Path, step: int | None = None
-    ) -> Steps["Downloaded"]:
+    ) -> Steps[Downloaded]:
         """Download a trial's checkpoint, and check its files.
 
         Args:
@@ -322,7 +553,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         since: str | None = None,
         until: str | None = None,
         timezone: str = "UTC",
-    ) -> Steps["SpendAnswer"]:
+    ) -> Steps[SpendAnswer]:
         """Return the spend of all jobs, grouped.
 
         Args:
@@ -331,7 +562,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
             until: A date or time at which the period ends.
             timezone: The time zone of days and dates.
         """
-        from tuner.schemas.spend import SpendAnswer
+        from tuner.schemas.budgets import SpendAnswer
 
         query = {"group_by": list(group_by), "since": since, "until": until, "timezone": timezone}
         return self._ask(SpendAnswer, "GET", "/v1/spend", query=query)
@@ -339,7 +570,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
     @call
     def spend_csv(self, /, group_by: Sequence[str] = ("tag:project",), **query: Any) -> Steps[str]:
         """Return the same as `spend`, as a CSV table."""
-        refuse_unknown(query, queries.SPEND)
+        refuse_unknown(query, http.SPEND)
         asked = {"group_by": list(group_by), **query}
         send = request("GET", "/v1/spend", query=asked, headers={"Accept": "text/csv"})
         answer = yield from exchange(self.url, send, tries=TRIES)
@@ -356,18 +587,18 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         return self._ask(show.Trainable, "GET", f"/v1/trainables/{quoted(name)}")
 
     @call
-    def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps["Prices"]:
+    def prices(self, /, *, limit: int = 100, **filters: str | None) -> Steps[Prices]:
         """Return prices of the catalogue, cheapest first.
 
         Filters are `cloud`, `region`, `zone`, `instance_type`, `accelerator` and `market`.
         """
         from tuner.schemas.prices import Prices
 
-        refuse_unknown(filters, queries.PRICES)
+        refuse_unknown(filters, http.PRICES)
         return self._ask(Prices, "GET", "/v1/prices", query={**filters, "limit": limit})
 
     @call
-    def estimate(self, /, **parts: Any) -> Steps["Estimate"]:
+    def estimate(self, /, **parts: Any) -> Steps[Estimate]:
         """Estimate the cost of a single training run, and related questions.
 
         Any of these keyword arguments may be given, each a dictionary: `run`, `choices`, `scaling`, `compute_optimal`, `recurring`,
@@ -375,7 +606,7 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         """
         from tuner.schemas.estimate_answers import Estimate
 
-        refuse_unknown(parts, queries.ESTIMATE)
+        refuse_unknown(parts, http.ESTIMATE)
         return self._ask(Estimate, "POST", "/v1/estimates", body=parts, repeat=True)
 
     @call

@@ -17,7 +17,7 @@ import httpx2
 
 from tuner.client.http import TRIES, ApiError, problem_of, silent
 from tuner.client.steps import Fetch, Sleep, Steps
-from tuner.schemas.problem import Problem
+from tuner.schemas.base import Problem
 
 MANIFEST = "MANIFEST.json"
 CHUNK_BYTES = 1 << 20

@@ -1,17 +1,89 @@
-"""Requests to the service: its address and key, retries, and errors."""
+"""Requests to the service: its address and key, query parameters, pages, retries, and errors."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from difflib import get_close_matches
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx2
 
-from tuner.client.steps import Send, Sleep, Steps
-from tuner.schemas.base import Answer
-from tuner.schemas.problem import FieldProblem, Problem
+from tuner.client.steps import Item, Send, Series, Sleep, Steps
+from tuner.schemas.base import Answer, FieldProblem, Problem
 from tuner.settings import Settings
+
+
+class Elsewhere(TypedDict, total=False):
+    """The machine to compute costs for. If none is given, the recorded costs are returned."""
+
+    market: str | None
+    instance_type: str | None
+    region: str | None
+
+
+class BestQuery(Elsewhere, total=False):
+    """Limits on training a configuration."""
+
+    max_cost_usd: float | None
+    max_gpu_hours: float | None
+    max_duration: str | float | None
+
+
+BEST = frozenset(BestQuery.__annotations__)
+ELSEWHERE = frozenset(Elsewhere.__annotations__)
+PRICES = frozenset({"cloud", "region", "zone", "instance_type", "accelerator", "market"})
+SPEND = frozenset({"since", "until", "timezone"})
+ESTIMATE = frozenset({"run", "choices", "scaling", "compute_optimal", "recurring", "ownership"})
+CHANGE = frozenset({"budget", "tags", "priority"})
+BUDGET = frozenset({"usd", "gpu_hours", "match", "period", "timezone", "parent", "alerts", "new_secret"})
+QUOTA = frozenset({"usd", "gpu_hours", "period", "timezone", "concurrent_jobs", "concurrent_trials"})
+
+
+def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise TypeError, which suggests the nearest known name, if a keyword argument is not known.
+
+    Without this check, a misspelled filter would be ignored, and the answer would not be limited as the caller intended.
+    """
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            fix = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+            raise TypeError(f"unexpected keyword argument {name!r}{fix}")
+
+
+def pages(
+    url: str,
+    kind: type[Answer],
+    path: str,
+    query: dict[str, Any],
+    *,
+    page: int,
+    made: Callable[[Any], Any] = lambda item: item,
+    limit: int | None = None,
+) -> Series[Any]:
+    """Yield the items of all pages. Each page is fetched when its first item is needed.
+
+    Args:
+        url: The service's URL, for error messages.
+        kind: The type of a page, with `items` and `next_cursor`.
+        path: The path of the listing.
+        query: Query parameters, without cursor and limit.
+        page: The number of items per page.
+        made: Converts each item.
+        limit: Yield at most this many items.
+    """
+    cursor, left = None, limit
+    while left is None or left > 0:
+        asked = {**query, "cursor": cursor, "limit": min(page, left or page)}
+        found: Any = yield from ask(url, kind, "GET", path, query=asked)
+        for item in found.items:
+            yield Item(made(item))
+        cursor = found.next_cursor
+        left = None if left is None else left - len(found.items)
+        if cursor is None:
+            return
+
 
 A = TypeVar("A", bound=Answer)
 TRIES = 4

@@ -11,24 +11,22 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from tuner.client import follow
 from tuner.client.calls import Calls
-from tuner.client.extras import load
-from tuner.client.methods import Method, call, job_call, series
-from tuner.client.progress import html_of, line_of
-from tuner.client.queries import BestQuery, Elsewhere
-from tuner.client.steps import Awaiting, Blocking, Series, Steps, collected
+from tuner.client.follow import html_of, line_of
+from tuner.client.http import BestQuery, Elsewhere
+from tuner.client.plots import load
+from tuner.client.steps import Awaiting, Blocking, Method, Series, Steps, call, collected, job_call, series
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
+from tuner.schemas.answers import TrialLog
 from tuner.schemas.job import Best, JobFacts
 from tuner.schemas.job import Job as JobAnswer
-from tuner.schemas.logs import TrialLog
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
     from tuner.client.downloads import Downloaded
-    from tuner.schemas.advice import Advice
-    from tuner.schemas.curves import Curves
+    from tuner.schemas.answers import Advice, Curves
 
 Kind = Literal["curves", "best", "pareto", "bill"]
 NEEDS: dict[Kind, str] = {"curves": "curves", "best": "curves", "pareto": "pareto", "bill": "bill"}
@@ -215,7 +213,7 @@ class Acting(JobFacts):
 
         A parameter `x` is the column `config.x`, with NA for trials that do not have it. Times are in UTC.
         """
-        frames = load("tuner.client.frames", "trials_dataframe()")
+        frames = load("tuner.client.plots", "trials_dataframe()")
         found = yield from collected(Calls.trials.steps(self._client, self.id))
         table: pandas.DataFrame = frames.trials(found, self.search_space)
         return table
@@ -227,7 +225,7 @@ class Acting(JobFacts):
         The column `metric` holds the metric that you name, or the objective's. Numbers are rounded if there are very many reports;
         `trial()` returns them exactly.
         """
-        frames = load("tuner.client.frames", "curves_dataframe()")
+        frames = load("tuner.client.plots", "curves_dataframe()")
         found = yield from Calls.curves.steps(self._client, self.id, metric=metric)
         table: pandas.DataFrame = frames.curves(found)
         return table

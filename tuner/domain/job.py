@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.budget import Budget
+from tuner.domain.calendar import Window
 from tuner.domain.errors import Conflict, Fault
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.ids import PACKAGE_ID
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Space, Value
-from tuner.domain.window import Window
 
 JobState = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
 StopReason = Literal[

@@ -1,6 +1,6 @@
 """The rules of the ledger as functions on values: place a hold, then post a part of it and release the rest.
 
-`tuner.store.ledger` implements the same rules in SQL, where a CHECK on the row enforces them. This module serves the simulator,
+`tuner.ledger.ledger` implements the same rules in SQL, where a CHECK on the row enforces them. This module serves the simulator,
 and the tests that compare both.
 """
 

@@ -17,8 +17,8 @@ from tuner.domain.job import Resources, config_values
 from tuner.driver.messages import Progress
 from tuner.driver.placement import exposure
 from tuner.driver.ports import Assignment
+from tuner.store.evidence import Losses
 from tuner.store.jobs import JobRow
-from tuner.store.losses import Losses
 from tuner.worker.packages import Stored
 
 Message = dict[str, Any]

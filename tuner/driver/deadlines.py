@@ -2,8 +2,8 @@
 
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
+from tuner.domain.calendar import Window
 from tuner.domain.time import Instant
-from tuner.domain.window import Window
 from tuner.driver.ports import Clock
 
 Over = ev.WallClockEnded | ev.WindowClosed

@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import EPOCH, CheapestFree, Place, Placement, Places, TrialSnapshot
-from tuner.tuning.placement import Choice, Observation, Terms, choose
-from tuner.tuning.progress_price import HALF_LIFE_NS, Memory
+from tuner.tuning.placement import HALF_LIFE_NS, Choice, Memory, Observation, Terms, choose
 
 # After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
 # save one.

@@ -20,12 +20,13 @@ import ray
 
 from tuner.cluster.jobs import money_metadata
 from tuner.cluster.node_types import node_types_of
+from tuner.database.database import Database
+from tuner.domain.calendar import Window
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ControlRequested
 from tuner.domain.money import ZERO
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.domain.window import Window
 from tuner.driver.actuator import Actuator, MemoryLimit, Orders, package_of
 from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
@@ -40,14 +41,13 @@ from tuner.driver.spot_eligibility import SpotEligibility
 from tuner.driver.tuning_run import run_tune
 from tuner.driver.warm_start_copies import WARM_STARTS_MAX, Copier, warm_starts_of
 from tuner.driver.warm_starts import WarmStarts
+from tuner.ledger import ledger
 from tuner.settings import Settings, release
-from tuner.store import jobs, launches, ledger, quotas
-from tuner.store.database import Database
-from tuner.store.history import past_trials
+from tuner.store import jobs, launches, queue
+from tuner.store.evidence import Losses, losses
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
-from tuner.store.losses import Losses, losses
-from tuner.store.warm_starts import find_warm_starts
+from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
 
@@ -373,7 +373,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         return 0
     with context.database.read() as db:
         row = jobs.get(db, context.job)  # a pause may have been requested during the self-test
-        row = replace(row, concurrency=quotas.get(db, row.project).width(row.concurrency))
+        row = replace(row, concurrency=queue.get(db, row.project).width(row.concurrency))
     find, places = finder(settings, row), _places(row, machines)
     loop, journal, actuator = rebuild(
         context, settings, row, heartbeat, died_at=died_at, find=find, places=places

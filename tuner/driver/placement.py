@@ -12,7 +12,7 @@ from tuner.domain.job import Resources
 from tuner.domain.money import Rate
 from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import NS, Instant
-from tuner.store.losses import Losses
+from tuner.store.evidence import Losses
 from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
 
 # How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.

@@ -14,6 +14,7 @@ from itertools import count, cycle
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tuner.database.database import Connection, Database
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST, hold_id
@@ -24,8 +25,8 @@ from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import package_of
 from tuner.driver.recovery import lost_of
-from tuner.store import jobs, launches, ledger, self_tests, shared_budgets
-from tuner.store.database import Connection, Database
+from tuner.ledger import ledger, shared_budgets
+from tuner.store import jobs, launches, self_tests
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open
 from tuner.store.self_tests import SelfTest, refusal

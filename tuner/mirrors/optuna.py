@@ -1,4 +1,8 @@
-"""Mirror of jobs as Optuna studies, so that optuna-dashboard and other tools that read Optuna's storage can show them.
+"""optuna-dashboard under a path of the service.
+
+optuna-dashboard supports only the root path, so the path is inserted into its page and script when they are served.
+
+Mirror of jobs as Optuna studies, so that optuna-dashboard and other tools that read Optuna's storage can show them.
 
 A trial that reached its last step is COMPLETE. One that its scheduler or the end of the job stopped is PRUNED, as with Optuna's own
 pruners. A trial that waits at a rung is RUNNING until the job ends. The value of a trial is its best at any step, as everywhere in
@@ -7,10 +11,16 @@ the attributes `best_trial` and `best_metric` give the best of the job. Optuna d
 resumes after a top-up, the study is created again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import gzip
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.distributions import (
@@ -26,6 +36,87 @@ from optuna.trial import FrozenTrial, TrialState
 from tuner.domain.space import Categorical, Float, Int, Parameter
 from tuner.domain.time import NS, Instant
 from tuner.mirrors.record import Changes, Job, Position, Trial
+
+if TYPE_CHECKING:
+    pass
+
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_INDEX = 'src="/static/bundle.js"'
+# The places in its script that contain the root path: the routes of its pages, its requests, and its download links.
+_SCRIPT = ('url_prefix:"/dashboard"', "`${this.baseURL}/api", "`/csv/")
+
+
+class OptunaDashboard:
+    """The dashboard of one storage. It may be used from several threads. The storage is opened at first use."""
+
+    def __init__(self, url: str, path: str) -> None:
+        self._url, self._path = url, path
+        self._opening = Lock()
+        self._storage: RDBStorage | None = None
+
+    def study(self, name: str, job: str) -> int | None:
+        """Return the number of the job's study, or None if the job is not mirrored yet.
+
+        It raises the exceptions of the database.
+        """
+        pass
+
+        try:
+            return self._opened().get_study_id_from_name(study_name(name, job))
+        except KeyError:
+            return None
+
+    @cached_property
+    def wsgi(self) -> Wsgi:
+        """Return the WSGI application that answers data requests. It raises the exceptions of the database."""
+        from optuna_dashboard import wsgi
+
+        made: Wsgi = wsgi(self._opened())
+        return made
+
+    @cached_property
+    def index(self) -> bytes:
+        """Return the page. Raise ValueError if this release of optuna-dashboard is built differently."""
+        text = (_folder() / "index.html").read_text()
+        _check(text, (_INDEX,))
+        script = f"{self._path}/static/bundle.js?{version('optuna-dashboard')}"
+        return text.replace(_INDEX, f'src="{script}"').encode()
+
+    @cached_property
+    def script(self) -> bytes:
+        """Return the script, compressed by gzip. Raise ValueError if this release of optuna-dashboard is built differently."""
+        text = (_folder() / "public" / "bundle.js").read_text()
+        _check(text, _SCRIPT)
+        at = self._path
+        for words, replacement in zip(
+            _SCRIPT, (f'url_prefix:"{at}/dashboard"', f"`{at}/api", f"`{at}/csv/"), strict=True
+        ):
+            text = text.replace(words, replacement)
+        return gzip.compress(text.encode(), compresslevel=6)
+
+    def _opened(self) -> "RDBStorage":
+        pass
+
+        with self._opening:
+            if self._storage is None:
+                self._storage = open_storage(self._url)
+            return self._storage
+
+
+def _folder() -> Path:
+    spec = find_spec("optuna_dashboard")
+    if spec is None or spec.origin is None:
+        raise ValueError("optuna-dashboard is not installed")
+    return Path(spec.origin).parent
+
+
+def _check(text: str, words: Iterable[str]) -> None:
+    if any(one not in text for one in words):
+        raise ValueError(
+            f"optuna-dashboard {version('optuna-dashboard')} cannot be mounted; install one from 0.21 on, before 0.22"
+        )
+
 
 POINTS_MAX = 20
 """About how many metric values of a trial are written, in addition to those at rungs. Optuna takes 0.6 to 1 ms for each."""

@@ -7,8 +7,7 @@ from tuner.domain.job import Market, Resources
 from tuner.domain.money import Money, Price
 from tuner.domain.offer import Offer
 from tuner.planning.plan import Alternative, Chance
-from tuner.planning.scenario import Outcome, Simulate, SpotLife
-from tuner.planning.simulations import Setting, mean
+from tuner.planning.simulations import Outcome, Setting, Simulate, SpotLife, mean
 
 MOST = 8  # at most this many candidates are simulated
 RUNS = 10

@@ -10,8 +10,7 @@ from tuner.domain.time import NS
 from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
 from tuner.planning.paces import Paces
 from tuner.planning.plan import Checkpointing, Choice, Plan
-from tuner.planning.scenario import Outcome, Simulate
-from tuner.planning.simulations import Setting, mean
+from tuner.planning.simulations import Outcome, Setting, Simulate, mean
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
 from tuner.tuning.rungs import ladder
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Fault
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec
 from tuner.domain.money import Money
+from tuner.domain.objective import Fidelity
 
 TAG = "pilot"
 TRIALS_MAX = 100

@@ -1,9 +1,146 @@
-"""Models of trials, bills, the ledger, reports and trainables."""
+"""Models of trials, bills, curves, logs, advice, the ledger, reports, packages and trainables."""
 
 from typing import Any
 
 from tuner.schemas.base import Answer
 from tuner.schemas.job import Best
+
+
+class TrialCurve(Answer):
+    """The learning curve of one trial, as parallel arrays.
+
+    At `steps[i]` the trial reported `metric[i]`, which is null if that report lacks the metric. Training it to that step takes
+    `cost_usd[i]`. By then the job had spent `spent_usd[i]`, which is null if the step comes from an earlier job. `best_metric` (the
+    best value of the objective) and `total_usd` (the amount spent on the trial) are exact. `preemptions_at` lists the last steps before
+    its machines were taken away. `promotions_at` lists the rungs from which it was promoted.
+    """
+
+    id: str
+    state: str
+    reason: str
+    config: dict[str, Any]
+    attempts: int
+    preemptions: int
+    best_metric: float | None
+    total_usd: float
+    steps: list[int]
+    metric: list[float | None]
+    cost_usd: list[float]
+    spent_usd: list[float | None]
+    preemptions_at: list[int]
+    promotions_at: list[int]
+
+
+class Curves(Answer):
+    """The learning curves of all trials of a job, with all reports up to event `seq`. The stream of events continues from there.
+
+    `metric` is the metric of the arrays. `metrics` are the names that `?metric=` accepts. `objective` and `mode` belong to the metric
+    that the job optimizes. If `rounded` is true, there are so many points that numbers in arrays are rounded to the precision of a
+    chart. `GET /v1/jobs/{job}/trials/{trial}` has the exact numbers.
+    """
+
+    job: str
+    seq: int
+    metric: str
+    metrics: list[str] = []
+    objective: str = ""
+    mode: str
+    rounded: bool
+    trials: list[TrialCurve]
+
+
+class TrialLog(Answer):
+    """The output of an attempt, as text without terminal control sequences.
+
+    `attempts` lists the attempts that have a log. `at` is the time up to which this log is current. Of the `bytes_total` bytes that
+    were printed, `bytes_left_out` are not in `text`. Pass `bytes_until` as `after` to continue from here. If `complete` is true, no
+    more output will follow. If `ended` is true but `complete` is not, the worker was lost, and with it the output of its last seconds.
+    """
+
+    job: str
+    trial: str
+    attempt: int
+    attempts: list[int]
+    at: str
+    complete: bool
+    ended: bool
+    bytes_total: int
+    bytes_left_out: int
+    bytes_until: int
+    text: str
+
+
+class Package(Answer):
+    """An uploaded package with trainables.
+
+    `id` is `pkg_` followed by the SHA-256 of the archive; a job names it as its `package`. `bytes` is the size of the archive.
+    """
+
+    id: str
+    name: str
+    bytes: int
+    files: int
+    created_at: str
+
+
+class PackagePage(Answer):
+    items: list[Package]
+    next_cursor: str | None
+
+
+class Change(Answer):
+    """A suggested change. `setting` is a setting of the job, named as in its YAML file, or of the trainable. `now` is null if the
+    present value is not known.
+    """
+
+    setting: str
+    now: str | None
+    then: str
+    how: str
+
+
+class Finding(Answer):
+    """A way in which the job could have been cheaper.
+
+    `saves_usd` is the amount of this job's spend so far that the change would have avoided. It is null if it cannot be calculated;
+    `saves_note` then gives the reason, and otherwise explains the calculation. `evidence` contains every figure that the calculation
+    uses. The savings of several findings must not be added up. `confidence` is `high`, `medium` or `low`.
+    """
+
+    kind: str
+    title: str
+    confidence: str
+    evidence: dict[str, Any]
+    change: Change
+    alternatives: list[Change]
+    saves_usd: float | None
+    saves_note: str
+    verify: str
+
+
+class NotMeasured(Answer):
+    """Something that could not be judged, why not, and how to have it measured."""
+
+    what: str
+    why: str
+    how: str
+
+
+class Advice(Answer):
+    """All advice for a job.
+
+    `findings` are sorted by savings, largest first. `measured_usd` is the part of `spent_usd` that went into attempts with at least one
+    measurement. `prices` names the price catalogue that machines were compared with, and `prices_age` says how old it is.
+    """
+
+    job: str
+    state: str
+    spent_usd: float
+    measured_usd: float
+    findings: list[Finding]
+    not_measured: list[NotMeasured]
+    prices: str
+    prices_age: str
 
 
 class Trial(Answer):

@@ -1,4 +1,4 @@
-"""Base classes of all request and answer models."""
+"""Base classes of all request and answer models, and the model of errors (RFC 9457)."""
 
 import json
 from typing import Any
@@ -47,3 +47,18 @@ class Answer(BaseModel):
     """Base class of answers. Unknown fields are allowed, so that an older client can read the answers of a newer server."""
 
     model_config = ConfigDict(extra="allow")
+
+
+class FieldProblem(Answer):
+    """A fault in the request. `pointer` is an RFC 6901 JSON pointer into the body, or the name of a query parameter."""
+
+    pointer: str
+    detail: str
+
+
+class Problem(Answer):
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldProblem] = []

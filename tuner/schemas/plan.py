@@ -1,4 +1,4 @@
-"""Request and answer models of plans: estimates of a job's cost and results before anything runs."""
+"""Request and answer models of plans and pilots: estimates of a job's cost and results before anything runs."""
 
 from typing import Any, Literal
 
@@ -237,3 +237,11 @@ class Plan(Answer):
     warnings: list[str]
     inputs: PlanInputs
     job: dict[str, Any]
+
+
+class PilotPlanning(Planning):
+    pilot: Pilot
+
+
+class PilotRequest(JobRequest):
+    planning: PilotPlanning

@@ -1,17 +1,252 @@
-"""Authenticate keys and check what they permit.
+"""Who may do what: keys, users, members and projects.
 
 Keys are looked up for each request, so that revoking one takes effect at once.
 """
 
 import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from string import ascii_lowercase, digits
+from typing import cast
 
-from tuner.domain.access import DEFAULT_PROJECT, OPERATOR, Actor, is_like_a_key, read_key
-from tuner.domain.errors import Forbidden, NotFound, Unauthorized
-from tuner.domain.time import rfc3339
+from tuner.database.database import Connection
+from tuner.domain.access import (
+    DEFAULT_PROJECT,
+    OPERATOR,
+    Actor,
+    KeyText,
+    MemberRole,
+    is_like_a_key,
+    key_name_fault,
+    key_text,
+    life_fault,
+    overlap_fault,
+    project_fault,
+    read_key,
+    role_fault,
+    user_fault,
+)
+from tuner.domain.errors import Conflict, Fault, Forbidden, Invalid, NotFound, Unauthorized
+from tuner.domain.time import Instant, rfc3339
+from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.store import access
 from tuner.store.access import Bearer
-from tuner.store.database import Connection
+from tuner.store.access import KeyRow as KeyRow
+from tuner.store.access import MemberRow as MemberRow
+from tuner.store.access import ProjectRow as ProjectRow
+from tuner.store.access import UserRow as UserRow
+
+NEAR = 500  # most members that are compared with a mistyped name, to suggest one
+
+
+@dataclass(frozen=True)
+class KeyView:
+    """A key as it is shown to users."""
+
+    row: KeyRow
+    state: str
+    secret: str | None = None  #: The complete key. Set only in the answer that creates it.
+
+
+def keys(service: Service, *, before: tuple[int, str] | None, limit: int) -> Sequence[KeyView]:
+    """Return a page of keys, newest first. Admins get all keys of the project; other users get their own."""
+    with service.database.read() as db:
+        found = access.page_of_keys(db, service.project, user=_whose(service), before=before, limit=limit)
+    return [KeyView(row, state_of(row, service.now())) for row in found]
+
+
+def own(service: Service) -> KeyRow | None:
+    """Return the user's key that authenticated this request, or None if it was the service's own key."""
+    if not service.actor.key:
+        return None
+    with service.database.read() as db:
+        return access.key(db, service.project, service.actor.key, user=service.actor.user)
+
+
+def make(service: Service, user: str, name: str, life_ns: int) -> KeyView:
+    """Create a key for a member of the project.
+
+    Raises:
+        Invalid: A value is wrong, or the user is not a member of the project.
+        Conflict: The user is disabled.
+    """
+    faults = [fault for fault in (key_name_fault(name), life_fault(life_ns)) if fault is not None]
+    if faults:
+        raise Invalid(*faults)
+    with service.database.write("key.make") as db:
+        try:
+            member = access.member(db, service.project, user, alone=True)
+        except NotFound as error:
+            raise Invalid(_no_member(db, service.project, user)) from error
+        if member.disabled:
+            raise Conflict(f"{user} is disabled: the operator can change that, with PATCH /v1/users/{user}")
+        made = _add(db, service, user, name, life_ns)
+        audit_log.note(db, service, "key.make", made.row.id, after=_facts(made.row))
+        return made
+
+
+def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
+    """Replace a key with a new one of the same lifetime. The old key stays valid for the overlap.
+
+    Raises:
+        NotFound: There is no such key that the user may change.
+        Invalid: The overlap is wrong.
+        Conflict: The key has ended or was rotated already.
+    """
+    if (fault := overlap_fault(overlap_ns)) is not None:
+        raise Invalid(fault)
+    with service.database.write("key.rotate") as db:
+        row = access.key(db, service.project, key, user=_whose(service), alone=True)
+        now = service.now()
+        if row.revoked_at is not None or row.expires_at <= now:
+            raise Conflict(f"{key} has ended: an admin of the project can make another, with POST /v1/keys")
+        if row.replaced_by is not None:
+            raise Conflict(
+                f"{key} was replaced by {row.replaced_by}, and ends at {rfc3339(row.expires_at)}: rotate that"
+            )
+        found = _add(db, service, row.user, row.name, row.expires_at - row.created_at)
+        access.replace_key(db, key, found.row.id, Instant(min(row.expires_at, now + overlap_ns)))
+        after = {**_facts(found.row), "key": found.row.id}
+        audit_log.note(db, service, "key.rotate", key, before=_facts(row), after=after)
+        return found
+
+
+def revoke(service: Service, key: str) -> None:
+    """Revoke a key at once.
+
+    Revoking it again changes nothing. Raise NotFound if there is no such key that the user may change.
+    """
+    with service.database.write("key.revoke") as db:
+        row = access.key(db, service.project, key, user=_whose(service), alone=True)
+        access.revoke_key(db, key, service.now())
+        if row.revoked_at is None:
+            audit_log.note(db, service, "key.revoke", key, before=_facts(row))
+
+
+def _facts(row: KeyRow) -> dict[str, str]:
+    return {"user": row.user, "name": row.name, "expires_at": rfc3339(row.expires_at)}
+
+
+def state_of(row: KeyRow, now: Instant) -> str:
+    if row.revoked_at is not None:
+        return "revoked"
+    if row.expires_at <= now:
+        return "expired" if row.replaced_by is None else "replaced"
+    return "active" if row.replaced_by is None else "replaced"
+
+
+def _whose(service: Service) -> str | None:
+    """Return the user whose keys may be seen and changed, or None for all users."""
+    return None if service.actor.may("admin") else service.actor.user
+
+
+def _add(db: Connection, service: Service, user: str, name: str, life_ns: int) -> KeyView:
+    text, now = _new(db), service.now()
+    row = KeyRow(text.id, service.project, user, name, text.sha256, now, Instant(now + life_ns))
+    access.add_key(db, row)
+    return KeyView(row, "active", text.text)
+
+
+def _new(db: Connection) -> KeyText:
+    while True:
+        id_ = "tnr_" + "".join(secrets.choice(ascii_lowercase + digits) for _ in range(8))
+        if not access.has_key(db, id_):
+            return key_text(id_, secrets.token_urlsafe(32))
+
+
+def _no_member(db: Connection, project: str, user: str) -> Fault:
+    there = [one.user for one in access.page_of_members(db, project, after="", limit=NEAR)]
+    near = get_close_matches(user, there, 3)
+    said = f"the nearest: {', '.join(near)}" if near else f"make them one first, with PUT /v1/members/{user}"
+    return Fault("/user", f"{user!r} is no member of {project}; {said}")
+
+
+def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow]:
+    """Return a page of projects. The operator gets all projects; other users get those that they are members of."""
+    with service.database.read() as db:
+        if service.actor.is_operator:
+            return access.page_of_projects(db, after=after, limit=limit)
+        return [one for one in [access.project(db, service.project)] if one.name > after]
+
+
+def project(service: Service, name: str) -> ProjectRow:
+    """Return a project. Raise NotFound if there is none, or if the user is not a member of it."""
+    if not service.actor.is_operator and name != service.project:
+        raise NotFound(f"there is no project {name!r}")
+    with service.database.read() as db:
+        return access.project(db, name)
+
+
+def add_project(service: Service, name: str) -> ProjectRow:
+    """Create a project. Raise Invalid for a wrong name, or Conflict if the project exists."""
+    if (fault := project_fault(name)) is not None:
+        raise Invalid(fault)
+    with service.database.write("project.add") as db:
+        made = access.add_project(db, name, service.now())
+        audit_log.note(db, service, "project.add", name, after={"name": name})
+        return made
+
+
+def users(service: Service, *, after: str, limit: int) -> Sequence[UserRow]:
+    """Return a page of the users of all projects."""
+    with service.database.read() as db:
+        return access.page_of_users(db, after=after, limit=limit)
+
+
+def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
+    """Disable a user, so that all of the user's keys are refused, or enable the user again.
+
+    Raises:
+        NotFound: There is no such user.
+    """
+    with service.database.write("user.change") as db:
+        before = access.user(db, name)
+        access.set_disabled(db, name, service.now() if disabled else None)
+        after = access.user(db, name)
+        was, is_now = ({"disabled": one.disabled_at is not None} for one in (before, after))
+        if was != is_now:
+            audit_log.note(db, service, "user.change", name, before=was, after=is_now)
+        return after
+
+
+def members(service: Service, *, after: str, limit: int) -> Sequence[MemberRow]:
+    """Return a page of the project's members."""
+    with service.database.read() as db:
+        return access.page_of_members(db, service.project, after=after, limit=limit)
+
+
+def put_member(service: Service, name: str, role: str) -> tuple[MemberRow, bool]:
+    """Give a user a role in the project. Return the member and whether it is new. A change takes effect at once.
+
+    Raises:
+        Invalid: The name or the role is wrong.
+    """
+    faults = [fault for fault in (user_fault(name), role_fault(role)) if fault is not None]
+    if faults:
+        raise Invalid(*faults)
+    with service.database.write("member.put") as db:
+        before = access.role_of(db, service.project, name)
+        new = access.put_member(db, service.project, name, cast(MemberRole, role), service.now())
+        was = None if before is None else {"role": before}
+        if before != role:
+            audit_log.note(db, service, "member.put", name, before=was, after={"role": role})
+        return access.member(db, service.project, name), new
+
+
+def remove_member(service: Service, name: str) -> None:
+    """Remove a member and revoke all of the member's keys in the project.
+
+    Raises:
+        NotFound: There is no such member.
+    """
+    with service.database.write("member.remove") as db:
+        before = access.member(db, service.project, name, alone=True)
+        access.remove_member(db, service.project, name, service.now())
+        audit_log.note(db, service, "member.remove", name, before={"role": before.role})
+
 
 MISSING = "send the header Authorization: Bearer KEY, with your key, or that of $TUNER_HOME/api_key"
 WRONG = "there is no such key: a key begins with tnr_, or is the service's own, from $TUNER_HOME/api_key"

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 
+from tuner.database.database import Connection
 from tuner.domain.job import JobSpec
 from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 from tuner.domain.trial import TrialState
 from tuner.driver.placement import exposure
+from tuner.ledger import ledger
 from tuner.planning.advice import findings
 from tuner.planning.advice.evidence import Curve, Evidence, Piece, Places, Point, total
 from tuner.planning.advice.finding import Change as Change
@@ -25,10 +27,9 @@ from tuner.service.catalogue import catalogue, data_rates
 from tuner.service.node_prices import priced_kind
 from tuner.settings import Settings
 from tuner.store import evidence as recorded
-from tuner.store import jobs, ledger
-from tuner.store.database import Connection
+from tuner.store import jobs
+from tuner.store.evidence import losses
 from tuner.store.jobs import JobRow
-from tuner.store.losses import losses
 from tuner.tuning.checkpointing import Exposure
 
 MARKETS: tuple[ListedMarket, ...] = ("on_demand", "spot")

@@ -6,9 +6,9 @@ call.
 
 import logging
 
+from tuner.ledger import ledger, shared_budgets
 from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import full_name
-from tuner.store import ledger, shared_budgets
 
 log = logging.getLogger("tuner.audit")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from tuner.database.database import Connection
 from tuner.domain.budget import Budget
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.quota import Quota
@@ -17,7 +18,6 @@ from tuner.store import audit_log
 from tuner.store.audit_log import Entry as Entry
 from tuner.store.audit_log import Facts
 from tuner.store.audit_log import Wanted as Wanted
-from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from tuner.database.database import Connection
 from tuner.domain.errors import NothingAffordable
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS
@@ -20,7 +21,6 @@ from tuner.store import best as fronts
 from tuner.store import jobs
 from tuner.store.answers import Reached as Reached
 from tuner.store.best import Limits as Limits
-from tuner.store.database import Connection
 from tuner.store.jobs import JobRow
 
 HERE = Asked()

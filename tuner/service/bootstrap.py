@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tuner.checkpoints.storage import Storage
+from tuner.database.database import Database
 from tuner.domain.access import BACKGROUND, DEFAULT_PROJECT, Actor
 from tuner.domain.time import Instant
 from tuner.service.cluster import Cluster, RayCluster
@@ -16,7 +17,6 @@ from tuner.service.leading import Leading
 from tuner.service.service_health import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
-from tuner.store.database import Database
 from tuner.worker.limits import Limits
 
 PROJECT = DEFAULT_PROJECT

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tuner.cluster.dashboard import RayUnavailable
 from tuner.cluster.nodes import Node
+from tuner.database.database import Connection
 from tuner.domain.errors import BadFile
 from tuner.domain.money import ZERO, Money, Price
 from tuner.domain.time import NS, Instant
@@ -16,7 +17,6 @@ from tuner.service.bootstrap import Service
 from tuner.service.node_prices import priced
 from tuner.store import cluster_hours
 from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, Time, Watch
-from tuner.store.database import Connection
 
 LOOK_NS = 5 * NS
 # After a longer pause it is not known which machines were running in the meantime.

@@ -7,18 +7,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from tuner.database.database import Connection
 from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, Invalid, Stale
 from tuner.domain.job import FINAL
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
+from tuner.ledger import budget_waits, shared_budget_changes, shared_budgets
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of
-from tuner.store import budget_waits, jobs, launches, shared_budget_changes, shared_budgets
-from tuner.store.database import Connection
+from tuner.store import jobs, launches
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
 

@@ -13,23 +13,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.cluster.jobs import JobStatus, money_metadata
 from tuner.cluster.nodes import Node
+from tuner.database.database import Connection
+from tuner.domain.calendar import Window
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.fair_share import Waiting
 from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
-from tuner.domain.window import Window
 from tuner.driver.recovery import lost_since
+from tuner.ledger.ledger import open_holds, settle
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
 from tuner.service.queue import in_line, opening
-from tuner.store import answers, jobs, launches, queue, quotas
-from tuner.store.database import Connection
+from tuner.store import answers, jobs, launches, queue
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.store.launches import Launch
-from tuner.store.ledger import open_holds, settle
 from tuner.worker.environment import code_of
 
 log = logging.getLogger("tuner.controller")
@@ -153,7 +153,7 @@ class Controller(threading.Thread):
 
     def _quotas(self) -> dict[str, Quota]:
         with self._service.database.read() as db:
-            return quotas.of_projects(db)
+            return queue.of_projects(db)
 
     def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
         """Return the waiting jobs that may be launched now, in the order of the queue.

@@ -15,6 +15,7 @@ from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import nodes
 from tuner.cluster.versions import RayUnfit, misfit, ray_of
+from tuner.database.database import Database, knows_revision, newest_revision
 from tuner.domain.access import DAY_NS
 from tuner.domain.errors import BadFile, TunerError, Unavailable
 from tuner.domain.time import Instant, rfc3339
@@ -23,7 +24,6 @@ from tuner.service.bootstrap import system_now
 from tuner.service.cluster import Cluster
 from tuner.settings import Settings
 from tuner.store import access
-from tuner.store.database import Database, knows_revision, newest_revision
 
 PROBE = ".probe"
 # A shorter key, in characters, can be guessed by somebody who tries a thousand keys per second.

@@ -23,7 +23,7 @@ from tuner.planning.estimates.memory import Memory as Memory
 from tuner.planning.estimates.memory import memory_of as memory_of
 from tuner.planning.estimates.ownership import Comparison as Comparison
 from tuner.planning.estimates.ownership import Owned as Owned
-from tuner.planning.estimates.recurring import Yearly as Yearly
+from tuner.planning.estimates.ownership import Yearly as Yearly
 from tuner.planning.estimates.sections import Choice as Choice
 from tuner.planning.estimates.sections import Choices as Choices
 from tuner.planning.estimates.sections import ChoicesView as ChoicesView

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tuner.database.database import Connection, Database
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
 from tuner.settings import release
 from tuner.store import leadership
-from tuner.store.database import Connection, Database
 from tuner.store.leadership import Term as Term
 
 log = logging.getLogger("tuner.leading")

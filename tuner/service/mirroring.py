@@ -12,12 +12,13 @@ from pathlib import Path
 from tuner.domain.errors import TunerError
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
-from tuner.mirrors import mlflow_environment
+from tuner.ledger import ledger
+from tuner.mirrors import mlflow
 from tuner.mirrors.follower import Follower
 from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
 from tuner.service.bootstrap import Service
 from tuner.store import best as stored_best
-from tuner.store import jobs, leases, ledger, mirrored
+from tuner.store import jobs, leadership, mirrored
 from tuner.store.jobs import JobRow
 from tuner.store.leadership import clock
 from tuner.store.mirrored import ToldTrial
@@ -152,13 +153,13 @@ class LeasedTurn:
     def _take(self, now: Instant) -> bool:
         with self.service.database.write("mirror.turn") as db:
             at = clock(db, now)
-            mine = leases.take(db, self.name, self._holder, now=at, until=Instant(at + TURN_NS))
+            mine = leadership.take(db, self.name, self._holder, now=at, until=Instant(at + TURN_NS))
         self._until = now + TURN_NS if mine else 0
         return mine
 
     def give_back(self) -> None:
         with self.service.database.write("mirror.give_back") as db:
-            leases.give_back(db, self.name, self._holder)
+            leadership.give_back(db, self.name, self._holder)
 
 
 class Mirrors:
@@ -215,7 +216,7 @@ def _tensorboard(folder: str) -> Mirror:
 
 
 def _mlflow(uri: str, experiment: str) -> Mirror:
-    mlflow_environment.set_defaults()
+    mlflow.set_defaults()
     with _IMPORTING:
         from tuner.mirrors.mlflow import MlflowMirror
 

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
 
+from tuner.database.database import Database
 from tuner.domain.job import JobState
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.planning.scale import Scale, scale_of
 from tuner.service.bootstrap import Service
-from tuner.store import best, best_trials
-from tuner.store.best_trials import BestTrial
-from tuner.store.database import Database
+from tuner.store import best
+from tuner.store.best import BestTrial
 from tuner.store.jobs import JobRow
-from tuner.tuning.continuing import Outlook, outlooks
-from tuner.tuning.rungs import ladder
+from tuner.tuning.rungs import Outlook, ladder, outlooks
 
 TRIALS = 200  # number of best trials that the forecast learns from
 ASKED = 20  # number of best unfinished trials among them that are forecast
@@ -97,7 +96,7 @@ def forecast(service: Service, row: JobRow) -> Forecast:
     with _NEW:
         remembered = _REMEMBERED.setdefault(service.database, _Remembered())
     with service.database.read() as db:
-        newest = best_trials.newest_event(db, row.id)
+        newest = best.newest_event(db, row.id)
     with remembered.making:
         found = remembered.find(row, newest)
         if found is None:
@@ -111,10 +110,10 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:
-        as_of = best_trials.newest_event(db, row.id)
+        as_of = best.newest_event(db, row.id)
         if last is None:
             return Forecast((), NO_END, as_of)
-        known = best_trials.best_trials(db, row.id, objective.mode, TRIALS)
+        known = best.best_trials(db, row.id, objective.mode, TRIALS)
         leader = best.best(db, row.id)
     cut = [one for one in known if one.curve[-1][0] < last and one.state != "failed"][:ASKED]
     if leader is None or leader.value is None:
@@ -140,7 +139,7 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
 
 
 def _scores(one: BestTrial, levels: Sequence[int], objective: Objective) -> list[float]:
-    return [objective.score(value) for value in best_trials.values_at(one.curve, levels)]
+    return [objective.score(value) for value in best.values_at(one.curve, levels)]
 
 
 def _continuation(

@@ -13,20 +13,21 @@ import logging
 import threading
 from typing import Any
 
+from tuner.database.database import Connection
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.shared_budget import PPM, Alert, SharedBudget
 from tuner.domain.time import Instant, rfc3339
+from tuner.ledger import budget_waits, shared_budgets
+from tuner.ledger.shared_budgets import BudgetPeriod, Kept
 from tuner.service.audit import Audit
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.control import go_on
 from tuner.service.leading import Term
 from tuner.service.shared_budgets import without_room
-from tuner.service.webhook_sender import WebhookSender
-from tuner.store import budget_waits, deliveries, jobs, launches, shared_budgets
-from tuner.store.database import Connection
+from tuner.service.webhooks import WebhookSender
+from tuner.store import deliveries, jobs, launches
 from tuner.store.deliveries import Delivery
-from tuner.store.shared_budgets import BudgetPeriod, Kept
 
 log = logging.getLogger("tuner.reconciler")
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from tuner.database.database import Connection
 from tuner.domain.time import Instant, rfc3339
 from tuner.service.bootstrap import Service
 from tuner.service.leading import ROLE, Term
 from tuner.settings import release
 from tuner.store import launches, leadership
-from tuner.store.database import Connection
 from tuner.store.launches import Launch
 
 NAMED = 5

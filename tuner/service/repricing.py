@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tuner.database.database import Connection
 from tuner.domain.job import JobSpec
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
 from tuner.service.machines import Asked, Machine, accelerator_of, machine
-from tuner.store import jobs, paces
-from tuner.store.database import Connection
+from tuner.store import evidence, jobs
 from tuner.store.jobs import JobRow
 
 JOBS = 3  # number of newest jobs per instance type from which speeds are measured
@@ -100,7 +100,7 @@ def _alike_in(spec: JobSpec) -> tuple[object, ...]:
 def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
     """Return the step times, in seconds, of the newest jobs that were offered only this instance type."""
     on_it = [row.id for row in alike if {o.instance_type.casefold() for o in row.offers} == {kind.casefold()}]
-    return [seconds for job in on_it[:JOBS] for seconds in paces.step_seconds(db, job)]
+    return [seconds for job in on_it[:JOBS] for seconds in evidence.step_seconds(db, job)]
 
 
 def _interruptions(
@@ -120,7 +120,7 @@ def _interruptions(
         ("jobs of this trainable", others[:SPOT_JOBS]),
     )
     for words, among in sources:
-        lost, trained = paces.on_spot(db, among)
+        lost, trained = evidence.on_spot(db, among)
         if trained.micro_usd > 0:
             share = Fraction(round(Fraction(lost.micro_usd, trained.micro_usd) * PARTS), PARTS)
             return share, (

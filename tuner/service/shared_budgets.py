@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tuner.database.database import Connection
 from tuner.domain.access import DEFAULT_PROJECT
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.errors import BudgetRefused, Conflict, Fault, Invalid
@@ -11,15 +12,15 @@ from tuner.domain.money import Money, Rate
 from tuner.domain.quota import BUDGET
 from tuner.domain.shared_budget import SharedBudget, applying, name_fault, parent_fault
 from tuner.domain.time import Instant, rfc3339
+from tuner.ledger import budget_waits, shared_budget_changes, shared_budgets
+from tuner.ledger.shared_budgets import BudgetPeriod, Kept
 from tuner.planning.burn import SLOT_NS, WINDOW_NS, Burn, burn
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.service.tags import tag_faults
 from tuner.service.webhooks import may_be_private, url_fault
-from tuner.store import budget_waits, deliveries, shared_budget_changes, shared_budgets, spend
-from tuner.store.database import Connection
+from tuner.store import deliveries, spend
 from tuner.store.deliveries import Delivery as Delivery
-from tuner.store.shared_budgets import BudgetPeriod, Kept
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
 SHOWN_DELIVERIES = 20

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
 
+from tuner.database.codec import encode
+from tuner.database.database import Connection, Database
 from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
 from tuner.service.access import shows_all
 from tuner.service.bootstrap import Service
-from tuner.service.dashboards import optuna_link, ray_link
 from tuner.service.queue import Wait, waits_of
+from tuner.service.ray_dashboard import optuna_link, ray_link
 from tuner.store import answers, best, job_summaries, jobs
 from tuner.store.answers import Reached
-from tuner.store.codec import encode
-from tuner.store.database import Connection, Database
 from tuner.store.job_summaries import JobSummary
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch as Launch

@@ -12,7 +12,7 @@ from tuner.driver.fallback import placement_of
 from tuner.driver.placement import PATIENCE_NS, Placement, Places
 from tuner.simulator.fleet import Fleet, Worker
 from tuner.simulator.journal import Committed, Tables
-from tuner.store.losses import Losses
+from tuner.store.evidence import Losses
 
 LABEL = "ray.io/market-type"
 ONE = Resources()  # each trial takes a whole machine
@@ -68,7 +68,7 @@ def _labels(offer: Offer) -> dict[str, str]:
 
 @dataclass(slots=True)
 class LossesSeen:
-    """Count how the attempts of a job ended and how long they held machines, as `tuner.store.losses` does from the database."""
+    """Count how the attempts of a job ended and how long they held machines, as `tuner.store.evidence` does from the database."""
 
     _held_ns: int = 0
     _ends: dict[str, int] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from tuner.database.codec import encode
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.money import ZERO, Money
@@ -25,7 +26,6 @@ from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space
 from tuner.domain.time import NS
 from tuner.simulator.journal import Committed, Tables
 from tuner.simulator.world import SimulatedRun
-from tuner.store.codec import encode
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.base import Forecast
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.domain.budget import Budget
-from tuner.domain.fidelity import Fidelity
 from tuner.domain.job import Algorithm, JobSpec, Market, Resources
 from tuner.domain.money import Money, Price, Rate
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.time import NS
 from tuner.driver.placement import PATIENCE_NS
 from tuner.driver.ports import Terms

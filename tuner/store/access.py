@@ -6,10 +6,10 @@ from typing import Any
 from sqlalchemy import Connection, Insert, Row, Select, delete, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from tuner.database.tables import api_keys, members, projects, users
 from tuner.domain.access import MemberRole
 from tuner.domain.errors import Conflict, NotFound
 from tuner.domain.time import Instant
-from tuner.store.access_tables import api_keys, members, projects, users
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,38 @@
-"""Convert attempts to and from rows of their table."""
+"""Attempts and their measured usage, converted to and from rows of their tables."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from sqlalchemy import Connection, bindparam, insert, update
+
+from tuner.database.tables import attempt_usage
 from tuner.domain.cost import CostKind
 from tuner.domain.environment import Environment
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.records import AttemptRow, MachineFound
+from tuner.domain.usage import Usage
+
+_U = attempt_usage.c
+_UPDATE = update(attempt_usage).where(
+    _U.job == bindparam("of_job"), _U.trial == bindparam("of_trial"), _U.attempt == bindparam("of_attempt")
+)
+_INSERT = insert(attempt_usage)
+
+
+def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) -> None:
+    """Create or replace the usage of an attempt.
+
+    Args:
+        where: (job, trial, attempt)
+    """
+    job, trial, attempt = where
+    values = {**asdict(used), "facts": json.dumps(dict(used.facts), allow_nan=False)}
+    mine = {"of_job": job, "of_trial": trial, "of_attempt": attempt}
+    if db.execute(_UPDATE, {**values, **mine}).rowcount == 0:
+        key = {"job": job, "trial": trial, "attempt": attempt, "project": project}
+        db.execute(_INSERT, {**key, **values})
 
 
 def attempt_row(found: Mapping[str, Any]) -> AttemptRow:

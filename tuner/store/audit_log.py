@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from tuner.database.tables import audit_log
 from tuner.domain.time import Instant
-from tuner.store.audit_log_tables import audit_log
 
 Facts = Mapping[str, Any]
 

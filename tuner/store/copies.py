@@ -1,20 +1,285 @@
-"""Copy a whole database, or replace one by a copy: SQLite with its online backup, PostgreSQL with its own programs."""
+"""Copy a whole database, or replace one by a copy: SQLite with its online backup, PostgreSQL with its own programs.
 
+The connection settings, with the password, are passed in a service file that only this user can read. On the command line
+every user of the machine could read them.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy import URL, Connection, func, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 
+from tuner.database.database import Database
+from tuner.database.tables import accounts, jobs
+from tuner.database.tables import leadership as terms
 from tuner.domain.errors import BadFile, Unavailable
 from tuner.domain.ledger import Account
 from tuner.domain.time import Instant
-from tuner.store import leadership, ledger, postgres_programs, sqlite_copies
+from tuner.ledger import ledger
+from tuner.store import leadership
 from tuner.store.backup_file import Kind
-from tuner.store.database import Database
-from tuner.store.restored import RECORDS, RESTORING, closing_epoch
-from tuner.store.tables import accounts, jobs
-from tuner.store.tables import leadership as terms
+from tuner.store.restore_corrections import RECORDS, RESTORING, closing_epoch
+
+LOCKED_S = 60.0
+NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
+
+
+def copy(source: Path, to: Path) -> None:
+    """Copy the database to the new file `to`, which only its owner can read.
+
+    The copy is one consistent state. Other processes can commit only after all pages are copied.
+
+    Raises:
+        BadFile: The copied database is damaged.
+        Unavailable: The database cannot be read.
+    """
+    if not source.is_file():
+        raise Unavailable(
+            f"there is no database {source}: is TUNER_HOME, or TUNER_DATABASE_URL, what it was?"
+        )
+    os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    _copy(source, to)
+    check(to)
+
+
+def put_in_place(source: Path, target: Path) -> Path | None:
+    """Replace the contents of `target` by those of `source`, in one transaction.
+
+    A process that has `target` open sees either the old or the new contents. If SQLite cannot read `target`, the file
+    is first copied to a name next to it and emptied.
+
+    Returns:
+        The copy of the damaged file, or None if there was none.
+
+    Raises:
+        BadFile: The result is damaged.
+        Unavailable: A file cannot be read or written.
+    """
+    kept = None
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if target.exists() and not _is_readable(target):
+        kept = target.with_name(f"{target.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+        shutil.copyfile(target, kept)
+        kept.chmod(0o600)
+        # Emptied instead of replaced by a new file, so that a process that has it open sees the new contents.
+        os.truncate(target, 0)
+        target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
+    _copy(source, target)
+    check(target)
+    return kept
+
+
+def check(path: Path) -> None:
+    """Raise BadFile if the database is damaged."""
+    try:
+        with closing(sqlite3.connect(path, timeout=LOCKED_S)) as db:
+            said = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+            said += [
+                f"{row[0]} names a row of {row[2]} that is missing"
+                for row in db.execute("PRAGMA foreign_key_check")
+            ]
+    except sqlite3.DatabaseError as error:
+        said = [str(error)]
+    if said != ["ok"]:
+        raise BadFile(f"{path} is damaged: {'; '.join(one for one in said[:3] if one != 'ok')}")
+
+
+def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> None:
+    """Raise BadFile if the database has a trigger or view that is not among `known`.
+
+    Somebody may have added it to the backup, and its SQL would run whenever the service uses the table.
+
+    Args:
+        known: Type, name and SQL text of each trigger and view of a database of this version.
+    """
+    for found in triggers_and_views(path):
+        if found not in known:
+            raise BadFile(
+                f"the backup has a {found[0]} {found[1][:100]!r} that tuner did not make: it was altered"
+            )
+
+
+def refuse_negative_balances(path: Path) -> None:
+    """Raise BadFile if an account has a negative limit, or a negative amount posted or held."""
+    try:
+        with closing(_open(path)) as db:
+            names = [row[1] for row in db.execute("PRAGMA table_info(accounts)")]
+            amounts = [name for name in names if name.startswith(("posted_", "held_", "limit_"))]
+            below = " OR ".join(f'"{name}" < 0' for name in amounts)
+            found = (
+                db.execute(f"SELECT job FROM accounts WHERE {below} LIMIT 1").fetchone() if below else None
+            )
+    except sqlite3.DatabaseError as error:
+        raise BadFile(f"{path} is damaged: {error}") from error
+    if found is not None:
+        raise BadFile(
+            f"the backup's account of job {str(found[0])[:100]} has a negative amount: it was altered"
+        )
+
+
+def triggers_and_views(path: Path) -> frozenset[tuple[str, str, str]]:
+    """Return type, name and SQL text of each trigger and view. Raise BadFile if the database cannot be read."""
+    query = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')"
+    try:
+        with closing(_open(path)) as db:
+            return frozenset((row[0], row[1], row[2] or "") for row in db.execute(query))
+    except sqlite3.DatabaseError as error:
+        raise BadFile(f"{path} is damaged: {error}") from error
+
+
+def _copy(source: Path, to: Path) -> None:
+    try:
+        with closing(_open(source)) as read, closing(_open(to)) as write:
+            read.backup(write, progress=_patience(source))
+    except sqlite3.DatabaseError as error:
+        raise Unavailable(f"{source} cannot be copied to {to}: {error}") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=LOCKED_S)
+
+
+def _patience(source: Path) -> Callable[[int, int, int], None]:
+    """Return a progress callback that raises Unavailable after LOCKED_S, because SQLite's backup waits for a lock indefinitely."""
+    deadline = time.monotonic() + LOCKED_S
+
+    def step(status: int, _left: int, _pages: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise Unavailable(f"{source} was locked for {LOCKED_S:.0f} s: who writes to it for so long?")
+
+    return step
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        with closing(_open(path)) as db:
+            db.execute("PRAGMA schema_version").fetchone()
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        if any(word in str(error) for word in NOT_A_DATABASE):
+            return False
+        raise Unavailable(f"{path} cannot be read: {error}") from error
+    return True
+
+
+INSTALL = "install PostgreSQL's client programs, of the server's version or newer, such as by `apt-get install postgresql-client`"
+_EMPTY = """
+SET client_min_messages = warning;
+DO $$
+DECLARE found record;
+BEGIN
+  FOR found IN SELECT format('%I.%I', n.nspname, c.relname) AS name, c.relkind AS kind
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = '{schema}' AND c.relkind IN ('r', 'p', 'v', 'm')
+      AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')
+    ORDER BY c.relkind DESC LOOP
+    EXECUTE format('DROP %s IF EXISTS %s CASCADE',
+      CASE found.kind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END, found.name);
+  END LOOP;
+  FOR found IN SELECT p.oid::regprocedure AS name
+    FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = '{schema}' AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e') LOOP
+    EXECUTE format('DROP ROUTINE %s CASCADE', found.name);
+  END LOOP;
+  FOR found IN SELECT format('%I.%I', n.nspname, t.typname) AS name
+    FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+    WHERE n.nspname = '{schema}' AND t.typtype = 'e'
+      AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = t.oid AND d.deptype = 'e') LOOP
+    EXECUTE format('DROP TYPE %s CASCADE', found.name);
+  END LOOP;
+END $$;
+"""
+
+
+def dump(url: URL, schema: str, to: Path) -> None:
+    """Write one consistent state of the schema to `to`, in pg_dump's custom format.
+
+    Raises:
+        Unavailable: A program is missing or fails. The text says what to do.
+    """
+    words = ["--format=custom", "--no-owner", "--no-privileges", f'--schema="{schema}"', f"--file={to}"]
+    with _service(url) as env:
+        _run("pg_dump", [*words, "--dbname=service=tuner"], env)
+
+
+def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
+    """Replace everything in the schema by the dump, and then run `finally_sql`, in one transaction.
+
+    Raises:
+        Unavailable: A program is missing or fails, and nothing has changed. The text says what to do.
+    """
+    _needs("psql")
+    with _service(url) as env, tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
+        before, script, after = (Path(name) / part for part in ("before.sql", "dumped.sql", "after.sql"))
+        before.write_text(_EMPTY.replace("{schema}", schema.replace("'", "''")))
+        after.write_text(finally_sql)
+        # With --schema, pg_restore does not create the schema itself, which already exists.
+        words = ["--no-owner", "--no-privileges", f"--schema={schema}", f"--file={script}", str(dumped)]
+        _run("pg_restore", words, env)
+        _without_newer_settings(script)
+        files = [f"--file={one}" for one in (before, script, after)]
+        words = ["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", *files]
+        _run("psql", [*words, "--output=/dev/null", "--dbname=service=tuner"], env)
+
+
+def _without_newer_settings(script: Path) -> None:
+    """Comment out a setting that pg_restore 17 and newer writes and servers before 17 do not know."""
+    with script.open("r+b") as file:
+        head = file.read(4096)
+        file.seek(0)
+        file.write(head.replace(b"\nSET transaction_timeout", b"\n--- transaction_timeout"))
+
+
+@contextmanager
+def _service(url: URL) -> Iterator[dict[str, str]]:
+    """Write a service file, and yield an environment in which `service=tuner` connects to the database."""
+    found = {
+        "host": url.host,
+        "port": url.port,
+        "user": url.username,
+        "password": url.password,
+        "dbname": url.database,
+        **{key: value for key, value in url.query.items() if isinstance(value, str)},
+    }
+    lines = ["[tuner]", *(f"{key}={value}" for key, value in found.items() if value is not None)]
+    handle, name = tempfile.mkstemp(prefix="tuner-pg-")  # mode 0600
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        yield {**os.environ, "PGSERVICEFILE": name}
+    finally:
+        Path(name).unlink()
+
+
+def _needs(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise Unavailable(f"this needs {program}, which is not on the PATH: {INSTALL}")
+    return found
+
+
+def _run(program: str, words: Sequence[str], env: dict[str, str]) -> None:
+    done = subprocess.run(
+        [_needs(program), *words], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if done.returncode == 0:
+        return
+    said = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
+    fix = (
+        f": {INSTALL}"
+        if "server version mismatch" in done.stderr or "unsupported version" in done.stderr
+        else ""
+    )
+    raise Unavailable(f"{program}: {'; '.join(said[:3])[:600]}{fix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +308,9 @@ def take(database: Database, to: Path) -> None:
         Unavailable: The database cannot be copied.
     """
     if kind_of(database) == "sqlite":
-        sqlite_copies.copy(Path(str(database.url.database)), to)
+        copy(Path(str(database.url.database)), to)
     else:
-        postgres_programs.dump(database.url, _schema(database), to)
+        dump(database.url, _schema(database), to)
 
 
 def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
@@ -59,12 +324,12 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
     """
     if kind_of(database) == "sqlite":
         database.dispose()
-        return sqlite_copies.put_in_place(copy, Path(str(database.url.database)))
+        return put_in_place(copy, Path(str(database.url.database)))
     schema = _schema(database)
     marks = f"COMMENT ON TABLE \"{schema}\".launches IS '{RESTORING}';\n"
     fence = f"UPDATE \"{schema}\".launches SET epoch = greatest(epoch + 1, {closing_epoch(at)}), state = 'ended';\n"
     database.dispose()
-    postgres_programs.load(database.url, schema, copy, finally_sql=fence + marks)
+    load(database.url, schema, copy, finally_sql=fence + marks)
     # Other sessions are ended, because their prepared statements refer to tables that no longer exist.
     with database.read() as db:
         others = "datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"

@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 
+from tuner.database.codec import decode
+from tuner.database.database import Database
+from tuner.database.tables import accounts, attempts, entries, events, jobs, reports, trials
 from tuner.domain.errors import NotFound
 from tuner.domain.events import Reported
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
 from tuner.domain.trial import TrialState
-from tuner.store.codec import decode
-from tuner.store.database import Database
-from tuner.store.tables import accounts, attempts, entries, events, jobs, reports, trials
 
 TRIALS_PAGE = 200
 NAMES_SAMPLE = 20

@@ -5,8 +5,8 @@ from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
+from tuner.database.tables import deliveries
 from tuner.domain.time import Instant
-from tuner.store.budget_tables import deliveries
 
 DeliveryState = Literal["pending", "delivered", "given_up"]
 

@@ -1,19 +1,76 @@
-"""Queries for the advice about a job: its attempts with their measured usage and cost, and its metrics at given steps."""
+"""What earlier attempts and trials show: step times, interruptions, learning curves and measured usage, for plans and advice."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
 
+from tuner.database.tables import attempt_usage, attempts, entries, reports, self_tests, trials
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Money
-from tuner.domain.records import AttemptRow
+from tuner.domain.records import DRIVER_ENDED, AttemptRow
+from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import COUNTS, Usage
 from tuner.store.attempt_rows import attempt_row
-from tuner.store.tables import attempt_usage, attempts, entries, reports, self_tests, trials
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """MetricsSnapshot of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
+
+    held_ns: int = 0  #: How long the attempts had their machines, summed.
+    #: Number of attempts by outcome. Attempts that ended because their driver ended are left out: no machine was lost.
+    ends: Mapping[str, int] = field(default_factory=dict)
+
+
+def losses(db: Connection, job: str, market: str, now: Instant) -> Losses:
+    a = attempts.c
+    held = func.sum(func.coalesce(a.ended_at, now) - a.landed_at)
+    ended = func.sum(case((a.reason == DRIVER_ENDED, 0), else_=1))
+    mine = (a.job == job) & (a.market == market) & a.landed_at.is_not(None)
+    rows = db.execute(select(a.end, held, ended).where(mine).group_by(a.end)).all()
+    ends = {row[0]: int(row[2]) for row in rows if row[0] and row[2]}
+    return Losses(sum(max(0, int(row[1])) for row in rows), ends)
+
+
+TRIALS = 50
+INTERRUPTED = ("lost", "restore")
+TRAINED = ("setup", "train")
+
+
+def step_seconds(db: Connection, job: str) -> list[float]:
+    """Return the mean seconds per step of each of the job's first trials that have more than one step.
+
+    The first step is left out, because it includes the setup.
+    """
+    t, r = trials.c, reports.c
+    some = select(t.trial).where(t.job == job, t.steps > 1).order_by(t.number).limit(TRIALS)
+    names = list(db.execute(some).scalars())
+    query = (
+        select(func.min(r.step), func.max(r.step), func.min(r.duration_ns), func.max(r.duration_ns))
+        .where(r.job == job, r.trial.in_(names))
+        .group_by(r.trial)
+        .having(func.max(r.step) > func.min(r.step), func.max(r.duration_ns) > func.min(r.duration_ns))
+    )
+    return [(longest - least) / (last - first) / NS for first, last, least, longest in db.execute(query)]
+
+
+def on_spot(db: Connection, jobs: Sequence[str]) -> tuple[Money, Money]:
+    """Return two sums of what these jobs paid on spot machines: for lost and restored work, and for setup and training."""
+    e, a = entries.c, attempts.c
+    query = (
+        select(e.kind, func.sum(e.usd))
+        .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
+        .where(e.job.in_(jobs), e.kind.in_((*INTERRUPTED, *TRAINED)), a.market == "spot")
+        .group_by(e.kind)
+    )
+    paid = {kind: int(usd) for kind, usd in db.execute(query)}
+    lost, trained = (sum(paid.get(kind, 0) for kind in kinds) for kinds in (INTERRUPTED, TRAINED))
+    return Money(lost), Money(trained)
 
 
 def attempts_of(

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
+from tuner.database.tables import accounts, events, launches
 from tuner.domain.ledger import Account
+from tuner.ledger.ledger import account_of
 from tuner.store.launches import Launch
-from tuner.store.ledger import account_of
-from tuner.store.tables import accounts, events, launches
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,14 +7,15 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, tuple_, update
 
+from tuner.database.codec import decode, encode
+from tuner.database.tables import attempts, idempotency, job_tags, jobs, trials
 from tuner.domain.budget import Budget
-from tuner.domain.errors import Conflict, IdempotencyConflict, NotFound
+from tuner.domain.errors import IdempotencyConflict, NotFound
 from tuner.domain.job import JobSpec, JobState, StopReason, check_move
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.store import history, launches, ledger
-from tuner.store.codec import decode, encode
-from tuner.store.tables import accounts, attempts, idempotency, job_tags, jobs, trials
+from tuner.ledger import ledger
+from tuner.store import launches, warm_starts
 
 Wish = Literal["pause", "cancel", "resume"]
 """A pending control request. `resume` is recorded only while a job is pausing: the job resumes once it is paused."""
@@ -121,7 +122,7 @@ def create(db: Connection, new: NewJob) -> str:
     )
     set_tags(db, new.id, new.project, new.spec.tags)
     ledger.open_account(db, new.id, new.project, new.spec.budget.limit)
-    history.note(db, new.id, new.project, new.spec.warm_start_jobs)
+    warm_starts.note(db, new.id, new.project, new.spec.warm_start_jobs)
     opens_at = new.at if new.spec.window is None else new.spec.window.opening(new.at)
     launches.want(db, new.id, new.project, new.at, not_before=opens_at if opens_at > new.at else 0)
     if new.key is not None:
@@ -263,19 +264,7 @@ def set_budget(db: Connection, job: str, budget: Budget) -> None:
     Raises:
         Conflict: The new limit is below what is already spent and held.
     """
-    a, limit = accounts.c, budget.limit
-    fits = (
-        (a.job == job)
-        & (a.posted_usd + a.held_usd <= limit.usd.micro_usd)
-        & (a.posted_gpu_ms + a.held_gpu_ms <= limit.gpu_ms)
-    )
-    new = {"limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms}
-    if db.execute(update(accounts).where(fits).values(new)).rowcount != 1:
-        spent = ledger.account(db, job)
-        used = spent.posted + spent.held
-        raise Conflict(
-            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held; allow at least that"
-        )
+    ledger.set_limit(db, job, budget.limit)
     changed = {"budget": encode(budget), "budget_version": jobs.c.budget_version + 1}
     db.execute(update(jobs).where(jobs.c.id == job).values(changed))
 

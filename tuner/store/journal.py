@@ -6,6 +6,9 @@ from contextlib import contextmanager
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 
+from tuner.database.codec import decode, encode, finite, metrics_json, type_name
+from tuner.database.database import Database
+from tuner.database.tables import attempts, checkpoints, events, reports, trials
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
@@ -19,11 +22,9 @@ from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
-from tuner.store import budget_waits, jobs, launches, ledger, pareto_front, shared_budgets, usage
+from tuner.ledger import budget_waits, ledger, shared_budgets
+from tuner.store import attempt_rows, jobs, launches, pareto_front
 from tuner.store.attempt_rows import attempt_row, costs_text, values_of
-from tuner.store.codec import decode, encode, finite, metrics_json, type_name
-from tuner.store.database import Database
-from tuner.store.tables import attempts, checkpoints, events, reports, trials
 
 EVENTS_PAGE = 1000
 # Stop reasons for which a job can continue once its budget is raised.
@@ -209,7 +210,7 @@ class SqlTx:
             self._db.execute(_INSERT_ATTEMPT, {**key, **values, "project": self._project})
 
     def put_usage(self, trial: str, attempt: int, used: Usage) -> None:
-        usage.put(self._db, self._project, (self._job, trial, attempt), used)
+        attempt_rows.put(self._db, self._project, (self._job, trial, attempt), used)
 
     def put_report(self, report: ReportRow) -> bool:
         if self.reached(report.trial, report.step) is not None:

@@ -8,10 +8,10 @@ from typing import Literal
 
 from sqlalchemy import BindParameter, Connection, bindparam, insert, select, update
 
+from tuner.database.tables import jobs, launches
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
 from tuner.store.queue import BEGUN
-from tuner.store.tables import jobs, launches
 
 _UNSAID = dict.fromkeys(("tuner_version", "ray_version", "python_version"))
 LaunchState = Literal["wanted", "submitted", "running", "ended"]

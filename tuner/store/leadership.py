@@ -1,4 +1,6 @@
-"""Leadership among several services over one database: a renewable term with a fencing token that only increases.
+"""Work that only one of several services over one database may do: named leases, and leadership with a fencing token that only increases.
+
+A service does the work until it gives the lease back, or does not renew it in time.
 
 Safety does not depend on clocks: the leader checks its token in the transaction of every write, and a term begins with
 a write to the row that is checked. Clocks only decide how soon another term may begin. (Gray and Cheriton, *Leases*,
@@ -9,13 +11,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, text, update
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, InternalError
 
+from tuner.database.database import Database
+from tuner.database.tables import leadership, leases
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.time import NS, Instant
-from tuner.store.database import Database
-from tuner.store.tables import leadership
+
+
+def take(db: Connection, name: str, holder: str, *, now: Instant, until: Instant) -> bool:
+    """Take or renew the lease until `until`. Return False if another holder has it."""
+    # A lease that seems to last longer than this was taken before the clock was set back, and counts as expired.
+    lease, longest = leases.c, 2 * (until - now)
+    over = (lease.until <= now) | (lease.until > now + longest)
+    free = (lease.name == name) & ((lease.holder == holder) | over)
+    if db.execute(update(leases).where(free).values(holder=holder, until=until)).rowcount == 1:
+        return True
+    try:
+        with db.begin_nested():
+            db.execute(insert(leases).values(name=name, holder=holder, until=until))
+    except IntegrityError:  # another holder has it
+        return False
+    return True
+
+
+def give_back(db: Connection, name: str, holder: str) -> None:
+    db.execute(delete(leases).where((leases.c.name == name) & (leases.c.holder == holder)))
+
 
 # If a leader is suspended in the middle of a write transaction, its locks block all others. PostgreSQL ends its session after this time.
 STOPPED_MS = 3000

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Row, insert, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
+from tuner.database.tables import packages
 from tuner.domain.ids import package_id
 from tuner.domain.time import Instant
-from tuner.store.package_tables import packages
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from the reports alone, and updated in the transaction that records each report.
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
+from tuner.database.tables import front
 from tuner.domain.objective import Mode
 from tuner.domain.records import ReportRow
-from tuner.store.tables import front
 
 _F = front.c
 _OF_JOB = _F.job == bindparam("of_job")

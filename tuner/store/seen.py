@@ -7,14 +7,14 @@ from itertools import groupby
 
 from sqlalchemy import Connection, and_, func, or_, select
 
+from tuner.database.tables import attempts, reports, trials
+from tuner.database.tables import jobs as job_rows
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store import jobs
 from tuner.store.attempt_rows import attempt_row
 from tuner.store.jobs import JobRow
-from tuner.store.tables import attempts, reports, trials
-from tuner.store.tables import jobs as job_rows
 
 TRIALS_PAGE = 100
 TRIALS_MAX = 300

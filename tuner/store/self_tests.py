@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
 
+from tuner.database.tables import self_tests
 from tuner.domain.time import Instant
-from tuner.store.tables import self_tests
 
 
 @dataclass(frozen=True, slots=True)

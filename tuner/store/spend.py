@@ -18,10 +18,10 @@ from sqlalchemy import (
     select,
 )
 
+from tuner.database.tables import attempts, entries, job_tags, jobs, trials
 from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.time import Instant
-from tuner.store.tables import attempts, entries, job_tags, jobs, trials
 
 TAG = "tag:"
 Key = str

@@ -1,19 +1,130 @@
-"""Trials of earlier jobs that a job may continue (warm start), and what a trial inherited."""
+"""Trials of earlier jobs for a warm start: those that a job may learn from or continue, and what a trial continued.
+
+A mark records, for each source job, the last event that the new job considers. The queries return what was reported up to it.
+"""
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, insert, select
 
+from tuner.database.codec import decode
+from tuner.database.database import Database
+from tuner.database.tables import checkpoints, events, jobs, reports, trials, warm_starts
 from tuner.domain.events import Inherited
-from tuner.domain.history import transferred
+from tuner.domain.history import MAX_TRIALS, most_telling, transferred
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
-from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
+from tuner.domain.objective import Objective
+from tuner.domain.records import CheckpointRow, PastTrial, ReportRow, WarmStart
+from tuner.domain.space import Config, Space
 from tuner.domain.time import Instant
-from tuner.store.codec import decode
-from tuner.store.history import Mark, marks
-from tuner.store.tables import checkpoints, events, jobs, reports, trials
+
+TRIALS_PAGE = 100
+
+Curve = tuple[tuple[int, float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The cut-off in the events of a source job: later ones are ignored in the warm start."""
+
+    source: str
+    until_seq: int  #: The last event of `source` that is considered.
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A trial's last report with a metric up to its job's cut-off event, and whether the trial had failed by then."""
+
+    mark: Mark
+    trial: str
+    config: Config
+    score: float
+    step: int
+    failed: bool
+
+
+def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
+    """Record the current newest event of each source job as its cut-off.
+
+    Later events of a source are ignored. Otherwise a driver of the job that starts again could see other trials than the
+    first one, and decide differently.
+    """
+    e = events.c
+    for number, source in enumerate(sources):
+        newest = select(func.coalesce(func.max(e.seq), 0)).where(e.job == source).scalar_subquery()
+        row = {"job": job, "source": source, "project": project, "number": number}
+        db.execute(insert(warm_starts).values(**row, until_seq=newest))
+
+
+def marks(db: Connection, job: str) -> list[Mark]:
+    """Return the job's marks in the order in which it names its sources."""
+    w = warm_starts.c
+    rows = db.execute(select(w.source, w.until_seq).where(w.job == job).order_by(w.number))
+    return [Mark(row.source, row.until_seq) for row in rows]
+
+
+def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX_TRIALS) -> list[PastTrial]:
+    """Return the trials that the job learns from, ordered by source as the job names them, then by number.
+
+    Every call returns the same list. The reports are read page by page, because with SQLite's rollback journal nobody can
+    commit during a read. Reports up to the cut-off events do not change between the pages.
+
+    Args:
+        limit: How many trials to return at most. If there are more, the better half by score is kept, and for the rest those
+            with the most steps.
+    """
+    with database.read() as db:
+        counted = marks(db, job)
+    ends = [end for mark in counted for end in _ends(database, mark, spec.space, spec.objective)]
+    chosen = [ends[i] for i in most_telling([(end.score, end.step) for end in ends], limit)]
+    curves: dict[tuple[str, str], Curve] = {}
+    for mark in counted:
+        names = [end.trial for end in chosen if end.mark is mark]
+        for first in range(0, len(names), TRIALS_PAGE):
+            page = names[first : first + TRIALS_PAGE]
+            for trial, curve in _curves(database, mark, page, spec.objective):
+                curves[mark.source, trial] = curve
+    return [PastTrial(end.config, curves[end.mark.source, end.trial], end.failed) for end in chosen]
+
+
+def _ends(database: Database, mark: Mark, space: Space, objective: Objective) -> Iterator[_End]:
+    """Yield the last report of each trial whose configuration can be transferred to `space`, by trial number."""
+    r, t = reports.c, trials.c
+    counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
+    last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()
+    failed = ((t.state == "failed") & (t.seq <= mark.until_seq)).label("failed")
+    query = (
+        select(r.trial, r.step, r.value, t.config, failed)
+        .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
+        .join(trials, (t.job == r.job) & (t.trial == r.trial))
+        .where(r.job == mark.source)
+        .order_by(t.number)
+    )
+    with database.read() as db:
+        rows = db.execute(query).all()
+    for row in rows:
+        config = transferred(space, json.loads(row.config))
+        if config is not None:
+            yield _End(mark, row.trial, config, objective.score(row.value), row.step, bool(row.failed))
+
+
+def _curves(
+    database: Database, mark: Mark, names: Sequence[str], objective: Objective
+) -> Iterator[tuple[str, Curve]]:
+    r = reports.c
+    theirs = (r.job == mark.source) & r.trial.in_(names) & r.value.is_not(None)
+    query = select(r.trial, r.step, r.value, r.duration_ns, r.seq).where(theirs).order_by(r.trial, r.step)
+    with database.read() as db:
+        rows = db.execute(query).all()
+    # Filtered here, because with a condition on `seq` SQLite reads all reports of the job for each page.
+    counted = (row for row in rows if row.seq <= mark.until_seq)
+    for trial, found in groupby(counted, key=lambda row: str(row.trial)):
+        yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in found)
 
 
 def find_warm_starts(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[WarmStart]:

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from tuner.api import serialize_advice
+from tuner.api import serialize
 from tuner.api.deps import Svc
-from tuner.schemas.advice import Advice
+from tuner.schemas.answers import Advice
 from tuner.service.advice import advice
 
 router = APIRouter(tags=["answers"])
@@ -17,4 +17,4 @@ def get_advice(job: str, service: Svc) -> Advice:
     Findings come from the job's measurements and its ledger. Each has its evidence, the change to make, the dollars that the change
     would have saved, and how to verify that quality did not regress. The answer also lists what could not be judged.
     """
-    return serialize_advice.advice_of(advice(service, job))
+    return serialize.advice_of(advice(service, job))

@@ -14,7 +14,7 @@ from tuner.schemas import answers as show
 from tuner.service import answers, listing, trainables
 from tuner.service.answers import After, Sort
 from tuner.service.bootstrap import Service
-from tuner.service.report import report
+from tuner.service.spend import report
 
 router = APIRouter(tags=["answers"])
 SortBy = Literal["number", "-number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps"]

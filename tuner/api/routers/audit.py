@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query
 
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.domain.time import rfc3339
-from tuner.schemas.audit import AuditEntry, AuditPage
+from tuner.schemas.access import AuditEntry, AuditPage
 from tuner.service import audit_log
 from tuner.service.audit_log import Entry, Wanted
 from tuner.service.spend import between

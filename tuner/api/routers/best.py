@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from tuner.api import response_cache, serialize_best
+from tuner.api import response_cache, serialize_jobs
 from tuner.api.deps import Svc
 from tuner.domain.errors import Invalid
 from tuner.domain.money import MS_PER_HOUR, Money
@@ -54,7 +54,7 @@ def get_best(
 
     def make() -> show.BestAnswer:
         found = best.best(service, job, limits, asked, with_forecast=forecast)
-        return serialize_best.best_answer_of(found)
+        return serialize_jobs.best_answer_of(found)
 
     plain = forecast and limits == Limits(None, None, None) and asked == Asked(None, None, None)
     return response_cache.answer(request, service, "best", job, make) if plain else make()
@@ -65,7 +65,7 @@ def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Re
     """Return the Pareto front of metric against cost. For each point, no other point is better in both."""
 
     def make() -> show.Pareto:
-        return serialize_best.pareto_of(*best.pareto(service, job, asked))
+        return serialize_jobs.pareto_of(*best.pareto(service, job, asked))
 
     return (
         response_cache.answer(request, service, "pareto", job, make)
@@ -79,4 +79,4 @@ def get_best_of_all(
     service: Svc, trainable: str, metric: str, limits: Within, asked: Elsewhere
 ) -> show.BestOfAll:
     """Return the best configuration that any job found for this trainable and metric within the limits."""
-    return serialize_best.best_of_all_of(best.best_of_all(service, trainable, metric, limits, asked))
+    return serialize_jobs.best_of_all_of(best.best_of_all(service, trainable, metric, limits, asked))

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
 from tuner.api.response_cache import Shared
-from tuner.api.serialize_curves import curves_json
-from tuner.schemas.curves import Curves
+from tuner.api.serialize import curves_json
+from tuner.schemas.answers import Curves
 from tuner.service import answers
+from tuner.service.answers import job_curves
 from tuner.service.bootstrap import Service
-from tuner.service.curves import job_curves
 
 router = APIRouter(tags=["answers"])
 GZIP_LEVEL = 6

@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from tuner.api.auth import while_allowed
 from tuner.api.deps import Svc
-from tuner.api.event_messages import Record
+from tuner.api.event_stream import Record
 from tuner.api.response_cache import Shared
-from tuner.api.while_allowed import while_allowed
 from tuner.domain.errors import Invalid
 from tuner.domain.job import FINAL
 from tuner.service import access, answers

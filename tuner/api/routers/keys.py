@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, Response
 
-from tuner.api import serialize_access
+from tuner.api import serialize
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.domain.errors import Invalid
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import access as wire
-from tuner.service import keys
+from tuner.service import access
 
 router = APIRouter(prefix="/keys", tags=["access"])
 
@@ -16,10 +16,10 @@ router = APIRouter(prefix="/keys", tags=["access"])
 def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.KeyPage:
     """List keys, newest first. Admins see all keys of the project, other users their own. No answer contains a whole key."""
     place = read_cursor(cursor, int, str)
-    found = keys.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
+    found = access.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
     last = found[limit - 1].row if len(found) > limit else None
     return wire.KeyPage(
-        items=[serialize_access.key_of(view) for view in found[:limit]],
+        items=[serialize.key_of(view) for view in found[:limit]],
         next_cursor=None if last is None else cursor_of(last.created_at, last.id),
     )
 
@@ -29,7 +29,7 @@ def create_key(body: wire.KeyRequest, response: Response, service: Svc) -> wire.
     """Create a key for a member of the project. It gives the member's role. Only this answer contains the whole key; it cannot be shown
     again.
     """
-    view = keys.make(service, body.user, body.name, _duration_ns("/expires_in", body.expires_in))
+    view = access.make(service, body.user, body.name, _duration_ns("/expires_in", body.expires_in))
     return _once(view, response)
 
 
@@ -41,18 +41,18 @@ def rotate_key(
     rotate their own keys.
     """
     asked = body or wire.RotateRequest()
-    return _once(keys.rotate(service, key, _duration_ns("/overlap", asked.overlap)), response)
+    return _once(access.rotate(service, key, _duration_ns("/overlap", asked.overlap)), response)
 
 
 @router.delete("/{key}", status_code=204)
 def delete_key(key: str, service: Svc) -> None:
     """Revoke a key. The next request with it is refused. All users may revoke their own keys."""
-    keys.revoke(service, key)
+    access.revoke(service, key)
 
 
-def _once(view: keys.KeyView, response: Response) -> wire.Key:
+def _once(view: access.KeyView, response: Response) -> wire.Key:
     response.headers["Cache-Control"] = "no-store"
-    return serialize_access.key_of(view)
+    return serialize.key_of(view)
 
 
 def _duration_ns(pointer: str, text: str) -> int:

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.domain.time import rfc3339
-from tuner.schemas import packages as show
+from tuner.schemas import answers as show
 from tuner.service import packages
 from tuner.service.packages import PackageRow
 

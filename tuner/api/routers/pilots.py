@@ -6,7 +6,7 @@ from tuner.api import serialize_jobs, translate
 from tuner.api.deps import Svc
 from tuner.api.routers.jobs import Key
 from tuner.schemas.job import Job
-from tuner.schemas.pilot import PilotRequest
+from tuner.schemas.plan import PilotRequest
 from tuner.service import pilots
 
 router = APIRouter(tags=["plans"])

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from tuner.api import serialize_prices
+from tuner.api import serialize
 from tuner.api.deps import Svc
 from tuner.domain.time import NS
 from tuner.schemas.prices import Prices
@@ -38,4 +38,4 @@ def list_prices(
         "instance_type": instance_type,
         "accelerator": accelerator,
     }
-    return serialize_prices.prices_of(prices(service.settings, today, words, market), limit)
+    return serialize.prices_of(prices(service.settings, today, words, market), limit)

@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from tuner.api import serialize_quota
+from tuner.api import serialize
 from tuner.api.deps import Svc
-from tuner.schemas import quota as wire
-from tuner.service import quotas
+from tuner.schemas import budgets as wire
+from tuner.service import queue
 
 router = APIRouter(prefix="/quota", tags=["spend"])
 
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/quota", tags=["spend"])
 @router.get("")
 def get_quota(service: Svc) -> wire.Quota:
     """Return what the project may spend and run at once, and how much of that is used."""
-    return serialize_quota.quota_of(quotas.show(service))
+    return serialize.quota_of(queue.show(service))
 
 
 @router.put("")
@@ -23,4 +23,4 @@ def put_quota(body: wire.QuotaRequest, service: Svc) -> wire.Quota:
     Dollars and GPU-hours are hard limits, like a job's budget: the answer is 409 if the project has already spent or holds more. Jobs
     beyond `concurrent_jobs` and `concurrent_trials` wait in the queue. Active jobs continue.
     """
-    return serialize_quota.quota_of(quotas.put(service, *serialize_quota.quota_from(body)))
+    return serialize.quota_of(queue.put(service, *serialize.quota_from(body)))

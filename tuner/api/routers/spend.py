@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from tuner.api import serialize_spend
+from tuner.api import serialize
 from tuner.api.deps import Svc
 from tuner.api.response_cache import Shared, as_json
-from tuner.schemas import spend as show
+from tuner.schemas import budgets as show
 from tuner.service.spend import SpendView, spend_of
 
 router = APIRouter(tags=["spend"])
@@ -48,8 +48,8 @@ def get_spend(
         )
         shared: Shared[bytes] = request.app.state.responses
         return as_json(
-            shared.get(key, object(), lambda: serialize_spend.spend_of(view()).model_dump_json().encode())
+            shared.get(key, object(), lambda: serialize.spend_of(view()).model_dump_json().encode())
         )
     table = io.StringIO()
-    csv.writer(table).writerows(serialize_spend.spend_table(view()))
+    csv.writer(table).writerows(serialize.spend_table(view()))
     return Response(table.getvalue(), media_type="text/csv; charset=utf-8")

@@ -56,7 +56,7 @@ def may_leave(job: str) -> Iterator[None]:
 
 def print_events(client: "Client", job: str) -> str:
     """Print each event of the job as a line of JSON until the job ends, and return its last state."""
-    from tuner.client.progress import silent_since
+    from tuner.client.follow import silent_since
 
     silent: list[datetime] = []
 

@@ -12,7 +12,7 @@ from tuner.cli.escape import number, usd
 from tuner.cli.watch.pace import Pace, first_end
 from tuner.cli.watch.screen import View
 from tuner.cli.watch.state import Facts, Happening, Watched
-from tuner.client.progress import silent_since
+from tuner.client.follow import silent_since
 
 if TYPE_CHECKING:
     from tuner.client import Client, Event, Job

@@ -10,9 +10,8 @@ from tuner.domain.time import MAX_SECONDS, NS
 from tuner.planning.accelerators import accelerator
 from tuner.planning.estimates.described import EFFICIENCY, Format, Run
 from tuner.planning.estimates.memory import RECOMPUTED, Fit, fit
-from tuner.planning.estimates.scaling import Link, bandwidth, link_within, point
+from tuner.planning.estimates.scaling import Link, Speed, bandwidth, link_within, point, speed
 from tuner.planning.estimates.spot import Interrupted, interrupted
-from tuner.planning.estimates.throughput import Speed, speed
 
 SHOWN = 10  # for each reason to leave machines out, at most this many instance types are named
 UNKNOWN_SPEED = "no measurement and no data sheet says how fast it is"

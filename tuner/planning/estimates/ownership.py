@@ -1,4 +1,4 @@
-"""Comparison of the cloud with owned hardware: the cost of an hour of use, and how much use makes owning cheaper.
+"""Yearly cost of repeated training, and the comparison of the cloud with owned hardware.
 
 For owned hardware, the purchase less the resale value, and the upkeep, are paid whether it is used or not. Power is paid for the hours of
 use, and includes the building's share by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's survey of 2024). In
@@ -9,6 +9,42 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tuner.domain.money import Money, Price
+
+MONTHS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yearly:
+    """The yearly cost of a repeated run."""
+
+    name: str
+    usd_per_run: Money
+    runs_per_year: Fraction  #: Including the runs that repeat failed ones.
+    usd_per_month: Money
+    usd_per_year: Money
+    saving_usd_per_year: Money | None = (
+        None  #: Compared to the first way to run in the list. None for the first itself.
+    )
+
+
+def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> Yearly:
+    """Compute the yearly cost of a repeated run.
+
+    A failed run is paid in full and repeated until it succeeds, so each run takes 1/(1 − `failed_share`) runs on average.
+    """
+    a_month = runs_per_month / (1 - failed_share)
+    return Yearly(
+        name=name,
+        usd_per_run=per_run,
+        runs_per_year=a_month * MONTHS,
+        usd_per_month=_rounded_up(per_run.micro_usd * a_month),
+        usd_per_year=_rounded_up(per_run.micro_usd * a_month * MONTHS),
+    )
+
+
+def _rounded_up(micro_usd: Fraction | int) -> Money:
+    return Money(int(-(-micro_usd // 1)))
+
 
 HOURS_A_YEAR = 8760
 PUE = Fraction(156, 100)
@@ -56,15 +92,15 @@ def compare(owned: Owned, cloud: Price) -> Comparison:
     fixed = (owned.purchase - owned.resale).micro_usd + owned.upkeep_per_year.micro_usd * owned.lifetime_years
     power = owned.watts * owned.pue / 1000 * owned.usd_per_kwh * 10**6
     rent = cloud.micro_usd_per_hour
-    own_total, rent_total = _up(fixed + power * used), _up(rent * used)
+    own_total, rent_total = _rounded_up(fixed + power * used), _rounded_up(rent * used)
     gain = rent - power
     even = fixed / gain if gain > 0 else None
     return Comparison(
         hours_used=used,
-        fixed_usd=_up(fixed),
-        power_usd_per_hour=Price(_up(power).micro_usd),
+        fixed_usd=_rounded_up(fixed),
+        power_usd_per_hour=Price(_rounded_up(power).micro_usd),
         owned_usd=own_total,
-        owned_usd_per_hour=Price(_up((fixed + power * used) / used).micro_usd),
+        owned_usd_per_hour=Price(_rounded_up((fixed + power * used) / used).micro_usd),
         cloud_usd_per_hour=cloud,
         cloud_usd=rent_total,
         cheaper="owned" if own_total < rent_total else "cloud",
@@ -72,7 +108,3 @@ def compare(owned: Owned, cloud: Price) -> Comparison:
         break_even_hours=even,
         break_even_utilisation=None if even is None else even / life_hours,
     )
-
-
-def _up(micro_usd: Fraction | int) -> Money:
-    return Money(int(-(-micro_usd // 1)))

@@ -10,7 +10,7 @@ from tuner.domain.listing import Listing, Market
 from tuner.domain.money import Money, Price
 from tuner.planning.accelerators import accelerator
 from tuner.planning.catalogue import Catalogue
-from tuner.planning.estimates import assumed, chinchilla, ownership, recurring, scaling
+from tuner.planning.estimates import checks, chinchilla, ownership, scaling
 from tuner.planning.estimates.candidates import Ranked, rank
 from tuner.planning.estimates.checks import check_accelerator, check_run, check_word
 from tuner.planning.estimates.described import UTILISATION, Assumption, Format, Run
@@ -148,8 +148,8 @@ def run_view(run: Run, catalogue: Catalogue, today: date) -> RunView:
     old = catalogue.warning(today, [one.listing for one in ranked.fitting[: run.limit]])
     return RunView(
         ranked=ranked,
-        assumptions=assumed.of_run(run),
-        warnings=(*([old] if old else []), *assumed.warnings(run, ranked)),
+        assumptions=checks.of_run(run),
+        warnings=(*([old] if old else []), *checks.warnings(run, ranked)),
     )
 
 
@@ -191,7 +191,7 @@ def compute_view(asked: ComputeOptimal, catalogue: Catalogue) -> ComputeView:
     return ComputeView(flops=flops, bought=bought, optima=tuple(chinchilla.optima(float(flops))))
 
 
-def recurring_view(asked: Recurring, run: RunView | None) -> tuple[recurring.Yearly, ...]:
+def recurring_view(asked: Recurring, run: RunView | None) -> tuple[ownership.Yearly, ...]:
     """Return the yearly costs of each way to run.
 
     The savings are relative to the first one. For a described run, that is normally the cheapest on-demand machine.
@@ -205,7 +205,7 @@ def recurring_view(asked: Recurring, run: RunView | None) -> tuple[recurring.Yea
             "/recurring", "what does a run cost? give costs, or describe a run that fits somewhere"
         )
     found = [
-        recurring.yearly(name, usd, runs_per_month=asked.runs_per_month, failed_share=asked.failed_share)
+        ownership.yearly(name, usd, runs_per_month=asked.runs_per_month, failed_share=asked.failed_share)
         for name, usd in costs
     ]
     first = found[0].usd_per_year

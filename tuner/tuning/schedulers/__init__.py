@@ -3,9 +3,7 @@
 from tuner.domain.job import JobSpec
 from tuner.tuning.schedulers.base import Scheduler
 from tuner.tuning.schedulers.forecast import ForecastPromotion
-from tuner.tuning.schedulers.full import FullFidelity
-from tuner.tuning.schedulers.promotion import PromotionAsha
-from tuner.tuning.schedulers.stopping import StoppingAsha
+from tuner.tuning.schedulers.promotion import FullFidelity, PromotionAsha, StoppingAsha
 
 __all__ = ["Scheduler", "scheduler_for"]
 

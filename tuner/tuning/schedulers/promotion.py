@@ -1,12 +1,43 @@
-"""Asynchronous successive halving by promotion: Li et al., "A System for Massively Parallel Hyperparameter Tuning",
-MLSys 2020 (arXiv:1810.05934), algorithm 2.
-"""
+"""Schedulers of the field: asynchronous successive halving by promotion and by stopping, and none."""
 
 from collections.abc import Iterator
 
 from tuner.tuning.schedulers.base import Verdict, next_stop, send_on
-from tuner.tuning.schedulers.stopping import keeps_going
 from tuner.tuning.state import State, TrialRecord
+
+
+class FullFidelity:
+    def first_stop(self, state: State) -> int | None:
+        return state.max_step
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        send_on(state, trial)
+        return "go"
+
+    def promote(self, state: State) -> TrialRecord | None:
+        return None
+
+
+class StoppingAsha:
+    """Stop a trial at a rung unless its score is at or above the (1 - 1/η) quantile of all trials that reached the rung."""
+
+    def first_stop(self, state: State) -> int | None:
+        return next_stop(state, 0)
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        if not keeps_going(state, trial):
+            return "stop"
+        send_on(state, trial)
+        return "go"
+
+    def promote(self, state: State) -> TrialRecord | None:
+        return None
+
+
+def keeps_going(state: State, trial: TrialRecord) -> bool:
+    """Return whether the trial is among the best at the highest rung that it crossed."""
+    rung = next(r for r in reversed(state.rungs) if trial.number in r.recorded)
+    return rung.keeps(trial.number, state.reduction_factor)
 
 
 class PromotionAsha:

@@ -1,0 +1,353 @@
+"""Streams of a job's events, shared between watchers, as server-sent events.
+
+Each watched job has one feed. The feed reads the job's new events every quarter of a second, makes their messages once, and sends them to
+all watchers of the job.
+
+A client that reconnects with an older event id first receives the events between that id and the feed's position, which are read for this
+client alone. It then continues with the feed, without a gap and without duplicates. A client that stays slower than the feed is
+disconnected, and can reconnect with its last event id. A feed runs in one event loop; feeds of different loops are independent.
+
+A `report` or `trial` message contains a change. The last message of each event carries the event's number as `id`, so that a client that
+reconnects with `Last-Event-ID` misses nothing. A `spend` or `job` message contains the present state and has no `id`.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tuner.api import serialize_jobs
+from tuner.domain.job import FINAL
+from tuner.service import answers
+from tuner.service.answers import Told
+from tuner.service.bootstrap import Service
+from tuner.service.views import JobView
+
+LOOK_S = 0.25
+# Clients treat a stream that is silent for 4 s as broken.
+ALIVE_S = 2.0
+BEGIN = b"retry: 1000\n\n"
+ALIVE = b": still here\n\n"
+BEHIND = 100  # at most this many pieces wait in the queue of a watcher: about half a minute of a busy job
+log = logging.getLogger("tuner.api")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Messages of the events up to `seq`, in order, each with the number of its event.
+
+    `more` is true if later events already exist but were not read.
+    """
+
+    seq: int
+    messages: list[tuple[int, str]]
+    more: bool = False
+
+    def after(self, seq: int) -> str:
+        return "".join(text for number, text in self.messages if number > seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The result of reading a job's record once.
+
+    `standing` maps each kind of state message, such as `spend`, to a value and the message. The message is sent again if the value differs
+    from that of the previous reading. `final` is true if the job has ended.
+    """
+
+    piece: Piece
+    standing: dict[str, tuple[object, str]]
+    final: bool
+
+
+class Source(Protocol):
+    """Reads the events and the state of one job."""
+
+    async def look(self, after: int | None) -> Look:
+        """Return the events after `after`, at most as many as are read at once, and the present state.
+
+        If `after` is None, return the present state and no messages.
+        """
+
+    async def gap(self, after: int, until: int) -> Piece:
+        """Return the events after `after` and up to `until`, at most as many as are read at once."""
+
+    async def newest(self) -> int:
+        """Return the number of the newest event."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A piece and the changed state messages, for all watchers. `text` is both, encoded once for all of them."""
+
+    piece: Piece
+    standing: str
+    text: bytes
+
+    def after(self, seq: int) -> bytes:
+        if not self.piece.messages or self.piece.messages[0][0] > seq:
+            return self.text
+        return (self.piece.after(seq) + self.standing).encode()
+
+
+@dataclass(eq=False, slots=True)
+class _Watcher:
+    """The queue of one client's stream. None in the queue marks the end of the stream."""
+
+    queue: asyncio.Queue[_Told | None] = field(default_factory=lambda: asyncio.Queue(BEHIND + 1))
+
+    def tell(self, update: _Told) -> bool:
+        """Add a piece to the queue. If too many pieces are waiting, end the stream and return False."""
+        if self.queue.qsize() < BEHIND:
+            self.queue.put_nowait(update)
+            return True
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.end()
+        return False
+
+    def end(self) -> None:
+        self.queue.put_nowait(None)
+
+    async def next(self) -> _Told | None:
+        """Return the next piece, or None at the end of the stream. Raise TimeoutError if nothing arrives within ALIVE_S seconds."""
+        return await asyncio.wait_for(self.queue.get(), ALIVE_S)
+
+
+class _Feed:
+    """The feed of one job. It closes when its last watcher leaves, the job has ended, or a read fails."""
+
+    def __init__(self, source: Source, on_close: Callable[[], None]) -> None:
+        self.seq, self.users, self._closed = 0, 0, False
+        self._looked_at = asyncio.get_running_loop().time()
+        self.ready = asyncio.Event()
+        self._source, self._on_close = source, on_close
+        self._watchers: set[_Watcher] = set()
+        self._standing: dict[str, tuple[object, str]] = {}
+        self._task = asyncio.create_task(self._run())
+
+    def standing(self) -> str:
+        return "".join(message for _, message in self._standing.values())
+
+    def register(self) -> _Watcher:
+        """Return a new watcher, which receives everything after event `seq`. If the feed is closed, its stream ends at once."""
+        watcher = _Watcher()
+        if self._closed:
+            watcher.end()
+        else:
+            self._watchers.add(watcher)
+        return watcher
+
+    def leave(self, watcher: _Watcher | None) -> None:
+        if watcher is not None:
+            self._watchers.discard(watcher)
+        self.users -= 1
+        if self.users == 0:
+            self.close()
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            look = await self._source.look(None)
+            self.seq, self._standing = look.piece.seq, look.standing
+            self.ready.set()
+            await self._follow(look)
+        except Exception:
+            log.exception("a job's events cannot be read; its clients are disconnected and will reconnect")
+        finally:
+            self.close()
+            self.ready.set()
+
+    async def _follow(self, look: Look) -> None:
+        clock = asyncio.get_running_loop().time
+        while not look.final or look.piece.messages:
+            if not look.piece.more:
+                await asyncio.sleep(max(0.0, LOOK_S - (clock() - self._looked_at)))
+            self._looked_at = clock()
+            look = await self._source.look(self.seq)
+            self._tell(look)
+
+    def _tell(self, look: Look) -> None:
+        changed = "".join(
+            message
+            for kind, (compared, message) in look.standing.items()
+            if kind not in self._standing or self._standing[kind][0] != compared
+        )
+        self._standing, self.seq = look.standing, max(self.seq, look.piece.seq)
+        if not look.piece.messages and not changed:
+            return
+        update = _Told(look.piece, changed, (look.piece.after(-1) + changed).encode())
+        self._watchers = {watcher for watcher in self._watchers if watcher.tell(update)}
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._on_close()
+            for watcher in self._watchers:
+                watcher.end()
+
+
+class EventBroadcaster:
+    """The feeds of all jobs that are watched through this process."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[Hashable, _Feed] = {}
+        self._is_over = False
+
+    def __len__(self) -> int:
+        """Return the number of jobs that are watched."""
+        return len(self._feeds)
+
+    def end(self) -> None:
+        """End all streams, and end at once those that are opened later.
+
+        Clients then reconnect to another replica or to the restarted service.
+
+        Call this in the event loop.
+        """
+        self._is_over = True
+        for feed in list(self._feeds.values()):
+            feed.close()
+
+    async def follow(self, job: Hashable, source: Source, after: int) -> AsyncIterator[bytes]:
+        """Yield server-sent events after event `after` until the job has ended.
+
+        Calls with an equal `job` share a feed, which reads the `source` of the first call.
+        """
+        if self._is_over:
+            return
+        key = (asyncio.get_running_loop(), job)
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = _Feed(source, lambda: self._forget(key))
+        feed.users += 1
+        watcher: _Watcher | None = None
+        try:
+            yield BEGIN
+            while not feed.ready.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(feed.ready.wait(), ALIVE_S)
+                    break
+                yield ALIVE
+            watcher = feed.register()
+            until, standing = feed.seq, feed.standing()
+            at = after if after <= until else min(after, await source.newest())
+            while at < until:
+                piece = await source.gap(at, until)
+                text, at = piece.after(at), piece.seq
+                if text:
+                    yield text.encode()
+            if standing:
+                yield standing.encode()
+            async for data in _rest(watcher, at):
+                yield data
+        finally:
+            feed.leave(watcher)
+
+    def _forget(self, key: Hashable) -> None:
+        self._feeds.pop(key, None)
+
+
+async def _rest(watcher: _Watcher, at: int) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            update = await watcher.next()
+        except TimeoutError:
+            yield ALIVE
+            continue
+        if update is None:
+            return
+        text, at = update.after(at), max(at, update.piece.seq)
+        if text:
+            yield text
+
+
+STANDING = {
+    "id",
+    "state",
+    "stop_reason",
+    "detail",
+    "budget",
+    "tags",
+    "priority",
+    "revision",
+    "progress",
+    "best",
+}
+
+
+class Record:
+    """The recorded events of one job. Implements `tuner.api.event_stream.Source`."""
+
+    def __init__(self, service: Service, job: str) -> None:
+        self._service, self._job = service, job
+
+    async def look(self, after: int | None) -> Look:
+        return await asyncio.to_thread(self._look, after)
+
+    async def gap(self, after: int, until: int) -> Piece:
+        return await asyncio.to_thread(lambda: told(answers.told(self._service, self._job, after, until)))
+
+    async def newest(self) -> int:
+        return await asyncio.to_thread(answers.newest, self._service, self._job)
+
+    def whole(self, after: int) -> bytes:
+        """Return the whole stream of a job that has ended: the messages of all events after `after`, and the job's state.
+
+        Return b"" if there are more events than are read at once.
+        """
+        found = answers.changes(self._service, self._job, after)
+        if found.told.more:
+            return b""
+        stand = "".join(message for _, message in standing(found.view).values())
+        return BEGIN + (told(found.told).after(after) + stand).encode()
+
+    def _look(self, after: int | None) -> Look:
+        seq = answers.newest(self._service, self._job) if after is None else after
+        found = answers.changes(self._service, self._job, seq)
+        piece = Piece(seq, []) if after is None else told(found.told)
+        ended = found.view.row.state in FINAL and (after is not None or found.told.seq == seq)
+        return Look(piece, standing(found.view), ended)
+
+
+def standing(view: JobView) -> dict[str, tuple[object, str]]:
+    """Return the `spend` and `job` messages of the present state, each with a value to compare. A message
+    is sent again if its value differs from that of the previous reading.
+
+    The value does not contain the running time, because the `job` message of a running job would otherwise be sent at every reading.
+    """
+    shown = serialize_jobs.job_of(view)
+    spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
+    job = shown.model_dump(include=STANDING)
+    compared = {**job, "progress": {**job["progress"], "running_seconds": 0}}
+    return {"spend": (spend, _message("spend", spend)), "job": (compared, _message("job", job))}
+
+
+def told(found: Told) -> Piece:
+    """Return the `report` and `trial` messages of some events, in the order of the events.
+
+    Only the last message of an event has the event's number as `id`. A `report` comes after the `trial` message of the same event, so
+    that a client that reconnects between the two has not received the report yet and gets it once.
+    """
+    parts = [(point.seq, 1, "report", _report(point)) for point in found.reports]
+    parts += [(row.seq, 0, "trial", serialize_jobs.trial_of(row).model_dump()) for row in found.trials]
+    parts.sort(key=lambda one: one[:2])
+    numbers = [seq for seq, *_ in parts] + [None]
+    messages = [
+        (seq, _message(kind, body, seq if numbers[index + 1] != seq else None))
+        for index, (seq, _, kind, body) in enumerate(parts)
+    ]
+    return Piece(found.seq, messages, found.more)
+
+
+def _report(point: answers.Reached) -> dict[str, Any]:
+    shown = serialize_jobs.best_of(point).model_dump(exclude={"config", "checkpoint"})
+    return {**shown, "seq": point.seq}
+
+
+def _message(kind: str, body: dict[str, Any], seq: int | None = None) -> str:
+    number = "" if seq is None else f"id: {seq}\n"
+    return f"{number}event: {kind}\ndata: {json.dumps(body)}\n\n"

@@ -1,0 +1,237 @@
+"""`tuner whoami`, `projects`, `users`, `members`, `keys` and `audit`: users, their access rights, and the log of changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tuner.cli import escape, tables
+from tuner.cli.arguments import Json
+from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.tables import Format, Style
+
+if TYPE_CHECKING:
+    from tuner.schemas.access import AuditEntry, Key, Member, Project, User, WhoAmI
+
+
+User_ = Annotated[str, typer.Argument(metavar="USER", help="The user's name.", show_default=False)]
+KeyId = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="The key's id, which is the beginning of the key: tnr_….", show_default=False
+    ),
+]
+projects = typer.Typer(
+    no_args_is_help=True, help="Manage projects, each with its own jobs, budgets and members."
+)
+users = typer.Typer(no_args_is_help=True, help="List, disable and enable users. Only for the operator.")
+members = typer.Typer(no_args_is_help=True, help="Manage the project's members and their roles.")
+keys = typer.Typer(no_args_is_help=True, help="Manage the API keys of the project's members.")
+
+
+@with_problems
+def whoami(as_json: Json = False) -> None:
+    """Show the user, project and role of the current key."""
+    Frame(as_json).show(connect().whoami(), _whoami)
+
+
+@projects.command("list")
+@with_problems
+def list_projects(as_json: Json = False) -> None:
+    """List projects: the operator sees all, other users see their own."""
+    Frame(as_json).show_all(list(connect().projects()), _projects)
+
+
+@projects.command("show")
+@with_problems
+def show_project(
+    name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Show one project."""
+    Frame(as_json).show(connect().project(name), lambda one: _projects([one]))
+
+
+@projects.command("add")
+@with_problems
+def add_project(
+    name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Create a project. The operator works in it with `tuner --project PROJECT`."""
+    Frame(as_json).show(connect().add_project(name), lambda one: _projects([one]))
+
+
+@users.command("list")
+@with_problems
+def list_users(as_json: Json = False) -> None:
+    """List the users of all projects."""
+    Frame(as_json).show_all(list(connect().users()), _users)
+
+
+@users.command("disable")
+@with_problems
+def disable_user(user: User_, as_json: Json = False) -> None:
+    """Disable a user: all of their keys are refused immediately, in every project."""
+    Frame(as_json).show(connect().disable_user(user), lambda one: _users([one]))
+
+
+@users.command("enable")
+@with_problems
+def enable_user(user: User_, as_json: Json = False) -> None:
+    """Re-enable a disabled user's API keys."""
+    Frame(as_json).show(connect().disable_user(user, disabled=False), lambda one: _users([one]))
+
+
+@members.command("list")
+@with_problems
+def list_members(as_json: Json = False) -> None:
+    """List the members of the project with their roles."""
+    Frame(as_json).show_all(list(connect().members()), _members)
+
+
+@members.command("set")
+@with_problems
+def set_member(
+    user: User_,
+    role: Annotated[str, typer.Option(help="Role of the member: viewer, submitter or admin.")],
+    as_json: Json = False,
+) -> None:
+    """Add a user to the project, or change a member's role."""
+    Frame(as_json).show(connect().put_member(user, role), lambda one: _members([one]))
+
+
+@members.command("remove")
+@with_problems
+def remove_member(user: User_) -> None:
+    """Remove a member and revoke all of their keys in the project."""
+    connect().remove_member(user)
+
+
+@keys.command("list")
+@with_problems
+def list_keys(as_json: Json = False) -> None:
+    """List keys without their secrets: admins see all keys of the project, other users see their own."""
+    Frame(as_json).show_all(list(connect().keys()), _keys)
+
+
+@keys.command("make")
+@with_problems
+def make_key(
+    user: User_,
+    name: Annotated[str, typer.Option(help="A name that says what the key is for.")],
+    expires_in: Annotated[
+        str, typer.Option(help="How long the key is valid, such as 30d; at most 366d.")
+    ] = "90d",
+    as_json: Json = False,
+) -> None:
+    """Create a key for a member. The whole key is shown only once."""
+    Frame(as_json).show(connect().make_key(user, name, expires_in=expires_in), _key)
+
+
+@keys.command("rotate")
+@with_problems
+def rotate_key(
+    key: KeyId,
+    overlap: Annotated[str, typer.Option(help="How long the old key remains valid, from 0s to 24h.")] = "1h",
+    as_json: Json = False,
+) -> None:
+    """Replace a key with a new one. The whole new key is shown only once."""
+    Frame(as_json).show(connect().rotate_key(key, overlap=overlap), _key)
+
+
+@keys.command("revoke")
+@with_problems
+def revoke_key(key: KeyId) -> None:
+    """Revoke a key immediately."""
+    connect().revoke_key(key)
+
+
+def _whoami(one: WhoAmI) -> RenderableType:
+    until = f", with {one.key} until {_when(one.key_expires_at)}" if one.key else ""
+    return Text(f"{one.user}, {one.role} of {one.project}{until}")
+
+
+def _projects(found: Sequence[Project]) -> RenderableType:
+    table = tables.plain("project", "since")
+    for one in found:
+        table.add_row(one.name, _when(one.created_at))
+    return table
+
+
+def _users(found: Sequence[User]) -> RenderableType:
+    table = tables.plain("user", "since", "disabled")
+    for one in found:
+        table.add_row(one.name, _when(one.created_at), _when(one.disabled_at))
+    return table if found else Text("no users")
+
+
+def _members(found: Sequence[Member]) -> RenderableType:
+    table = tables.plain("user", "role", "since", "disabled")
+    for one in found:
+        table.add_row(one.user, one.role, _when(one.since), "yes" if one.disabled else "-")
+    return table if found else Text("no members")
+
+
+def _keys(found: Sequence[Key]) -> RenderableType:
+    table = tables.plain("key", "user", "for", "state", "made", "ends", "replaced by")
+    for one in found:
+        when = (_when(one.created_at), _when(one.revoked_at or one.expires_at))
+        table.add_row(one.id, one.user, one.name, one.state, *when, one.replaced_by or "-")
+    return table if found else Text("no keys")
+
+
+def _key(one: Key) -> RenderableType:
+    return Group(_keys([one]), Text(f"the key, which is shown only now: {one.secret}"))
+
+
+def _when(at: str | None) -> str:
+    return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
+
+
+@with_problems
+def audit(
+    user: Annotated[str | None, typer.Option(help="Only changes by this user.")] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Only this action, such as job.pause, budget.put or key.revoke.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Only changes of this job id, or of the object with this name.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only changes from this time on: a date in UTC, or a time with an offset."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Only changes before this time: a date in UTC, or a time with an offset."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of changes to list.")] = 50,
+    style: Format = Style.TABLE,
+    as_json: Json = False,
+) -> None:
+    """List who changed what in the project, newest first."""
+    chosen = {"user": user, "action": action, "target": target, "since": since, "until": until}
+    Frame(as_json, style).show_all(list(connect().audit(**chosen, limit=limit)), _table)
+
+
+def _table(found: Sequence[AuditEntry]) -> RenderableType:
+    table = tables.plain("when", "who", "what", "of", "before", "after")
+    for one in found:
+        who = f"{one.user} ({one.key})" if one.key else one.user
+        facts = (_facts(one.before), _facts(one.after))
+        table.add_row(f"{one.at[:19]}Z".replace("T", " "), who, one.action, one.target, *facts)
+    return table if found else Text("no changes")
+
+
+def _facts(facts: dict[str, Any] | None) -> str:
+    parts = (
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in (facts or {}).items()
+    )
+    return escape.harmless("  ".join(parts)) or "-"

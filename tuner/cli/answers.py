@@ -1,0 +1,269 @@
+"""`tuner curves`, `advice`, `checkpoint` and `logs`: learning curves, cheaper ways, stored checkpoints, and the output of trials."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tuner.cli import arguments, tables
+from tuner.cli.arguments import JobId, Json, TrialId
+from tuner.cli.escape import number, usd
+from tuner.cli.output import Frame, connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.client import Client
+    from tuner.client.downloads import Downloaded
+    from tuner.schemas.answers import Advice, Change, Curves, Finding, TrialLog
+
+
+WIDTH = 30
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@with_problems
+def curves(
+    job: JobId,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Reported metric to plot. Default: the metric of the objective.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Plot the learning curves of all trials, with promotions and preemptions."""
+    Frame(as_json).show(connect().curves(job, metric=metric), _shown_curve)
+
+
+def _shown_curve(found: Curves) -> RenderableType:
+    values = [one for trial in found.trials for one in trial.metric if one is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    curve = f"curve of {found.metric}"
+    table = tables.plain("trial", "state", "steps", "best", "paid", "promoted at", "preempted at", curve)
+    for one in found.trials:
+        table.add_row(
+            one.id,
+            one.state,
+            str(one.steps[-1]) if one.steps else "0",
+            number(one.best_metric),
+            usd(one.total_usd),
+            _steps(one.promotions_at),
+            _steps(one.preemptions_at),
+            spark(one.metric, low, high),
+        )
+    if not found.trials:
+        return Text("no trials")
+    return Group(table, Text(f"Reported metrics: {', '.join(found.metrics)}"))
+
+
+def spark(values: Sequence[float | None], low: float, high: float) -> str:
+    """Return a curve as a text of bars between `low` and `high`.
+
+    Of a curve longer than `WIDTH`, evenly spaced points are shown. A missing value is a space.
+
+    >>> spark([0, None, 0.5, 1], 0, 1)
+    '▁ ▅█'
+    """
+    shown = values
+    if len(values) > WIDTH:
+        shown = [values[round(at * (len(values) - 1) / (WIDTH - 1))] for at in range(WIDTH)]
+    height = (high - low) or 1.0
+    return "".join(
+        " " if one is None else BARS[min(7, int((one - low) / height * len(BARS)))] for one in shown
+    )
+
+
+def _steps(found: Sequence[int]) -> str:
+    return ", ".join(map(str, found)) or "-"
+
+
+@with_problems
+def advice(
+    job: JobId,
+    as_json: Json = False,
+) -> None:
+    """Show what would have made a job cheaper, with the evidence and a way to check that quality does not regress."""
+    Frame(as_json).show(connect().advice(job), _shown)
+
+
+def _shown(found: Advice) -> RenderableType:
+    head = f"{usd(found.spent_usd)} spent, {usd(found.measured_usd)} of it measured; prices: {found.prices}, {found.prices_age}"
+    parts: list[RenderableType] = [Text(head)]
+    if not found.findings:
+        parts.append(Text("no change was found that would have saved money"))
+    for one in found.findings:
+        parts += [Text(""), _finding(one)]
+    if found.not_measured:
+        table = tables.plain("not measured", "why", "to have it measured")
+        for gap in found.not_measured:
+            table.add_row(Text(gap.what), Text(gap.why), Text(gap.how))
+        parts += [Text(""), table]
+    return Group(*parts)
+
+
+def _finding(one: Finding) -> RenderableType:
+    saves = "unknown" if one.saves_usd is None else usd(one.saves_usd)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(
+        Text("saves", style="bold"), Text(f"{saves} ({one.confidence} confidence): {one.saves_note}")
+    )
+    table.add_row(
+        "evidence", Text(", ".join(f"{name} {_figure(value, name)}" for name, value in one.evidence.items()))
+    )
+    for title, change in [("change", one.change), *(("or", other) for other in one.alternatives)]:
+        table.add_row(title, Text(_change(change)))
+    table.add_row("verify", Text(one.verify))
+    return Group(Text(f"{one.title} [{one.kind}]", style="bold"), table)
+
+
+def _change(one: Change) -> str:
+    step = f"{one.setting}: {one.now} → {one.then}" if one.now is not None else f"{one.setting}: {one.then}"
+    return f"{step}. {one.how}" if one.how else step
+
+
+def _figure(value: Any, name: str) -> str:
+    if value is None:
+        return "unknown"
+    if name.endswith("_usd"):
+        return usd(value)
+    return number(value) if isinstance(value, float) else str(value)
+
+
+checkpoint = typer.Typer(no_args_is_help=True, help="Download the checkpoints that trials stored.")
+
+
+@checkpoint.command("get")
+@with_problems
+def get(
+    job: JobId,
+    to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="New or empty directory for the files.")],
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            help="Trial of the checkpoint. Default: the job's best trial.", autocompletion=arguments.trials
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(min=1, help="Step of the checkpoint. Default: the best step that has a checkpoint."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Download a checkpoint and verify its files. Repeat the command to continue an interrupted download."""
+    Frame(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
+
+
+def _line(found: Downloaded) -> Text:
+    return Text(
+        f"{found.trial} at step {found.step}: {found.size_bytes} bytes in {found.directory}", no_wrap=True
+    )
+
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+MOST_BYTES = 512 << 10  # the service returns at most this much per request
+TRIAL_ENDED = ("completed", "stopped", "failed")
+JOB_ENDED = ("succeeded", "cancelled", "failed")
+LOOK_S = 1.0
+
+
+@with_problems
+def logs(
+    job: JobId,
+    trial: TrialId,
+    attempt: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of the attempt. Default: the newest one that printed anything."),
+    ] = None,
+    tail: Annotated[
+        str,
+        typer.Option(
+            help="Print only the end of the output, at most this many bytes, such as 64KiB; at most 512KiB."
+        ),
+    ] = "64KiB",
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", help="Print new output until the trial ends, or the attempt if --attempt is given."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the output of a trial's own code."""
+    client, size = connect(), _bytes(tail)
+    if follow:
+        _follow(client, job, trial, attempt, size, as_json=as_json)
+        return
+    found = client.logs(job, trial, attempt=attempt, tail=size)
+    if as_json:
+        typer.echo(json.dumps(found.model_dump(), indent=2))
+    else:
+        typer.echo(found.text, nl=not found.text.endswith("\n"))
+
+
+def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, *, as_json: bool) -> None:
+    """Print the output of a trial until the trial, or the attempt `named`, has ended. With JSON, print one response per line.
+
+    The first request returns the last `tail` bytes. From there on, print all output that the service has stored.
+    """
+    attempt, after, size = named, 0, tail
+    while True:
+        found = _look(client, job, trial, attempt, size, after)
+        if found is not None:
+            _print(found, after, as_json=as_json)
+            attempt, after, size = found.attempt, found.bytes_until, MOST_BYTES
+            if found.complete or (found.ended and not found.text):
+                later = [number for number in found.attempts if number > found.attempt and named is None]
+                if later:
+                    attempt, after = later[0], 0
+                    continue
+                if named is not None or _is_over(client, job, trial):
+                    return
+        time.sleep(LOOK_S)
+
+
+def _print(found: TrialLog, after: int, *, as_json: bool) -> None:
+    if not found.text:
+        return
+    if as_json:
+        typer.echo(json.dumps(found.model_dump()))
+        return
+    if after and found.bytes_left_out:
+        typer.echo(f"[{found.bytes_left_out} bytes are omitted]", err=True)
+    typer.echo(found.text, nl=False)
+
+
+def _look(
+    client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int
+) -> TrialLog | None:
+    """Return the output after the first `after` bytes, or None if a trial that has not ended has stored no output yet."""
+    from tuner.client import ApiError
+
+    try:
+        return client.logs(job, trial, attempt=attempt, tail=tail, after=after)
+    except ApiError as error:
+        if error.status != 404 or _is_over(client, job, trial):
+            raise
+        return None
+
+
+def _is_over(client: Client, job: str, trial: str) -> bool:
+    return client.trial(job, trial).state in TRIAL_ENDED or client.job(job).state in JOB_ENDED
+
+
+def _bytes(text: str) -> int:
+    """Return the number of bytes of a size such as 64KiB, 64k or 65536."""
+    match = re.fullmatch(r"(\d{1,9})\s*(?:([km])(?:i?b)?|b)?", text.strip().lower())
+    if match is None:
+        raise typer.BadParameter(f"write it as 64KiB or 65536, not {text!r}", param_hint="--tail")
+    return int(match[1]) * UNITS[match[2] or ""]

@@ -1,0 +1,364 @@
+"""`tuner budgets`, `quota`, `spend` and `topup`: what may be spent, and what was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tuner.cli import escape, render, tables
+from tuner.cli.arguments import JobId, Json
+from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.tables import Format, Style
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tuner.client import ApiError, Client, Job
+    from tuner.schemas.budgets import BudgetAbove, ClusterCost, Quota, SpendAnswer, SpendFigures
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
+budgets = typer.Typer(no_args_is_help=True, help="Manage shared budgets over all jobs with certain tags.")
+
+
+@budgets.command("list")
+@with_problems
+def list_budgets(as_json: Json = False) -> None:
+    """List all shared budgets with their spend, holds and limits, and when each is expected to run out."""
+    Frame(as_json).show(connect().budgets(), lambda found: _budgets_table(found.items))
+
+
+@budgets.command("show")
+@with_problems
+def show_budget(name: Name, as_json: Json = False) -> None:
+    """Show one shared budget with its alerts and webhook deliveries."""
+    Frame(as_json).show(connect().budget(name), _budget)
+
+
+@budgets.command("set")
+@with_problems
+def set_budget(
+    name: Name,
+    usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(help="Count only jobs with this tag, as key:value. Can be repeated."),
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option(help="day, week or month. Without it, the budget is never reset.")
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Time zone in which periods begin, such as Europe/Berlin.")
+    ] = "UTC",
+    parent: Annotated[str | None, typer.Option(help="Name of the budget that contains this one.")] = None,
+    alert: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Call a webhook when this share of the budget is spent, as 0.8=https://…. Can be repeated."
+        ),
+    ] = None,
+    new_secret: Annotated[bool, typer.Option(help="Create a new secret for signing its webhooks.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Create or replace a shared budget. Options that are not given are reset to their defaults."""
+    body: dict[str, Any] = {
+        "usd": usd,
+        "gpu_hours": gpu_hours,
+        "match": dict(_pair(one, ":", "--match", "key:value") for one in match or ()),
+        "period": period,
+        "timezone": timezone,
+        "parent": parent,
+        "alerts": [_alert(one) for one in alert or ()],
+        "new_secret": new_secret,
+    }
+    Frame(as_json).show(connect().put_budget(name, **body), _budget)
+
+
+@budgets.command("remove")
+@with_problems
+def remove_budget(name: Name) -> None:
+    """Remove a shared budget. Jobs that waited for it continue."""
+    connect().remove_budget(name)
+
+
+def _alert(text: str) -> dict[str, Any]:
+    share, url = _pair(text, "=", "--alert", "0.8=https://example.com/hook")
+    try:
+        return {"at": float(share), "url": url}
+    except ValueError as error:
+        raise typer.BadParameter(f"{share!r} is not a share such as 0.8", param_hint="--alert") from error
+
+
+def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
+    first, found, second = text.partition(mark)
+    if not found or not first:
+        raise typer.BadParameter(f"write it as {example}", param_hint=option)
+    return first, second
+
+
+def _budgets_table(found: Sequence[BudgetAbove]) -> RenderableType:
+    columns = (
+        "budget",
+        "spent",
+        "held",
+        "of",
+        "GPU-hours",
+        "of",
+        "period",
+        "ends",
+        "runs out",
+        "jobs waiting",
+    )
+    table = tables.plain(*columns)
+    for one in found:
+        spend = one.spend
+        hours = (f"{spend.gpu_hours:g}", escape.number(one.gpu_hours))
+        when = (one.period or "-", _when(one.period_end), _when(one.forecast.runs_out_at))
+        money = (escape.usd(spend.usd), escape.usd(spend.held_usd), escape.usd(one.usd))
+        table.add_row(one.name, *money, *hours, *when, str(len(one.waiting_jobs)))
+    return table if found else Text("no budgets")
+
+
+def _budget(one: BudgetAbove) -> RenderableType:
+    lines: list[RenderableType] = [_budgets_table([one])]
+    if one.match:
+        lines.append(Text("jobs with " + ", ".join(f"{key}:{value}" for key, value in one.match.items())))
+    if one.parent:
+        lines.append(Text(f"under {one.parent}"))
+    lines.extend(Text(f"{job} waits for it") for job in one.waiting_jobs)
+    lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in one.alerts)
+    lines.extend(
+        Text(
+            f"{delivery.created_at} {delivery.url} {delivery.state} after {escape.plural(delivery.tries, 'try', 'tries')}: {delivery.answer}"
+        )
+        for delivery in one.deliveries
+    )
+    if one.webhook_secret:
+        lines.append(Text(f"webhooks are signed with {one.webhook_secret}, which is shown only now"))
+    return Group(*lines)
+
+
+def _when(at: str | None) -> str:
+    return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
+
+
+quota = typer.Typer(
+    no_args_is_help=True, help="Show or set limits on what the project may spend and run at once."
+)
+
+
+@quota.command("show")
+@with_problems
+def show_quota(as_json: Json = False) -> None:
+    """Show the limits of the project and how much of them is used."""
+    Frame(as_json).show(connect().quota(), _quota_table)
+
+
+@quota.command("set")
+@with_problems
+def set_quota(
+    usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
+    period: Annotated[
+        str | None, typer.Option(help="day, week or month. Without it, the quota is never reset.")
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Time zone in which periods begin, such as Europe/Berlin.")
+    ] = "UTC",
+    concurrent_jobs: Annotated[
+        int | None, typer.Option(help="Maximum number of running jobs. Other jobs wait.")
+    ] = None,
+    concurrent_trials: Annotated[
+        int | None, typer.Option(help="Maximum number of trials that run at once, over all jobs.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replace the whole quota. Limits that are not given are removed. Only for the operator."""
+    body = {
+        "usd": usd,
+        "gpu_hours": gpu_hours,
+        "period": period,
+        "timezone": timezone,
+        "concurrent_jobs": concurrent_jobs,
+        "concurrent_trials": concurrent_trials,
+    }
+    Frame(as_json).show(connect().put_quota(**body), _quota_table)
+
+
+def _quota_table(one: Quota) -> RenderableType:
+    used, ends = one.used, f", until {one.period_end}" if one.period_end else ""
+    table = tables.plain("of", "used", "held", "quota")
+    table.add_row("dollars", escape.usd(used.usd), escape.usd(used.held_usd), f"{escape.usd(one.usd)}{ends}")
+    hours = (escape.number(used.gpu_hours), escape.number(used.held_gpu_hours))
+    table.add_row("GPU-hours", *hours, f"{escape.number(one.gpu_hours)}{ends}")
+    table.add_row("jobs at once", str(used.concurrent_jobs), "", escape.number(one.concurrent_jobs))
+    table.add_row("trials at once", str(used.concurrent_trials), "", escape.number(one.concurrent_trials))
+    return table
+
+
+@with_problems
+def spend(
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Group by tag:KEY, owner, trainable, market, day or job. Can be repeated. Default: tag:project."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only spend from this time on: a date, or a time with an offset.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Only spend before this time: a date, or a time with an offset.")
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="Time zone of dates and days, such as Europe/Berlin.")
+    ] = "UTC",
+    as_csv: Annotated[bool, typer.Option("--csv", help="The same as --format csv.")] = False,
+    style: Format = Style.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Show spend by project tag, or grouped as --by says."""
+    groups, client = by or ["tag:project"], connect()
+    if as_csv or (style is Style.CSV and not as_json):
+        typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
+        return
+    found = client.spend(groups, since=since, until=until, timezone=timezone)
+    Frame(as_json, style).show(found, _with_idle)
+
+
+def _spend(found: SpendAnswer) -> Table:
+    figures = (
+        "spent",
+        "GPU-hours",
+        "jobs",
+        "trials",
+        "completed",
+        "for each",
+        "preempted",
+        "retried",
+        "lost",
+    )
+    table = tables.plain(*found.group_by, *figures)
+    for group in found.items:
+        table.add_row(*(group.keys[name] or "-" for name in found.group_by), *_cells(group))
+    if found.group_by:
+        table.add_row("total", *[""] * (len(found.group_by) - 1), *_cells(found.total), style="bold")
+    return table
+
+
+def _with_idle(found: SpendAnswer) -> RenderableType:
+    """Return a table of spend and, below it, the cost of idle machines, which no job's bill contains."""
+    cluster = found.cluster
+    if cluster is None:
+        return _spend(found)
+    by_kind = [_machines(cluster)] if cluster.kinds else []
+    return Group(_spend(found), Text(_idle(found, cluster)), *by_kind)
+
+
+def _idle(found: SpendAnswer, cluster: ClusterCost) -> str:
+    if found.cluster_idle_usd is None:
+        said = "idle machines: it is not known what they cost"
+    else:
+        idle, whole = escape.usd(found.cluster_idle_usd), escape.usd(cluster.usd)
+        said = f"idle machines: {idle} of the {whole} that workers cost, in no bill"
+    if cluster.unpriced_node_hours:
+        said += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
+    if cluster.unseen_hours:
+        said += f"; the cluster was not observed for {cluster.unseen_hours:g} h"
+    is_older = found.since is None or found.since < cluster.known_since
+    return f"{said}; counted since {cluster.known_since}" if is_older else said
+
+
+def _machines(cluster: ClusterCost) -> Table:
+    table = tables.plain("machine", "market", "hours", "idle hours", "cost", "cost idle")
+    for one in cluster.kinds:
+        hours = f"{one.node_hours:g}", f"{one.idle_hours:g}"
+        table.add_row(
+            one.instance_type or "-", one.market, *hours, escape.usd(one.usd), escape.usd(one.idle_usd)
+        )
+    return table
+
+
+def _cells(one: SpendFigures) -> list[str]:
+    counts = (one.jobs, one.trials, one.completed_trials)
+    return [
+        escape.usd(one.usd),
+        f"{one.gpu_hours:g}",
+        *map(str, counts),
+        escape.usd(one.usd_per_completed_trial),
+        str(one.preemptions),
+        str(one.retries),
+        escape.usd(one.lost_usd),
+    ]
+
+
+@with_problems
+def topup(
+    job: JobId,
+    usd: Annotated[float | None, typer.Option(help="Dollars to add.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Add to a job's budget, and resume the job if the budget had ended it."""
+    if usd is None and gpu_hours is None:
+        raise typer.BadParameter("give --usd or --gpu-hours")
+    for option, more in (("--usd", usd), ("--gpu-hours", gpu_hours)):
+        if more is not None and not more > 0:
+            raise typer.BadParameter("what is added must be more than 0", param_hint=option)
+    from tuner.client import ApiError
+    from tuner.client.changes import raised, wants_more
+
+    client = connect()
+    before = client.job(job)
+    try:
+        change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        after = client.patch(job, if_match=before.revision, budget=change)
+    except ApiError as error:
+        if error.status != 412 and not error.in_doubt:
+            raise
+        typer.echo(_refused(client, before, change, error), err=True)
+        raise typer.Exit(1) from error
+    if wants_more(after):
+        after = client.resume(job)
+    Frame(as_json).show(after, render.job)
+
+
+def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
+    """Return a text about the budget's present state, after a change of it was refused or the answer to the change was lost."""
+    asked, had = _limits(change), _limits(before.budget)
+    from tuner.client import ApiError
+
+    try:
+        now = client.job(before.id)
+    except ApiError:
+        return (
+            f"{error.title}\nWhether the budget was changed from {had} to {asked} is unknown: "
+            f"check with `tuner job {before.id}` before you try again\n{error.detail}"
+        )
+    if now.revision == before.revision:
+        return f"{error.title}\nNothing was added; the budget is still {had}. Try again\n{error.detail}"
+    has = _limits(now.budget)
+    if error.in_doubt:
+        return (
+            f"{error.title}\nThe budget was {had} and is now {has}. An answer was lost; it is unknown whether this includes your amount: "
+            "add only what is missing"
+        )
+    return (
+        f"{error.title}\nAnother user changed the job: its budget was {had} and is now {has}. "
+        "Your amount was not added. Try again to add it to the new budget"
+    )
+
+
+def _limits(budget: dict[str, Any]) -> str:
+    found = [] if budget.get("usd") is None else [escape.usd(budget["usd"])]
+    if budget.get("gpu_hours") is not None:
+        found.append(f"{budget['gpu_hours']:g} GPU-hours")
+    return " and ".join(found)

@@ -1,0 +1,144 @@
+"""Encode domain values as versioned JSON for the database's text columns, and decode them."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tuner.domain import budget, calendar, events, job, ledger, money, objective, offer, shared_budget, space
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+VERSION = 1
+# The stored name of each type. A name is in the rows of every database and stays the same if its class is renamed.
+_TYPES: Mapping[str, "type[DataclassInstance]"] = {
+    "Launched": events.Launched,
+    "Inherited": events.Inherited,
+    "Suggested": events.Suggested,
+    "Advised": events.Predicted,
+    "Reported": events.Reported,
+    "Parked": events.Paused,
+    "Completed": events.Completed,
+    "Stopped": events.Stopped,
+    "Failed": events.Failed,
+    "Lost": events.Lost,
+    "Preempted": events.Preempted,
+    "Refused": events.Refused,
+    "WallClockEnded": events.WallClockEnded,
+    "WindowClosed": events.WindowClosed,
+    "Asked": events.ControlRequested,
+    "BudgetChanged": events.BudgetChanged,
+    "Entry": ledger.Entry,
+    "Money": money.Money,
+    "Price": money.Price,
+    "Rate": money.Rate,
+    "Cost": money.Cost,
+    "Budget": budget.Budget,
+    "AboveBudget": shared_budget.SharedBudget,
+    "Alert": shared_budget.Alert,
+    "JobSpec": job.JobSpec,
+    "Algorithm": job.Algorithm,
+    "CheckpointPolicy": job.CheckpointPolicy,
+    "Plateau": job.Plateau,
+    "Resources": job.Resources,
+    "Fidelity": objective.Fidelity,
+    "Objective": objective.Objective,
+    "Offer": offer.Offer,
+    "Space": space.Space,
+    "Float": space.Float,
+    "Int": space.Int,
+    "Categorical": space.Categorical,
+    "Window": calendar.Window,
+}
+_NAMES: Mapping[type, str] = {stored: name for name, stored in _TYPES.items()}
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(value: object) -> str:
+    return json.dumps({"v": VERSION, "value": _to_json(value)}, separators=(",", ":"), allow_nan=False)
+
+
+def decode(text: str) -> Any:
+    """Return the value that `encode` wrote.
+
+    Raises:
+        ValueError: The text is not what `encode` writes, names a type or a field that this code does not know, or is of another
+            version.
+    """
+    wrapped = json.loads(text)
+    try:
+        version, value = wrapped["v"], wrapped["value"]
+        if version != VERSION:
+            raise ValueError(
+                f"a row of version {version} was written by a newer release; this one knows {VERSION}"
+            )
+        return _from_json(value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a row cannot be read: {error!r} in {text[:200]}") from error
+
+
+def type_name(value: object) -> str:
+    """Return the name under which a value's type is stored.
+
+    Raises:
+        ValueError: Values of this type are not stored.
+    """
+    name = _NAMES.get(type(value))
+    if name is None:
+        raise ValueError(f"{type(value).__name__} has no stored name: add it to the table of types")
+    return name
+
+
+def _to_json(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"$": type_name(value), **_fields(value)}
+    if isinstance(value, Mapping):
+        plain = {str(key): _to_json(inner) for key, inner in value.items()}
+        return {"$map": list(plain.items())} if any(key.startswith("$") for key in plain) else plain
+    if isinstance(value, tuple | frozenset):
+        return [_to_json(inner) for inner in value]
+    if isinstance(value, list):
+        return {"$list": [_to_json(inner) for inner in value]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    return value
+
+
+def _fields(value: "DataclassInstance") -> dict[str, object]:
+    """Return the dataclass's fields as JSON values.
+
+    A field that is marked as new is left out if it is None, so that older releases, which do not know it, can read the row.
+    """
+    given = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
+    kept = {field: one for field, one in given.items() if one is not None or "new" not in field.metadata}
+    return {field.name: _to_json(one) for field, one in kept.items()}
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_json(inner) for inner in value)
+    if not isinstance(value, dict):
+        return value
+    if "$" in value:
+        fields = {key: _from_json(inner) for key, inner in value.items() if key != "$"}
+        return _TYPES[value["$"]](**fields)
+    if "$list" in value:
+        return [_from_json(inner) for inner in value["$list"]]
+    if "$map" in value:
+        return {key: _from_json(inner) for key, inner in value["$map"]}
+    if "$float" in value:
+        return _SPECIAL[value["$float"]]
+    return {key: _from_json(inner) for key, inner in value.items()}
+
+
+def metrics_json(metrics: Mapping[str, object]) -> str:
+    """Encode reported metrics. NaN and infinities become null, because JSON cannot express them."""
+    plain = {k: None if isinstance(v, float) and finite(v) is None else v for k, v in metrics.items()}
+    return json.dumps(plain, default=str, allow_nan=False)
+
+
+def finite(value: float | None) -> float | None:
+    """Return the value, or None if it is NaN or infinite."""
+    return value if value is not None and value - value == 0 else None

@@ -1,0 +1,334 @@
+"""Connections and transactions: SQLite and PostgreSQL behind one interface, with migrations at the start.
+
+A service that starts on an up-to-date database needs only the newest revision. Reading it here avoids importing Alembic,
+which takes a tenth of a second.
+
+SQLite is used with a rollback journal instead of a write-ahead log. The API and the driver of each job write from
+separate processes, which can corrupt the write-ahead log of SQLite versions before 3.51.3
+(docs/decisions/0001-sqlite-rollback-journal.md).
+"""
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy.orm  # noqa: F401  Mirrors import it in their own thread. Until that import is done, no other thread can build a query.
+from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url
+from sqlalchemy import Connection as Connection
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from tuner.database.failpoints import Failpoint
+from tuner.database.sqlite_locks import BUSY_TIMEOUT_S, Turns, insist
+from tuner.domain.errors import Unavailable
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+
+_WORDS = re.compile(r'^(revision|down_revision) = "(\w+)"', re.MULTILINE)
+
+
+def known(migrations: Path) -> Mapping[str, str | None]:
+    """Return the previous revision of each known revision. It is None for the first."""
+    files = (migrations / "versions").glob("[0-9]*.py")
+    found = (dict(_WORDS.findall(file.read_text(encoding="utf-8"))) for file in files)
+    return {one["revision"]: one.get("down_revision") for one in found}
+
+
+def newest(migrations: Path) -> str:
+    """Return the revision that no other follows."""
+    found = known(migrations)
+    (last,) = set(found) - set(found.values())
+    return last
+
+
+# All connections stay open, because a new one is slow: it reads the schema before its first query, and on PostgreSQL it also starts a
+# server process.
+CONNECTIONS = 15
+# Number of the PostgreSQL advisory lock that a migration takes. The number is arbitrary, but nothing else in the database may use it.
+MIGRATING = 7_205_759_403
+# A migration that waits for a table lock blocks every later user of that table. If the migration and a driver wait for each other,
+# PostgreSQL detects the deadlock after a second, and may end the driver's transaction. So the migration gives up after LOCKED_OUT_MS,
+# pauses for GIVES_WAY_S, and tries again, up to TRIES times.
+LOCKED_OUT_MS, GIVES_WAY_S, TRIES = 500, 0.5, 60
+# PostgreSQL's error codes for a refused write: the server is a read-only standby, or the user lacks the permission.
+READ_ONLY, NOT_PERMITTED = "25006", "42501"
+# Connection settings with which a lost or unreachable server is detected within about 20 s. Without them a connection would wait for
+# minutes, because such a server sends no error. Settings in the URL take precedence.
+GONE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,  # ms
+}
+ASK_AGAIN_S = 0.2
+# A deferred SQLite transaction takes its read lock only at its first query, so this query is sent right after BEGIN.
+LOOK = "SELECT 1 FROM sqlite_master LIMIT 1"
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class Database:
+    """The connections to one database. Thread-safe.
+
+    Every write transaction takes the write lock when it begins, so that none fails half-way because of another writer.
+
+    Args:
+        failpoint: For tests: the point at which this process exits (`tuner.database.failpoints`). Empty for none.
+        patience_s: How long to keep trying to connect at the beginning of a transaction if the server does not answer,
+            for example because it restarts.
+
+    Raises:
+        ValueError: The URL is not usable, or there is no such failpoint. The text names the setting.
+    """
+
+    def __init__(self, url: str, *, failpoint: str = "", patience_s: float = 0.0) -> None:
+        self.url, self._patience_s = _url(url), patience_s
+        self._failpoint = Failpoint.parse(failpoint) if failpoint else None
+        self._one_writes = Lock()
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._turns = Turns() if self.is_sqlite else None
+        if self.is_sqlite and self.url.database:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A database in memory has one connection per thread.
+        pool = {"pool_size": CONNECTIONS, "max_overflow": 0} if self.url.database else {}
+        try:
+            self.engine = create_engine(
+                self.url,
+                pool_pre_ping=not self.is_sqlite,
+                connect_args={} if self.is_sqlite else {**GONE, **self.url.query},
+                **pool,
+            )
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                'TUNER_DATABASE_URL: PostgreSQL needs `pip install "tuner[postgresql]"`'
+            ) from error
+        if self.is_sqlite:
+            _listen_sqlite(self.engine)
+
+    @contextmanager
+    def write(self, name: str = "") -> Iterator[Connection]:
+        """Open a write transaction. It commits at the end of the block; an exception rolls all of it back.
+
+        Args:
+            name: The name of this transaction in `tuner.database.failpoints`, at whose commit a test can end the process.
+
+        Raises:
+            Unavailable: The database does not answer, refuses the write, or is damaged.
+        """
+        with _said(), self._turn(), self._writing() as connection, connection.begin():
+            yield connection
+            if self._failpoint is not None:
+                self._failpoint.reached(name, "before")
+            if self._turns is not None:
+                with self._turns.committing():
+                    _insist(connection, "COMMIT")
+        if self._failpoint is not None:
+            self._failpoint.reached(name, "after")
+
+    def _writing(self) -> Connection:
+        return self._connected().execution_options(write=True)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """If the database is SQLite, wait until no other thread of this process writes.
+
+        SQLite allows one writer at a time. A waiting writer only polls for the lock, so other writers could get it first for
+        seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway: SQLite's own lock still keeps writers apart.
+        """
+        mine = self.is_sqlite and self._one_writes.acquire(timeout=BUSY_TIMEOUT_S)
+        try:
+            yield
+        finally:
+            if mine:
+                self._one_writes.release()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Open a read transaction.
+
+        With SQLite, all its queries see the same state. With PostgreSQL (isolation level READ COMMITTED by default), each
+        query sees everything that was committed before it began.
+        """
+        with _said(), self._reading(), self._connected() as connection, connection.begin():
+            yield connection
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._turns is None else self._turns.reading()
+
+    def _connected(self) -> Connection:
+        """Open a connection, retrying for `patience_s`. Retrying is safe, because no statement was sent yet."""
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return self.engine.connect()
+            except OperationalError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(ASK_AGAIN_S)
+
+    def migrate(self) -> None:
+        """Bring the schema up to date. Nothing is written if it already is.
+
+        Several processes may call this at the same time: one migrates, and the others then find the schema up to date.
+        Drivers may run meanwhile: if the migration cannot lock a table soon, it lets them go first and tries again.
+
+        Raises:
+            Unavailable: The database is newer than this code, or its tables stay locked.
+        """
+        if self.revision() == newest_revision():
+            return
+        for left in reversed(range(TRIES)):
+            try:
+                self._migrate()
+                return
+            except Unavailable as error:
+                if not left or not _is_locked(error):
+                    raise
+            time.sleep(GIVES_WAY_S)
+
+    def _migrate(self) -> None:
+        from alembic import command  # imported here, because it is rarely needed
+
+        with self.write("schema.migrate") as connection:
+            command.upgrade(self._migrating(connection), "head")
+
+    def downgrade(self, to: str) -> None:
+        """Take the schema back to an older revision, for a version of tuner that does not know the newer one.
+
+        Data that the older schema has no place for is lost.
+
+        Raises:
+            Unavailable: The database is newer than this code, or other transactions keep its tables locked.
+        """
+        from alembic import command
+
+        with self.write("schema.downgrade") as connection:
+            command.downgrade(self._migrating(connection), to)
+
+    def _migrating(self, connection: Connection) -> "Config":
+        """Return Alembic's configuration, after blocking other migrations until the transaction ends.
+
+        Raises:
+            Unavailable: The database is newer than this code.
+        """
+        from alembic.config import Config
+
+        if not self.is_sqlite:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATING})")
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCKED_OUT_MS}")
+        _refuse_newer(_revision(connection))
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        return config
+
+    def revision(self) -> str | None:
+        """Return the newest migration that was applied to the database, or None before the first."""
+        with self.read() as connection:
+            return _revision(connection)
+
+    def dispose(self) -> None:
+        self.engine.dispose()
+
+
+def _url(text: str) -> URL:
+    """Parse the URL. The error never quotes the text, because it may contain a password."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        url = None
+    if url is None or url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ValueError(
+            "TUNER_DATABASE_URL: it is no URL of a database that can be used, in the file of TUNER_DATABASE_URL_FILE if that is set: "
+            "write postgresql://USER:PASSWORD@HOST/NAME or sqlite:////PATH"
+        )
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        raise Unavailable(f"the database does not answer: {error.orig}") from error
+    except PoolTimeout as error:
+        raise Unavailable(f"the database does not answer, all connections wait for it: {error}") from error
+    except DatabaseError as error:
+        if getattr(error.orig, "sqlstate", "") in (READ_ONLY, NOT_PERMITTED):
+            raise Unavailable(f"the database refuses: {error.orig}") from error
+        if type(error) is DatabaseError:  # this is what SQLite raises for a damaged file
+            raise Unavailable(f"the database is damaged, restore a backup: {error.orig}") from error
+        raise
+
+
+def newest_revision() -> str:
+    """Return the newest migration that this code knows."""
+    return newest(MIGRATIONS)
+
+
+def older_revisions(revision: str | None) -> list[str]:
+    """Return the revisions that a database at this revision can go back to, newest first."""
+    before, found = known(MIGRATIONS), list[str]()
+    while (revision := before.get(revision or "")) is not None:
+        found.append(revision)
+    return found
+
+
+def knows_revision(revision: str | None) -> bool:
+    """Return True if this code can use a database at this revision, possibly after migrating it. None means an empty database."""
+    return revision is None or revision in known(MIGRATIONS)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return found
+
+
+def _is_locked(error: Unavailable) -> bool:
+    """Return True if a lock could not be taken: PostgreSQL's lock_not_available or deadlock_detected."""
+    cause = error.__cause__
+    return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
+
+
+def _refuse_newer(revision: str | None) -> None:
+    if not knows_revision(revision):
+        raise Unavailable(
+            f"the database is at revision {revision}, and this version of tuner knows none after {newest_revision()}: "
+            "a newer version has upgraded it; run that version, or restore the backup made before"
+        )
+
+
+def _listen_sqlite(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _on_connect(raw: Any, _record: object) -> None:
+        raw.isolation_level = None  # transactions are begun explicitly in _on_begin
+        for pragma in (
+            "journal_mode = TRUNCATE",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "busy_timeout = 0",  # `insist` does the waiting
+        ):
+            raw.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        """Take the lock that the transaction needs when it begins, so that no later statement has to wait for it."""
+        immediate = connection.get_execution_options().get("write", False)
+        for statement in ("BEGIN IMMEDIATE",) if immediate else ("BEGIN", LOOK):
+            _insist(connection, statement)
+
+
+def _insist(connection: Connection, statement: str) -> None:
+    raw: Any = connection.connection.driver_connection
+    error = insist(lambda: raw.execute(statement).fetchone())
+    if error is not None:
+        raise DBAPIError.instance(statement, (), error, sqlite3.Error, dialect=connection.dialect) from error

@@ -1,0 +1,525 @@
+"""The database tables.
+
+Times are nanoseconds since 1970, money is in micro-dollars, GPU time in milliseconds of one GPU. The `seq` of a trial
+or report is the number of the job's event with which it last changed, so that a reader can continue from any event.
+Every row that belongs to a project names it. Invariants that must hold even if the code has a bug are constraints on
+the row.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def of_project() -> Column[str]:
+    return Column("project", String(100), nullable=False)
+
+
+def of_job(*, primary_key: bool = False) -> Column[str]:
+    return Column("job", String(40), ForeignKey("jobs.id"), primary_key=primary_key, nullable=False)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    of_project(),
+    Column("name", String(100), nullable=False),
+    Column("trainable", String(300), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("budget", Text, nullable=False),
+    Column("budget_version", Integer, nullable=False),
+    Column("offer", Text, nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("stop_reason", String(30)),
+    Column("detail", Text, nullable=False),
+    Column("wish", String(10)),
+    Column("created_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("running_since", BigInteger),
+    Column("ran_ns", BigInteger, nullable=False),
+    Column("code", String(64)),
+    Index("ix_jobs_listing", "project", "created_at", "id"),
+    Index("ix_jobs_state", "state"),
+    Index("ix_jobs_ended", "ended_at"),
+    Index("ix_jobs_started", "started_at", "created_at"),
+    Index("ix_jobs_trainable", "project", "trainable"),
+)
+
+job_tags = Table(
+    "job_tags",
+    metadata,
+    of_job(primary_key=True),
+    Column("key", String(100), primary_key=True),
+    Column("value", String(300), nullable=False),
+    of_project(),
+    Index("ix_job_tags_value", "project", "key", "value"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("body_sha256", String(64), nullable=False),
+    of_job(),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+launches = Table(
+    "launches",
+    metadata,
+    of_job(primary_key=True),
+    of_project(),
+    Column("epoch", Integer, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("wanted_at", BigInteger, nullable=False),
+    Column("submitted_at", BigInteger),
+    Column("heartbeat_at", BigInteger),
+    Column("quick_deaths", Integer, nullable=False),
+    Column("not_before", BigInteger, nullable=False),
+    Column("tuner_version", String(40)),
+    Column("ray_version", String(40)),
+    Column("python_version", String(40)),
+    Index("ix_launches_state", "state"),
+)
+
+accounts = Table(
+    "accounts",
+    metadata,
+    of_job(primary_key=True),
+    of_project(),
+    Column("limit_usd", BigInteger, nullable=False),
+    Column("posted_usd", BigInteger, nullable=False),
+    Column("held_usd", BigInteger, nullable=False),
+    Column("limit_gpu_ms", BigInteger, nullable=False),
+    Column("posted_gpu_ms", BigInteger, nullable=False),
+    Column("held_gpu_ms", BigInteger, nullable=False),
+    CheckConstraint("posted_usd >= 0 AND held_usd >= 0", name="no_negative_usd"),
+    CheckConstraint("posted_gpu_ms >= 0 AND held_gpu_ms >= 0", name="no_negative_gpu_ms"),
+    CheckConstraint("posted_usd + held_usd <= limit_usd", name="never_overspent_usd"),
+    CheckConstraint("posted_gpu_ms + held_gpu_ms <= limit_gpu_ms", name="never_overspent_gpu_ms"),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("id", String(120), primary_key=True),
+    of_job(),
+    of_project(),
+    Column("trial", String(40), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("slice", Integer, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("placed_at", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Column("state", String(10), nullable=False),
+    CheckConstraint("usd >= 0 AND gpu_ms >= 0", name="no_negative_hold"),
+    CheckConstraint("state IN ('open', 'settled')", name="hold_state"),
+    Index("ix_holds_open", "job", "state"),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("id", String(160), nullable=False, unique=True),
+    of_job(),
+    of_project(),
+    Column("entry", String(10), nullable=False),
+    Column("kind", String(12)),
+    Column("trial", String(40), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("slice", Integer, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    CheckConstraint("entry = 'correct' OR (usd >= 0 AND gpu_ms >= 0)", name="only_corrections_negative"),
+    Index("ix_entries_job", "job", "seq"),
+    Index("ix_entries_attempt", "job", "trial", "attempt"),
+    Index("ix_entries_at", "project", "at"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    of_job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    of_project(),
+    Column("number", Integer, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("steps", Integer, nullable=False),
+    Column("value", Float),
+    Column("seq", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Index("ix_trials_number", "job", "number", unique=True),
+    Index("ix_trials_seq", "job", "seq"),
+    Index("ix_trials_state", "state", "steps"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    of_job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    of_project(),
+    Column("began_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("end", String(20)),
+    Column("reason", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("node", String(100), nullable=False),
+    Column("from_step", Integer, nullable=False),
+    Column("to_step", Integer, nullable=False),
+    Column("costs", Text, nullable=False),
+    Column("market", String(20), nullable=False, server_default="on_demand"),
+    Column("price", BigInteger, nullable=False, server_default="0"),
+    Column("landed_at", BigInteger),
+    Column("instance_type", String(200)),
+    Column("region", String(200)),
+    Column("machine_price", BigInteger),
+    Column("price_source", Text),
+    Column("cause", String(20)),
+    Column("environment", Text),
+    Index("ix_attempts_end", "end", "cause", "market"),
+)
+
+attempt_usage = Table(
+    "attempt_usage",
+    metadata,
+    of_job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    of_project(),
+    Column("wall_ns", BigInteger),
+    Column("cpu_ns", BigInteger),
+    Column("memory_peak_bytes", BigInteger),
+    Column("gpu_samples", BigInteger),
+    Column("gpu_percent", BigInteger),
+    Column("gpu_memory_peak_bytes", BigInteger),
+    Column("data_wait_ns", BigInteger),
+    Column("compute_ns", BigInteger),
+    Column("saves", BigInteger),
+    Column("saved_bytes", BigInteger),
+    Column("facts", Text, nullable=False),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    of_job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    of_project(),
+    Column("attempt", Integer, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("value", Float),
+    Column("metrics", Text, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("duration_ns", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Index("ix_reports_value", "job", "value"),
+    Index("ix_reports_seq", "job", "seq"),
+)
+
+# The reports of a job that no other report beats in metric and cost. `tuner.store.pareto_front` updates it with each row of `reports`.
+front = Table(
+    "front",
+    metadata,
+    of_job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    of_project(),
+    Column("loss", Float, nullable=False),
+    Column("usd", BigInteger, nullable=False),
+    Column("gpu_ms", BigInteger, nullable=False),
+    Column("duration_ns", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Index("ix_front_best", "job", "loss", "usd", "duration_ns", "gpu_ms", "seq"),
+    Index("ix_front_cheapest", "job", "usd", "loss", "duration_ns", "gpu_ms", "seq"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    of_job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    of_project(),
+    Column("attempt", Integer, nullable=False),
+    Column("uri", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    of_job(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    of_project(),
+    Column("at", BigInteger, nullable=False),
+    Column("type", String(20), nullable=False),
+    Column("body", Text, nullable=False),
+)
+
+warm_starts = Table(
+    "warm_starts",
+    metadata,
+    of_job(primary_key=True),
+    Column("source", String(40), ForeignKey("jobs.id"), primary_key=True),
+    of_project(),
+    Column("number", Integer, nullable=False),
+    Column("until_seq", Integer, nullable=False),
+)
+
+self_tests = Table(
+    "self_tests",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("trainable", String(300), primary_key=True),
+    Column("code", String(64), primary_key=True),
+    Column("passed", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    of_job(),
+    Column("at", BigInteger, nullable=False),
+    CheckConstraint("passed IN (0, 1)", name="self_test_passed"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("holder", String(100), nullable=False),
+    Column("until", BigInteger, nullable=False),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("role", String(40), primary_key=True),
+    Column("token", BigInteger, nullable=False),
+    Column("holder", String(100), nullable=False),
+    Column("version", String(40), nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("disabled_at", BigInteger),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("project", String(100), ForeignKey("projects.name"), primary_key=True),
+    Column("user", String(100), ForeignKey("users.name"), primary_key=True),
+    Column("role", String(20), nullable=False),
+    Column("since", BigInteger, nullable=False),
+    CheckConstraint("role IN ('viewer', 'submitter', 'admin')", name="role_is_one_there_is"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", String(20), primary_key=True),
+    Column("project", String(100), ForeignKey("projects.name"), nullable=False),
+    Column("user", String(100), ForeignKey("users.name"), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("revoked_at", BigInteger),
+    Column("replaced_by", String(20)),
+    Index("ix_api_keys_listing", "project", "created_at", "id"),
+    Index("ix_api_keys_expires_at", "expires_at"),
+)
+
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    of_project(),
+    Column("at", BigInteger, nullable=False),
+    Column("user", String(100), nullable=False),
+    Column("key", String(40), nullable=False),
+    Column("request", String(64), nullable=False),
+    Column("action", String(40), nullable=False),
+    Column("target", String(300), nullable=False),
+    Column("before", Text),
+    Column("after", Text),
+    Index("ix_audit_log_project", "project", "seq"),
+    Index("ix_audit_log_target", "project", "target", "seq"),
+)
+
+
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("spec", Text, nullable=False),
+    Column("secret", String(100), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+)
+
+budget_accounts = Table(
+    "budget_accounts",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("began_at", BigInteger, primary_key=True),
+    Column("ends_at", BigInteger),
+    *(
+        Column(f"{what}_{unit}", BigInteger, nullable=False)
+        for unit in ("usd", "gpu_ms")
+        for what in ("limit", "posted", "held")
+    ),
+    CheckConstraint("posted_usd >= 0 AND held_usd >= 0", name="above_no_negative_usd"),
+    CheckConstraint("posted_gpu_ms >= 0 AND held_gpu_ms >= 0", name="above_no_negative_gpu_ms"),
+    CheckConstraint("posted_usd + held_usd <= limit_usd", name="above_never_overspent_usd"),
+    CheckConstraint("posted_gpu_ms + held_gpu_ms <= limit_gpu_ms", name="above_never_overspent_gpu_ms"),
+)
+
+budget_holds = Table(
+    "budget_holds",
+    metadata,
+    Column("hold", String(120), ForeignKey("holds.id"), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    of_project(),
+    Column("began_at", BigInteger, nullable=False),
+    Index("ix_budget_holds_budget", "project", "name", "began_at"),
+)
+
+budget_waits = Table(
+    "budget_waits",
+    metadata,
+    of_job(primary_key=True),
+    of_project(),
+    Column("name", String(100), nullable=False),
+    Column("began_at", BigInteger, nullable=False),
+    Column("left_usd", BigInteger, nullable=False),
+    Column("left_gpu_ms", BigInteger, nullable=False),
+    Column("not_before", BigInteger, nullable=False),
+    Column("tries", Integer, nullable=False),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", String(80), primary_key=True),
+    of_project(),
+    Column("name", String(100), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("state", String(12), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("next_at", BigInteger, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("answer", Text, nullable=False),
+    CheckConstraint("state IN ('pending', 'delivered', 'given_up')", name="delivery_state"),
+    Index("ix_deliveries_due", "state", "next_at"),
+    Index("ix_deliveries_budget", "project", "name", "created_at"),
+)
+
+
+# `hour` counts hours since 1970 UTC. `price` is in micro-dollars per hour of a whole machine.
+cluster_hours = Table(
+    "cluster_hours",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("instance_type", String(200), primary_key=True),
+    Column("market", String(20), primary_key=True),
+    Column("price", BigInteger, primary_key=True, autoincrement=False),
+    Column("alive_ms", BigInteger, nullable=False),
+    Column("idle_ms", BigInteger, nullable=False),
+)
+
+# How much of each hour was observed, and the time of machines whose price is unknown.
+cluster_watch = Table(
+    "cluster_watch",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("watched_ms", BigInteger, nullable=False),
+    Column("unpriced_ms", BigInteger, nullable=False),
+)
+
+# When observation began, and until when machine time has been counted.
+cluster_clock = Table(
+    "cluster_clock",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+)
+
+
+packages = Table(
+    "packages",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    CheckConstraint("bytes > 0 AND files > 0", name="package_has_files"),
+    Index("ix_packages_listing", "project", "created_at", "sha256"),
+)
+
+
+quotas = Table(
+    "quotas",
+    metadata,
+    Column("project", String(100), primary_key=True),
+    Column("concurrent_jobs", Integer),
+    Column("concurrent_trials", Integer),
+    Column("updated_at", BigInteger, nullable=False),
+    CheckConstraint("concurrent_jobs > 0 AND concurrent_trials > 0", name="positive_quota"),
+)

@@ -1,0 +1,151 @@
+"""Jobs that are paused until a shared budget above them allows more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from tuner.database.tables import budget_waits, jobs
+from tuner.domain.errors import NotFound
+from tuner.domain.money import ZERO, Cost, Money
+from tuner.domain.shared_budget import SharedBudget, applying
+from tuner.domain.time import NS, Instant
+from tuner.ledger import shared_budgets
+
+FIRST_NS = 60 * NS
+LONGEST_NS = 3600 * NS
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A paused job that waits for a shared budget.
+
+    Until the budget's next period begins, the job is not resumed before `not_before`. Each time it is resumed and paused
+    again, the next wait is longer, because the job may need much more than the little that the budget has left.
+    """
+
+    job: str
+    project: str
+    name: str
+    began_at: Instant  #: Start of the budget period in which the job was paused.
+    #: What the budget had left when the job was paused. This may be more than when a hold was refused: the job then saved
+    #: its trials, and their unused holds were released.
+    left: Cost
+    not_before: Instant
+    tries: int  #: How often the job was resumed and paused again in this period.
+
+    def is_over(self, now: shared_budgets.BudgetPeriod, at: Instant) -> bool:
+        """Return True if the job may be resumed.
+
+        It may as soon as a new budget period has begun. Before that it may from `not_before` on, if the budget has more
+        dollars or GPU time left than when the job was paused, or has some of both left.
+        """
+        if now.began_at != self.began_at:
+            return True
+        left = now.account.left
+        more = left.usd > self.left.usd or left.gpu_ms > self.left.gpu_ms
+        return at >= self.not_before and (more or (left.usd > ZERO and left.gpu_ms > 0))
+
+
+def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None:
+    """Record that the job waits for this shared budget from now on. An empty or unknown name ends its wait."""
+    w = budget_waits.c
+    before = db.execute(select(budget_waits).where(w.job == job)).first()
+    now = _standing(db, project, name, at) if name else None
+    if now is None:
+        end(db, job)
+        return
+    again = before is not None and before.name == name and before.began_at == now.began_at
+    tries = before.tries + 1 if again and before is not None else 0
+    left = now.account.left
+    values = {
+        "name": name,
+        "began_at": now.began_at,
+        "left_usd": left.usd.micro_usd,
+        "left_gpu_ms": left.gpu_ms,
+        "not_before": at + min(LONGEST_NS, FIRST_NS * 2 ** min(tries, 10)),
+        "tries": tries,
+    }
+    if before is None:
+        db.execute(insert(budget_waits).values(job=job, project=project, **values))
+    else:
+        db.execute(update(budget_waits).where(w.job == job).values(values))
+
+
+def claim(db: Connection, wait: Wait) -> bool:
+    """Lock the row of `wait` until the transaction ends. Call it before resuming the job.
+
+    Return False if the row was removed or changed since `wait` was read.
+    """
+    w = budget_waits.c
+    same = (w.job == wait.job) & (w.name == wait.name) & (w.began_at == wait.began_at)
+    changed = update(budget_waits).where(same, w.tries == wait.tries).values(tries=wait.tries)
+    return db.execute(changed).rowcount == 1
+
+
+def reset_backoff(db: Connection, project: str, name: str) -> None:
+    """Make the jobs that wait for this shared budget due at once. Call it when the budget was changed."""
+    w = budget_waits.c
+    mine = (w.project == project) & (w.name == name)
+    db.execute(update(budget_waits).where(mine).values(not_before=0, tries=0))
+
+
+def end(db: Connection, job: str) -> None:
+    """End the job's wait, so that it does not resume by itself."""
+    db.execute(delete(budget_waits).where(budget_waits.c.job == job))
+
+
+def _standing(db: Connection, project: str, name: str, at: Instant) -> shared_budgets.BudgetPeriod | None:
+    try:
+        return shared_budgets.standing(db, project, shared_budgets.get(db, project, name).budget, at)
+    except NotFound:
+        return None
+
+
+def projects(db: Connection) -> list[str]:
+    """Return the projects with at least one job that waits for a shared budget."""
+    return list(db.execute(select(budget_waits.c.project).distinct()).scalars())
+
+
+def waiting(db: Connection, project: str) -> list[Wait]:
+    """Return the project's jobs that wait for a shared budget and are still paused."""
+    w = budget_waits.c
+    query = select(budget_waits).join(jobs, jobs.c.id == w.job)
+    rows = db.execute(query.where(w.project == project, jobs.c.state == "paused").order_by(w.job))
+    return [
+        Wait(
+            r.job,
+            r.project,
+            r.name,
+            Instant(r.began_at),
+            Cost(Money(r.left_usd), r.left_gpu_ms),
+            Instant(r.not_before),
+            r.tries,
+        )
+        for r in rows
+    ]
+
+
+def over(db: Connection, project: str, at: Instant) -> list[Wait]:
+    """Return the project's waiting jobs that can be resumed now.
+
+    A job can also be resumed if the budget that it waits for was removed or no longer covers it.
+    """
+    waits = waiting(db, project)
+    budgets = {one.budget.name: one.budget for one in shared_budgets.kept(db, project)} if waits else {}
+    standings = {
+        name: shared_budgets.standing(db, project, budgets[name], at)
+        for name in {one.name for one in waits} & budgets.keys()
+    }
+    found = []
+    for one in waits:
+        now = standings.get(one.name)
+        if now is None or one.is_over(now, at) or not _is_above(db, one, budgets):
+            found.append(one)
+    return found
+
+
+def _is_above(db: Connection, wait: Wait, budgets: Mapping[str, SharedBudget]) -> bool:
+    return any(
+        one.name == wait.name for one in applying(budgets.values(), shared_budgets.tags_of(db, wait.job))
+    )

@@ -1,0 +1,405 @@
+"""The ledger in SQL: accounts, holds and entries.
+
+Invariant: for every account, `posted + held <= limit` in every unit. It is enforced twice, by the conditional update in
+`place` and by a CHECK on the row. Entries are only added, never changed.
+
+Every function runs in the caller's transaction. Ids of holds and entries derive from job, trial, attempt and lease number
+(`slice`), so that repeating a call changes nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    RowMapping,
+    Select,
+    bindparam,
+    case,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from tuner.database.tables import accounts, entries, holds
+from tuner.domain.cost import CostKind, total
+from tuner.domain.errors import Conflict
+from tuner.domain.ids import entry_id
+from tuner.domain.ledger import Account, EntryType
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.time import Instant
+from tuner.ledger import shared_budgets
+
+UNITS = ("usd", "gpu_ms")
+# Which types of entries add up to the amounts of an account: posted = entered, and held = put - taken.
+_PARTS: Mapping[str, tuple[EntryType, ...]] = {
+    "entered": ("post", "correct"),
+    "put": ("hold",),
+    "taken": ("post", "release"),
+}
+
+# The statements that the driver executes for each message are built once. Building one takes SQLAlchemy ten times as long as
+# executing it. Parameters named `of_...` are compared with a column. The others set one.
+_A, _H = accounts.c, holds.c
+_USD: BindParameter[int] = bindparam("of_usd")
+_GPU_MS: BindParameter[int] = bindparam("of_gpu_ms")
+_SPENT_USD: BindParameter[int] = bindparam("spent_usd")
+_SPENT_GPU_MS: BindParameter[int] = bindparam("spent_gpu_ms")
+_ACCOUNT = select(accounts).where(_A.job == bindparam("of_job"))
+_LOCK_ACCOUNT = _ACCOUNT.with_for_update()
+_PLACED = select(_H.id).where(_H.id == bindparam("of_hold"))
+_RESERVE = (
+    update(accounts)
+    .where(
+        _A.job == bindparam("of_job"),
+        _A.posted_usd + _A.held_usd + _USD <= _A.limit_usd,
+        _A.posted_gpu_ms + _A.held_gpu_ms + _GPU_MS <= _A.limit_gpu_ms,
+    )
+    .values({"held_usd": _A.held_usd + _USD, "held_gpu_ms": _A.held_gpu_ms + _GPU_MS})
+)
+_PLACE = insert(holds)
+_HOLD = select(holds).where(_H.id == bindparam("of_hold"))
+_CLOSE_HOLD = update(holds).where(_H.id == bindparam("of_hold"), _H.state == "open").values(state="settled")
+_SPEND = (
+    update(accounts)
+    .where(_A.job == bindparam("of_job"))
+    .values(
+        posted_usd=_A.posted_usd + _SPENT_USD,
+        held_usd=_A.held_usd - _USD,
+        posted_gpu_ms=_A.posted_gpu_ms + _SPENT_GPU_MS,
+        held_gpu_ms=_A.held_gpu_ms - _GPU_MS,
+    )
+)
+_ENTER = insert(entries)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    seq: int
+    id: str
+    entry: EntryType
+    kind: CostKind | None
+    trial: str
+    attempt: int
+    slice: int
+    cost: Cost
+    at: Instant
+
+
+def open_account(db: Connection, job: str, project: str, limit: Cost) -> None:
+    row = {"job": job, "project": project, "limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms}
+    zero = {"posted_usd": 0, "held_usd": 0, "posted_gpu_ms": 0, "held_gpu_ms": 0}
+    db.execute(insert(accounts), {**row, **zero})
+
+
+def set_limit(db: Connection, job: str, limit: Cost) -> None:
+    """Replace the limit of the job's account.
+
+    Raises:
+        Conflict: The new limit is below what is already spent and held.
+    """
+    fits = (
+        (_A.job == job)
+        & (_A.posted_usd + _A.held_usd <= limit.usd.micro_usd)
+        & (_A.posted_gpu_ms + _A.held_gpu_ms <= limit.gpu_ms)
+    )
+    new = {"limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms}
+    if db.execute(update(accounts).where(fits).values(new)).rowcount != 1:
+        spent = account(db, job)
+        used = spent.posted + spent.held
+        raise Conflict(
+            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held; allow at least that"
+        )
+
+
+def account(db: Connection, job: str) -> Account:
+    return account_of(db.execute(_ACCOUNT, {"of_job": job}).one())
+
+
+def lock_account(db: Connection, project: str, job: str) -> Account:
+    """Lock and return the job's account. Until the transaction ends nobody else can change it, so a hold that fits now still will.
+
+    The shared budgets are locked before the account. Placing a hold locks them in the same order, so that two
+    transactions cannot deadlock. SQLite needs no locks, because it runs one write transaction at a time.
+    """
+    shared_budgets.lock_budgets(db, project)
+    return account_of(db.execute(_LOCK_ACCOUNT, {"of_job": job}).one())
+
+
+def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
+    """Place the hold: reserve its cost in the job's account and in the shared budgets above the job.
+
+    Return False, with nothing changed, if the cost exceeds what the job's budget or one of the shared budgets has left.
+    If the hold was placed before, change nothing and return True.
+    """
+    if db.execute(_PLACED, {"of_hold": hold.id}).first():
+        return True
+    usd, gpu_ms = hold.cost.usd.micro_usd, hold.cost.gpu_ms
+    taken = shared_budgets.take(db, project, job, hold)
+    if taken is None:
+        return False
+    if db.execute(_RESERVE, {"of_job": job, "of_usd": usd, "of_gpu_ms": gpu_ms}).rowcount != 1:
+        shared_budgets.unreserve(db, project, hold, taken)
+        return False
+    db.execute(
+        _PLACE,
+        {
+            "id": hold.id,
+            "job": job,
+            "project": project,
+            "trial": hold.trial,
+            "attempt": hold.attempt,
+            "slice": hold.slice,
+            "usd": usd,
+            "gpu_ms": gpu_ms,
+            "placed_at": hold.placed_at,
+            "ends_at": hold.ends_at,
+            "state": "open",
+        },
+    )
+    shared_budgets.note(db, project, hold.id, taken)
+    _enter(
+        db, project, job, [_entry(entry_id(hold.id, "hold"), "hold", None, hold, hold.cost, hold.placed_at)]
+    )
+    return True
+
+
+def settle(
+    db: Connection, project: str, job: str, hold_id: str, used: Mapping[CostKind, Cost], at: Instant
+) -> None:
+    """Settle the hold: post the costs `used` (by kind) as spend, and release the rest. A settled hold stays as it is.
+
+    Raises:
+        ValueError: `used` adds up to more than the hold.
+    """
+    shared_budgets.lock_budgets(db, project)
+    row = db.execute(_HOLD, {"of_hold": hold_id}).one()
+    hold, spent = _hold(row), total(used)
+    if row.state == "open" and not spent.fits(hold.cost):
+        raise ValueError(f"{spent} was used in {hold_id}, but only {hold.cost} was held")
+    if db.execute(_CLOSE_HOLD, {"of_hold": hold_id}).rowcount != 1:
+        return
+    db.execute(
+        _SPEND,
+        {
+            "of_job": job,
+            "of_usd": hold.cost.usd.micro_usd,
+            "of_gpu_ms": hold.cost.gpu_ms,
+            "spent_usd": spent.usd.micro_usd,
+            "spent_gpu_ms": spent.gpu_ms,
+        },
+    )
+    shared_budgets.settle(db, project, hold_id, held=hold.cost, spent=spent)
+    rows = [
+        _entry(entry_id(hold_id, "post", kind), "post", kind, hold, cost, at) for kind, cost in used.items()
+    ]
+    rest = hold.cost - spent
+    if not rest.nothing:
+        rows.append(_entry(entry_id(hold_id, "release"), "release", None, hold, rest, at))
+    _enter(db, project, job, rows)
+
+
+def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
+    """Post as `lost` a cost that was spent without being recorded in this database, up to what the job's budget has left.
+
+    The cost is also posted to the shared budgets above the job. If one of them has less left than the job's own budget, only
+    that much is posted to all of them, and the rest is posted to the job's account alone.
+    """
+    own = where.cost.at_most(account(db, job).left)
+    shared = shared_budgets.allowance(db, project, job, where.placed_at, own).left
+    if not shared.nothing and place(db, project, job, replace(where, cost=shared)):
+        settle(db, project, job, where.id, {"lost": shared}, where.placed_at)
+        own -= shared
+    if not own.nothing:
+        _post_alone(db, project, job, replace(where, id=f"{where.id}/alone", slice=where.slice + 1, cost=own))
+
+
+def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
+    """Post a cost to the job's account only, without a row in `holds`, from which the shared budgets are calculated."""
+    a, at = accounts.c, where.placed_at
+    more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}
+    more |= {"posted_gpu_ms": a.posted_gpu_ms + where.cost.gpu_ms}
+    db.execute(update(accounts).where(a.job == job).values(more))
+    put = _entry(entry_id(where.id, "hold"), "hold", None, where, where.cost, at)
+    taken = _entry(entry_id(where.id, "post", "lost"), "post", "lost", where, where.cost, at)
+    _enter(db, project, job, [put, taken])
+
+
+def correct(
+    db: Connection, project: str, job: str, where: OpenHold, costs: Mapping[CostKind, Cost], at: Instant
+) -> None:
+    """Move posted cost between kinds, such as from `train` to `lost`. A correction with the same id changes nothing.
+
+    Args:
+        where: Gives the correction's id and its trial and attempt. It is not a hold: its cost is ignored.
+        costs: What to add to each kind. Negative amounts are taken away.
+
+    Raises:
+        ValueError: The costs do not add up to zero.
+    """
+    if not total(costs).nothing:
+        raise ValueError(f"a correction moves cost between kinds; this one adds {total(costs)}")
+    rows = [_entry(entry_id(where.id, "correct", k), "correct", k, where, c, at) for k, c in costs.items()]
+    known = db.execute(select(entries.c.id).where(entries.c.id.in_([row["id"] for row in rows]))).first()
+    if known is None:
+        _enter(db, project, job, [row for row in rows if row["usd"] or row["gpu_ms"]])
+
+
+def open_holds(db: Connection, job: str) -> list[OpenHold]:
+    return [
+        _hold(row) for row in db.execute(select(holds).where(holds.c.job == job, holds.c.state == "open"))
+    ]
+
+
+def posted_by_kind(
+    db: Connection, job: str, trial: str | None = None, attempt: int | None = None
+) -> dict[CostKind, Cost]:
+    """Return the cost of a job, a trial or an attempt, by kind: the sums of its `post` and `correct` entries."""
+    e = entries.c
+    query = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.job == job, e.kind.is_not(None))
+    if trial is not None:
+        query = query.where(e.trial == trial)
+    if attempt is not None:
+        query = query.where(e.attempt == attempt)
+    return {kind: Cost(Money(int(usd)), int(gpu)) for kind, usd, gpu in db.execute(query.group_by(e.kind))}
+
+
+def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> list[EntryRow]:
+    """Return entries of a job, oldest first, starting after sequence number `after`."""
+    e = entries.c
+    query = select(entries).where(e.job == job, e.seq > after).order_by(e.seq).limit(limit)
+    return [
+        EntryRow(
+            r.seq,
+            r.id,
+            r.entry,
+            r.kind,
+            r.trial,
+            r.attempt,
+            r.slice,
+            Cost(Money(r.usd), r.gpu_ms),
+            Instant(r.at),
+        )
+        for r in db.execute(query)
+    ]
+
+
+def violations(db: Connection) -> list[str]:
+    """Check every account against its entries and holds. Return one line for each fault."""
+    jobs = db.execute(select(accounts.c.job)).scalars().all()
+    return [f"{job}: {fault}" for job in jobs for fault in faults(db, job)]
+
+
+def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
+    """Return up to `limit` jobs with an account whose ids sort after `job`."""
+    a = accounts.c
+    return list(db.execute(select(a.job).where(a.job > job).order_by(a.job).limit(limit)).scalars())
+
+
+def _added_up() -> Select[Any]:
+    """Return a query that selects accounts together with the sums of their entries and of their open holds.
+
+    It is one statement, so that all sums are read from the same state of the database.
+    """
+    jobs: Any = bindparam("of", expanding=True)
+    a, e, h = accounts.c, entries.c, holds.c
+    opened = (
+        select(h.job, *(func.sum(h[unit]).label(f"open_{unit}") for unit in UNITS))
+        .where(h.job.in_(jobs), h.state == "open")
+        .group_by(h.job)
+        .subquery()
+    )
+    entered = (
+        select(
+            e.job,
+            *(
+                func.sum(case((e.entry.in_(posts), e[unit]), else_=0)).label(f"{name}_{unit}")
+                for name, posts in _PARTS.items()
+                for unit in UNITS
+            ),
+        )
+        .where(e.job.in_(jobs))
+        .group_by(e.job)
+        .subquery()
+    )
+    sums = [
+        func.coalesce(column, 0).label(column.name)
+        for one in (entered, opened)
+        for column in one.c
+        if column.name != "job"
+    ]
+    beside = accounts.outerjoin(entered, entered.c.job == a.job).outerjoin(opened, opened.c.job == a.job)
+    return select(accounts, *sums).select_from(beside).where(a.job.in_(jobs))
+
+
+_ADDED_UP = _added_up()
+
+
+def faults(db: Connection, job: str) -> list[str]:
+    """Compare a job's account with its limit and with the sums of its entries and open holds. Return the faults as texts."""
+    return faults_of(db, [job])[job]
+
+
+def faults_of(db: Connection, jobs: Collection[str]) -> dict[str, list[str]]:
+    """Return the faults of several accounts at once, by job. See `faults`."""
+    found = db.execute(_ADDED_UP, {"of": list(jobs)})
+    return {row["job"]: _wrong(row) for row in found.mappings()}
+
+
+def _wrong(row: RowMapping) -> list[str]:
+    found = []
+    if any(row[f"posted_{unit}"] != row[f"entered_{unit}"] for unit in UNITS):
+        found.append("posted differs from its entries")
+    if any(row[f"held_{unit}"] != row[f"put_{unit}"] - row[f"taken_{unit}"] for unit in UNITS):
+        found.append("held differs from its entries")
+    if any(row[f"held_{unit}"] != row[f"open_{unit}"] for unit in UNITS):
+        found.append("held differs from its open holds")
+    if any(row[f"posted_{unit}"] + row[f"held_{unit}"] > row[f"limit_{unit}"] for unit in UNITS):
+        found.append("more is posted and held than its budget")
+    return found
+
+
+def account_of(row: Any) -> Account:
+    return Account(
+        Cost(Money(row.limit_usd), row.limit_gpu_ms),
+        Cost(Money(row.posted_usd), row.posted_gpu_ms),
+        Cost(Money(row.held_usd), row.held_gpu_ms),
+    )
+
+
+def _hold(row: object) -> OpenHold:
+    r: dict[str, int] = row._mapping  # type: ignore[attr-defined]
+    return OpenHold(
+        str(r["id"]),
+        str(r["trial"]),
+        r["attempt"],
+        r["slice"],
+        Cost(Money(r["usd"]), r["gpu_ms"]),
+        Instant(r["placed_at"]),
+        Instant(r["ends_at"]),
+    )
+
+
+def _entry(
+    name: str, entry: EntryType, kind: CostKind | None, hold: OpenHold, cost: Cost, at: Instant
+) -> dict[str, object]:
+    return {
+        "id": name,
+        "entry": entry,
+        "kind": kind,
+        "trial": hold.trial,
+        "attempt": hold.attempt,
+        "slice": hold.slice,
+        "usd": cost.usd.micro_usd,
+        "gpu_ms": cost.gpu_ms,
+        "at": at,
+    }
+
+
+def _enter(db: Connection, project: str, job: str, rows: list[dict[str, object]]) -> None:
+    if rows:
+        db.execute(_ENTER, [{**row, "job": job, "project": project} for row in rows])

@@ -1,0 +1,174 @@
+"""Create, change and remove shared budgets, and recalculate their accounts from holds and ledger entries."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from tuner.database.codec import decode, encode
+from tuner.database.tables import budget_accounts, budget_holds, budgets, entries, holds, job_tags, jobs
+from tuner.domain.errors import Conflict
+from tuner.domain.ledger import Account
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.shared_budget import SharedBudget, applying
+from tuner.domain.time import Instant
+from tuner.ledger import budget_waits, shared_budgets
+
+
+def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Instant) -> None:
+    """Create or replace the shared budget, and recalculate the current accounts of all shared budgets of the project.
+
+    Call `shared_budgets.lock_exclusive` first in the same transaction, so that no hold is placed meanwhile.
+
+    Raises:
+        Conflict: The jobs under one of the budgets have already spent and held more than its limit in this period.
+    """
+    b = budgets.c
+    mine = (b.project == project) & (b.name == new.name)
+    before = db.execute(select(b.spec).where(mine)).scalar()
+    values = {"spec": encode(new), "secret": secret, "updated_at": at}
+    if before is None:
+        db.execute(insert(budgets).values(project=project, name=new.name, created_at=at, **values))
+    else:
+        db.execute(update(budgets).where(mine).values(values))
+        old: SharedBudget = decode(before)
+        if (old.period, old.timezone) != (new.period, new.timezone):
+            _forget(db, project, new.name)
+        budget_waits.reset_backoff(db, project, new.name)
+    recount(db, project, at)
+
+
+def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
+    """Remove the shared budget.
+
+    Call `shared_budgets.lock_exclusive` first in the same transaction.
+
+    Raises:
+        NotFound: There is no such budget.
+        Conflict: It is the parent of other budgets.
+    """
+    shared_budgets.get(db, project, name)
+    children = [one.budget.name for one in shared_budgets.kept(db, project) if one.budget.parent == name]
+    if children:
+        raise Conflict(
+            f"{name!r} is above {', '.join(children)}; remove those first, or give them another parent"
+        )
+    _forget(db, project, name)
+    db.execute(delete(budgets).where(budgets.c.project == project, budgets.c.name == name))
+    recount(db, project, at)
+
+
+def _forget(db: Connection, project: str, name: str) -> None:
+    for table in (budget_holds, budget_accounts):
+        db.execute(delete(table).where(table.c.project == project, table.c.name == name))
+
+
+def recount(db: Connection, project: str, at: Instant) -> None:
+    """Recalculate the current account of each shared budget from what its jobs have spent and held in the period.
+
+    The current tags of the jobs decide which budgets they count in.
+
+    Raises:
+        Conflict: The sum for one of the budgets exceeds its limit.
+    """
+    counted = covered(db, project)
+    for one in shared_budgets.kept(db, project):
+        _recount(db, project, one.budget, counted[one.budget.name], at)
+
+
+def covered(db: Connection, project: str) -> dict[str, set[str]]:
+    """Return the ids of the jobs under each shared budget, by budget name, as their current tags decide."""
+    present = [one.budget for one in shared_budgets.kept(db, project)]
+    if not present:
+        return {}
+    ids = select(jobs.c.id).where(jobs.c.project == project)
+    tags: dict[str, dict[str, str]] = {job: {} for job in db.execute(ids).scalars()}
+    t = job_tags.c
+    for job, key, value in db.execute(select(t.job, t.key, t.value).where(t.project == project)):
+        tags[job][key] = value
+    counted: dict[str, set[str]] = {budget.name: set() for budget in present}
+    for job, has in tags.items():
+        for budget in applying(present, has):
+            counted[budget.name].add(job)
+    return counted
+
+
+def _recount(db: Connection, project: str, budget: SharedBudget, mine: set[str], at: Instant) -> None:
+    began_at, ends_at = budget.span(at)
+    posted = _sum(_posted(db, project, began_at, ends_at), mine)
+    open_ones = [row for row in _open_holds(db, project, began_at, ends_at) if row[1] in mine]
+    held = FREE
+    for _, _, cost in open_ones:
+        held += cost
+    if not (posted + held).fits(budget.limit):
+        used = posted + held
+        raise Conflict(
+            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held under the budget "
+            f"{budget.name!r} in its present period; allow at least that"
+        )
+    shared_budgets.set_account(
+        db,
+        project,
+        budget,
+        shared_budgets.BudgetPeriod(began_at, ends_at, Account(budget.limit, posted, held)),
+    )
+    b = budget_holds.c
+    here = (b.project == project) & (b.name == budget.name) & (b.began_at == began_at)
+    db.execute(delete(budget_holds).where(here))
+    for name, _, _ in open_ones:
+        shared_budgets.note(db, project, name, [(budget.name, began_at)])
+
+
+def _sum(costs: Mapping[str, Cost], mine: set[str]) -> Cost:
+    found = FREE
+    for job in mine & costs.keys():
+        found += costs[job]
+    return found
+
+
+def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) -> dict[str, Cost]:
+    """Return the cost that was posted, by job, from holds that were placed in this period."""
+    e, h = entries.c, holds.c
+    same = (e.job == h.job) & (e.trial == h.trial) & (e.attempt == h.attempt) & (e.slice == h.slice)
+    query = (
+        select(h.job, func.sum(e.usd), func.sum(e.gpu_ms))
+        .select_from(holds.join(entries, same))
+        .where(h.project == project, e.entry == "post", h.placed_at >= began_at)
+        .group_by(h.job)
+    )
+    if ends_at is not None:
+        query = query.where(h.placed_at < ends_at)
+    return {job: Cost(Money(int(usd)), int(gpu_ms)) for job, usd, gpu_ms in db.execute(query)}
+
+
+def _open_holds(
+    db: Connection, project: str, began_at: int, ends_at: int | None
+) -> list[tuple[str, str, Cost]]:
+    h = holds.c
+    query = select(h.id, h.job, h.usd, h.gpu_ms).where(
+        h.project == project, h.state == "open", h.placed_at >= began_at
+    )
+    if ends_at is not None:
+        query = query.where(h.placed_at < ends_at)
+    return [(name, job, Cost(Money(usd), gpu_ms)) for name, job, usd, gpu_ms in db.execute(query)]
+
+
+def violations(db: Connection, project: str, at: Instant) -> list[str]:
+    """Return one line for each shared budget whose current account exceeds its limit or differs from the ledger.
+
+    To find differences, recalculate the accounts in a nested transaction and roll it back.
+    """
+    before = {
+        one.budget.name: shared_budgets.standing(db, project, one.budget, at).account
+        for one in shared_budgets.kept(db, project)
+    }
+    found = [
+        f"{name}: more than it allows" for name, a in before.items() if not (a.posted + a.held).fits(a.limit)
+    ]
+    with db.begin_nested() as trial:
+        recount(db, project, at)
+        for one in shared_budgets.kept(db, project):
+            after = shared_budgets.standing(db, project, one.budget, at).account
+            if after != before[one.budget.name]:
+                found.append(f"{one.budget.name}: {before[one.budget.name]} is {after} by its entries")
+        trial.rollback()
+    return found

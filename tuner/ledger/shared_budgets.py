@@ -1,0 +1,243 @@
+"""Shared budgets in SQL: limits on the spend of all jobs with certain tags.
+
+When a hold (money reserved for a job's work) is placed, the same transaction counts it in every shared budget above the
+job. If one of them does not have enough left, the hold is refused.
+
+Each shared budget has an account for each of its periods, with the same bound as a job's account as a CHECK on the row.
+Money counts in the period in which its hold was placed.
+
+Locks: a transaction that reads or changes these accounts first locks all budgets of the project, ordered by name
+(`lock_budgets`). A transaction that changes the budgets themselves locks the whole table (`lock_exclusive`), so that no hold is
+placed meanwhile: it would be missing from a budget that is being created.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select, text, update
+
+from tuner.database.codec import decode
+from tuner.database.tables import budget_accounts, budget_holds, budgets, job_tags
+from tuner.domain.errors import NotFound
+from tuner.domain.ledger import Account, Allowance
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.shared_budget import SharedBudget, applying
+from tuner.domain.time import Instant
+
+PERIODS_MAX = 40  # covers a month of daily periods, for which webhooks may be due
+
+# Built once, because the driver executes them for each hold.
+_LOCK_BUDGETS = (
+    select(budgets.c.spec)
+    .where(budgets.c.project == bindparam("of_project"))
+    .order_by(budgets.c.name)
+    .with_for_update()
+)
+_COUNTED_IN = (
+    select(budget_holds.c.name, budget_holds.c.began_at)
+    .where(budget_holds.c.hold == bindparam("of_hold"))
+    .order_by(budget_holds.c.name)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A shared budget as it is stored."""
+
+    budget: SharedBudget
+    secret: str  #: Signs the webhooks that report on the budget.
+    created_at: Instant
+    updated_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPeriod:
+    """The account of one period of a shared budget."""
+
+    began_at: Instant
+    ends_at: Instant | None  #: None if the period has no end.
+    account: Account
+
+
+def projects(db: Connection) -> list[str]:
+    """Return the projects that have shared budgets."""
+    return list(db.execute(select(budgets.c.project).distinct().order_by(budgets.c.project)).scalars())
+
+
+def kept(db: Connection, project: str) -> list[Kept]:
+    """Return the project's shared budgets, by name."""
+    rows = db.execute(select(budgets).where(budgets.c.project == project).order_by(budgets.c.name))
+    return [Kept(decode(r.spec), r.secret, Instant(r.created_at), Instant(r.updated_at)) for r in rows]
+
+
+def get(db: Connection, project: str, name: str) -> Kept:
+    """Return the shared budget, or raise NotFound."""
+    found = [one for one in kept(db, project) if one.budget.name == name]
+    if not found:
+        raise NotFound(f"there is no budget {name[:100]!r}")
+    return found[0]
+
+
+def lock_budgets(db: Connection, project: str) -> list[SharedBudget]:
+    """Lock and return all shared budgets of the project. Until this transaction ends, no other transaction can lock them."""
+    return [decode(spec) for spec in db.execute(_LOCK_BUDGETS, {"of_project": project}).scalars()]
+
+
+def lock_exclusive(db: Connection) -> None:
+    """Block the placing of holds in all projects until the transaction ends.
+
+    Call it before changing shared budgets, or the tags that decide which jobs they cover.
+    """
+    if db.dialect.name == "postgresql":
+        db.execute(text("LOCK TABLE budgets IN EXCLUSIVE MODE"))
+
+
+def tags_of(db: Connection, job: str) -> dict[str, str]:
+    t = job_tags.c
+    return {key: value for key, value in db.execute(select(t.key, t.value).where(t.job == job))}
+
+
+def standing(db: Connection, project: str, budget: SharedBudget, at: Instant) -> BudgetPeriod:
+    """Return the budget's account for the period that contains `at`. If it has none yet, return an empty account."""
+    began_at, ends_at = budget.span(at)
+    row = db.execute(select(budget_accounts).where(period(project, budget.name, began_at))).first()
+    return BudgetPeriod(began_at, ends_at, Account(budget.limit)) if row is None else _standing(row)
+
+
+def periods(db: Connection, project: str, name: str, *, since: Instant) -> list[BudgetPeriod]:
+    """Return the newest PERIODS_MAX periods that have an account and end after `since`, oldest first."""
+    a = budget_accounts.c
+    mine = (a.project == project) & (a.name == name) & (a.ends_at.is_(None) | (a.ends_at > since))
+    rows = db.execute(select(budget_accounts).where(mine).order_by(a.began_at.desc()).limit(PERIODS_MAX))
+    return [_standing(row) for row in rows][::-1]
+
+
+def _standing(row: Row[Any]) -> BudgetPeriod:
+    account = Account(
+        Cost(Money(row.limit_usd), row.limit_gpu_ms),
+        Cost(Money(row.posted_usd), row.posted_gpu_ms),
+        Cost(Money(row.held_usd), row.held_gpu_ms),
+    )
+    ends_at = None if row.ends_at is None else Instant(row.ends_at)
+    return BudgetPeriod(Instant(row.began_at), ends_at, account)
+
+
+def allowance(
+    db: Connection, project: str, job: str, at: Instant, own: Cost, *, freeing: str = "", freed: Cost = FREE
+) -> Allowance:
+    """Return how much the job may still hold: the least of `own` and what each shared budget above the job has left.
+
+    The result names the shared budget that is the limit, for dollars and for GPU time.
+
+    Args:
+        own: What the job's own budget has left. It already includes `freed`.
+        freeing: Id of a hold that will be settled before the allowance is used. Empty if there is none.
+        freed: What settling that hold gives back.
+    """
+    found = Allowance(own)
+    above = lock_budgets(db, project)
+    for budget in applying(above, tags_of(db, job)) if above else []:
+        now = standing(db, project, budget, at)
+        left = now.account.left
+        if freeing and _counts(db, freeing, budget.name, now.began_at):
+            left += freed
+        if left.usd < found.left.usd:
+            found = replace(found, left=Cost(left.usd, found.left.gpu_ms), above_usd=budget.name)
+        if left.gpu_ms < found.left.gpu_ms:
+            found = replace(found, left=Cost(found.left.usd, left.gpu_ms), above_gpus=budget.name)
+    return found
+
+
+def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:
+    """Return True if the hold was counted in the account of this budget period."""
+    b = budget_holds.c
+    mine = (b.hold == hold) & (b.name == name) & (b.began_at == began_at)
+    return db.execute(select(b.hold).where(mine)).first() is not None
+
+
+def take(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[str, Instant]] | None:
+    """Count the hold in every shared budget above the job, and return the accounts in which it counts.
+
+    Return None, with nothing changed, if one of them does not have enough left.
+    """
+    above = lock_budgets(db, project)
+    taken: list[tuple[str, Instant]] = []
+    for budget in applying(above, tags_of(db, job)) if above else []:
+        now = standing(db, project, budget, hold.placed_at)
+        _open(db, project, budget, now)
+        if not _add(db, project, (budget.name, now.began_at), held=hold.cost, bounded=True):
+            unreserve(db, project, hold, taken)
+            return None
+        taken.append((budget.name, now.began_at))
+    return taken
+
+
+def unreserve(db: Connection, project: str, hold: OpenHold, taken: Sequence[tuple[str, Instant]]) -> None:
+    for one in taken:
+        _add(db, project, one, held=-hold.cost)
+
+
+def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Instant]]) -> None:
+    """Record in which accounts a hold counts."""
+    if taken:
+        rows = [{"hold": hold, "project": project, "name": name, "began_at": at} for name, at in taken]
+        db.execute(insert(budget_holds), rows)
+
+
+def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) -> None:
+    """Update each shared-budget account in which the hold counts: subtract `held` from it and add `spent`.
+
+    The caller must lock the project's shared budgets with `lock_budgets` before it reads the hold's row.
+    """
+    for name, began_at in db.execute(_COUNTED_IN, {"of_hold": hold}).all():
+        _add(db, project, (name, Instant(began_at)), held=-held, posted=spent)
+
+
+def _open(db: Connection, project: str, budget: SharedBudget, now: BudgetPeriod) -> None:
+    mine = period(project, budget.name, now.began_at)
+    if db.execute(select(budget_accounts.c.name).where(mine)).first() is None:
+        set_account(db, project, budget, replace(now, account=Account(budget.limit)))
+
+
+def set_account(db: Connection, project: str, budget: SharedBudget, now: BudgetPeriod) -> None:
+    limit, posted, held = now.account.limit, now.account.posted, now.account.held
+    values = {
+        "ends_at": now.ends_at,
+        **{"limit_usd": limit.usd.micro_usd, "limit_gpu_ms": limit.gpu_ms},
+        **{"posted_usd": posted.usd.micro_usd, "posted_gpu_ms": posted.gpu_ms},
+        **{"held_usd": held.usd.micro_usd, "held_gpu_ms": held.gpu_ms},
+    }
+    mine = period(project, budget.name, now.began_at)
+    if db.execute(update(budget_accounts).where(mine).values(values)).rowcount == 0:
+        key = {"project": project, "name": budget.name, "began_at": now.began_at}
+        db.execute(insert(budget_accounts).values(**key, **values))
+
+
+def _add(
+    db: Connection,
+    project: str,
+    where: tuple[str, Instant],
+    *,
+    held: Cost,
+    posted: Cost = FREE,
+    bounded: bool = False,
+) -> bool:
+    """Add the amounts to an account. If `bounded` is set and its limit would be exceeded, change nothing and return False."""
+    a, mine = budget_accounts.c, period(project, *where)
+    if bounded:
+        mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd
+        mine &= a.posted_gpu_ms + a.held_gpu_ms + held.gpu_ms <= a.limit_gpu_ms
+    more = {
+        "held_usd": a.held_usd + held.usd.micro_usd,
+        "held_gpu_ms": a.held_gpu_ms + held.gpu_ms,
+        "posted_usd": a.posted_usd + posted.usd.micro_usd,
+        "posted_gpu_ms": a.posted_gpu_ms + posted.gpu_ms,
+    }
+    return db.execute(update(budget_accounts).where(mine).values(more)).rowcount == 1
+
+
+def period(project: str, name: str, began_at: Instant) -> ColumnElement[bool]:
+    a = budget_accounts.c
+    return (a.project == project) & (a.name == name) & (a.began_at == began_at)

@@ -1,0 +1,217 @@
+"""Correct the accounts of a restored database, which lacks everything that happened after the backup.
+
+Jobs that had not ended are paused, and none resumes by itself. Their open holds are posted as spent, and all earlier
+drivers are fenced. If the accounts of the replaced database are known, the spend since the backup is posted. Otherwise the
+most that a job can have spent since then is subtracted from its budget.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, delete, func, insert, select, text, update
+
+from tuner.database.tables import accounts, checkpoints, launches, leadership, trials
+from tuner.database.tables import jobs as jobs_table
+from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
+from tuner.domain.ids import RESTORED, hold_id
+from tuner.domain.job import FINAL
+from tuner.domain.ledger import Account
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.time import NS, Instant, rfc3339
+from tuner.ledger import budget_waits, ledger
+from tuner.store import jobs
+from tuner.store.jobs import JobRow
+from tuner.store.journal import end_open
+
+RECORDS = ("jobs", "budgets")  # a database in which these tables are empty counts as empty
+# On PostgreSQL the table `launches` has this comment until the accounts of the restored database are corrected.
+RESTORING = "being restored"
+WHY = "the database was restored from a backup"
+_EPOCHS_FROM = 1_577_836_800 * NS  # 2020
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A job that had not ended when the backup was made."""
+
+    id: str
+    project: str
+    name: str
+    state: str
+    settled: Cost  #: The job's open holds in the backup, which were posted as lost.
+    since: Cost  #: What the job spent after the backup: the exact amount, or an upper bound.
+    exactly: bool  #: True if `since` is known and was posted. False if it is an upper bound, which was subtracted from the budget.
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that the database knows of."""
+
+    project: str
+    job: str
+    trial: str
+    step: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What a restored database contains, and which jobs were paused."""
+
+    jobs: frozenset[str]
+    paused: tuple[Paused, ...]
+    checkpoints: tuple[Checkpoint, ...]
+
+
+def forget(db: Connection, gone: Sequence[Checkpoint]) -> None:
+    """Delete the records of these checkpoints. Their trials resume from older checkpoints, or start from the beginning."""
+    c = checkpoints.c
+    for one in gone:
+        db.execute(delete(checkpoints).where(c.job == one.job, c.trial == one.trial, c.step == one.step))
+
+
+def closing_epoch(at: Instant) -> int:
+    """Return an epoch that is higher than that of any earlier driver, including drivers that were started after the backup.
+
+    The result is the number of seconds since 2020. Epochs count the launches of a job, which are more than a second
+    apart, so they are always lower. The result fits into 31 bits until 2088.
+    """
+    return (at - _EPOCHS_FROM) // NS
+
+
+def close(
+    db: Connection,
+    *,
+    taken_at: Instant,
+    at: Instant,
+    role: str,
+    replaced: Mapping[str, Account] | None = None,
+) -> Books:
+    """Pause all jobs that have not ended, fence earlier drivers and leaders, and correct the accounts.
+
+    Args:
+        taken_at: When the backup was made.
+        at: The current time.
+        role: The leadership role whose term ends.
+        replaced: The accounts of the replaced database, by job. None if they are not known.
+    """
+    greatest = func.max if db.dialect.name == "sqlite" else func.greatest
+    epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
+    db.execute(update(launches).values(epoch=epoch, state="ended", quick_deaths=0, not_before=0))
+    _end_terms(db, role, at)
+    query = (
+        select(jobs_table.c.id)
+        .where(jobs_table.c.state.not_in(FINAL))
+        .order_by(jobs_table.c.created_at, jobs_table.c.id)
+    )
+    found = [jobs.get(db, job) for job in db.execute(query).scalars().all()]
+    known = replaced or {}
+    paused = [_pause(db, row, taken_at, at, known.get(row.id)) for row in found]
+    going = tuple(one for row, one in zip(found, paused, strict=True) if row.wish != "cancel")
+    _note_all(db, known, at)
+    if db.dialect.name == "postgresql":
+        db.execute(text("COMMENT ON TABLE launches IS NULL"))
+    every = frozenset(db.execute(select(jobs_table.c.id)).scalars())
+    return Books(every, going, _checkpoints(db))
+
+
+def _end_terms(db: Connection, role: str, at: Instant) -> None:
+    """End the current leadership term, and make the next fencing token higher than any earlier one.
+
+    Otherwise a service that led after the backup, and was suspended meanwhile, could write again.
+    """
+    t = leadership.c
+    before = db.execute(select(t.token).where(t.role == role)).scalars()
+    token = max([closing_epoch(at), *(one + 1 for one in before)])
+    if db.execute(update(leadership).where(t.role == role).values(token=token, expires_at=0)).rowcount == 0:
+        over = {"holder": WHY, "version": "", "since": at, "expires_at": 0}
+        db.execute(insert(leadership).values(role=role, token=token, **over))
+
+
+def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: Account | None) -> Paused:
+    settled, before = FREE, ledger.account(db, row.id)
+    for hold in ledger.open_holds(db, row.id):
+        ledger.settle(
+            db, row.project, row.id, hold.id, {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
+        )
+        settled += hold.cost
+    if known is None:
+        since = _at_most(row, at - taken_at, before.left)
+        limit = row.budget.limit - since
+    else:
+        since, limit = _within(known.posted + known.held - before.posted - settled), known.limit
+    if row.wish != "cancel":
+        _lower(db, row, limit)
+    paused = Paused(row.id, row.project, row.spec.name, row.state, settled, since, known is not None)
+    jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=_detail(paused, taken_at))
+    budget_waits.end(db, row.id)
+    if row.wish == "cancel":
+        end_open(db, row.id, taken_at)
+    t = trials.c
+    ran = update(trials).where(t.job == row.id, t.state == "running")
+    db.execute(ran.values(state="paused", reason=WHY, updated_at=taken_at))
+    return paused
+
+
+def _detail(paused: Paused, taken_at: Instant) -> str:
+    if paused.since.nothing:
+        said = "it spent nothing since then"
+    elif paused.exactly:
+        said = f"it spent {paused.since.usd} since then, which counts as lost"
+    else:
+        said = f"it may have spent {paused.since.usd} since then, which is taken off its budget"
+    return f"restored from the backup of {rfc3339(taken_at)}; {said}; `tuner resume` lets it go on"
+
+
+def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None:
+    """Post as `lost` what the jobs spent since the backup, according to the accounts of the replaced database.
+
+    This includes jobs that had ended when the backup was made and were resumed later. The amount counts in the current
+    period of the shared budgets, because nothing can be spent from an earlier period any more.
+    """
+    a, epoch = accounts.c, closing_epoch(at)
+    query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)
+    for job, project, usd, gpu_ms in db.execute(query).all():
+        account = known.get(job, Account(FREE))
+        short = _within(account.posted + account.held - Cost(Money(usd), gpu_ms))
+        if not short.nothing:
+            where = OpenHold(hold_id(job, RESTORED, epoch, 1), RESTORED, epoch, 1, short, at, at)
+            ledger.note_spent(db, project, job, where)
+
+
+def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
+    """Lower the job's budget to `limit`. A budget that is lower already stays as it is.
+
+    The new budget is not lower than what is posted, nor zero, because a budget cannot be zero. If the budget does not
+    limit dollars or GPU time, that stays unlimited.
+    """
+    most, posted = limit.at_most(row.budget.limit), ledger.account(db, row.id).posted
+    usd, gpu_ms = max(most.usd, posted.usd, Money(1)), max(most.gpu_ms, posted.gpu_ms, 1)
+    less = replace(
+        row.budget,
+        usd=None if usd.micro_usd > UNLIMITED_MICRO_USD // 2 else usd,
+        gpu_ms=None if gpu_ms > UNLIMITED_GPU_MS // 2 else gpu_ms,
+    )
+    if less != row.budget:
+        jobs.set_budget(db, row.id, less)
+
+
+def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
+    """Return the most that the job can have spent in `elapsed_ns`, but at most `left`.
+
+    It assumes that as many trials as allowed ran all the time on the most expensive offer.
+    """
+    size = row.spec.resources
+    one = row.offer.rate(cpus=size.cpus, gpus=size.gpus).cost(max(0, elapsed_ns) * row.concurrency)
+    return one.at_most(left)
+
+
+def _within(cost: Cost) -> Cost:
+    return Cost(max(cost.usd, FREE.usd), max(cost.gpu_ms, 0))
+
+
+def _checkpoints(db: Connection) -> tuple[Checkpoint, ...]:
+    c = checkpoints.c
+    query = select(c.project, c.job, c.trial, c.step, c.attempt).order_by(c.job, c.trial, c.step)
+    return tuple(Checkpoint(*row) for row in db.execute(query))
