@@ -56,7 +56,7 @@ class Run:
 # system tests start none.
 RUNS = (
     Run("system and browser tests", "system or browser", 3, 0),
-    Run("other tests", "not system and not browser", 2, LOWER_PRIORITY),
+    Run("other tests", "not system and not browser", 4, LOWER_PRIORITY),
 )
 
 
