@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.conftest import Tuner
+from tests.upgrades import made_up
 from tuner.cli.main import app
 from tuner.database.database import Database, newest_revision
 
@@ -27,13 +28,14 @@ def test_migrate_says_from_where_to_where() -> None:
 
 
 @pytest.mark.usefixtures("url")
-def test_migrate_takes_the_schema_back_to_a_revision_that_is_named() -> None:
-    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
-    said = CliRunner().invoke(app, ["migrate", "--to", "0021"])
-    assert said.stdout == f"the database was at revision {newest_revision()}, and is at 0021\n"
-    again = CliRunner().invoke(app, ["migrate", "--to", "0022"])
-    assert again.exit_code == 1
-    assert "'0022' is no revision before 0021: 0020, " in again.stderr
+def test_migrate_takes_the_schema_back_to_a_revision_that_is_named(tmp_path: Path) -> None:
+    with made_up.known(tmp_path / "newer"):
+        assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+        said = CliRunner().invoke(app, ["migrate", "--to", "0028"])
+        assert said.stdout == f"the database was at revision {made_up.REVISION}, and is at 0028\n"
+        again = CliRunner().invoke(app, ["migrate", "--to", "0022"])
+        assert again.exit_code == 1
+        assert "'0022' is no revision before 0028: there is none" in again.stderr
 
 
 def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:
@@ -88,13 +90,12 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     assert "RAY_AUTH_TOKEN" in str(found["token"]["fix"])
 
 
-def test_doctor_says_that_a_database_is_older(url: str) -> None:
+def test_doctor_says_that_a_database_is_older(url: str, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     database = Database(url)
-    with database.write() as db:
-        db.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     database.dispose()
-    said = CliRunner().invoke(app, ["doctor", "--json"])
+    with made_up.known(tmp_path / "newer"):
+        said = CliRunner().invoke(app, ["doctor", "--json"])
     assert said.exit_code == 1
     assert "tuner migrate" in str(parts(said.stdout)["database"]["fix"])
 

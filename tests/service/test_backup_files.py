@@ -10,8 +10,6 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
@@ -21,8 +19,9 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
 from tests.strategies import examples
+from tests.upgrades import made_up
 from tuner.checkpoints.checkpoints import CheckpointStore
-from tuner.database.database import MIGRATIONS, Database, newest_revision
+from tuner.database.database import Database, newest_revision
 from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
 from tuner.domain.time import Instant
 from tuner.ledger import ledger
@@ -195,22 +194,13 @@ def test_what_is_no_backup_is_refused(service: FakeService, tmp_path: Path) -> N
             put_back(service, tmp_path / name)
 
 
-def _at_revision(path: Path, revision: str) -> None:
-    database, config = Database(f"sqlite:///{path}"), Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with database.write() as db:
-        config.attributes["connection"] = db
-        command.upgrade(config, revision)
-    database.dispose()
-
-
 def test_a_backup_of_an_older_version_is_brought_up_to_date(service: FakeService, tmp_path: Path) -> None:
-    old = replace(service, settings=replace(service.settings, database_url=f"sqlite:///{tmp_path}/old.db"))
-    _at_revision(tmp_path / "old.db", "0018")
-    back_up(old, tmp_path / "b")
-    found = put_back(service, tmp_path / "b")
-    assert (found.revision_before, found.revision) == ("0018", newest_revision())
-    assert service.database.revision() == newest_revision()
+    back_up(service, tmp_path / "b")
+    revision = newest_revision()
+    with made_up.known(tmp_path / "newer"):
+        found = put_back(service, tmp_path / "b")
+        assert (found.revision_before, found.revision) == (revision, made_up.REVISION)
+        assert service.database.revision() == made_up.REVISION
 
 
 def test_checkpoints_that_the_storage_does_not_have_are_named(

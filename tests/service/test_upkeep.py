@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.database.database import newest_revision, older_revisions
+from tests.upgrades import made_up
+from tuner.database.database import newest_revision
 from tuner.domain.errors import Conflict, Invalid
 from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
@@ -20,23 +21,23 @@ def test_an_empty_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
 
 
 def test_a_schema_is_taken_back_while_nobody_works_on_it(tmp_path: Path) -> None:
-    settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
-    migrate(settings)
-    before = older_revisions(newest_revision())[0]
-    for wrong in ("9999", "base", newest_revision()):
-        with pytest.raises(Invalid, match=f"no revision before {newest_revision()}: {before}, "):
-            downgrade(settings, wrong)
-    service = build(settings)
-    assert service.leading.term() is not None
-    with pytest.raises(Conflict, match="stop all services first"):
-        downgrade(settings, before)
-    service.leading.give_up()
-    service.database.dispose()
-    assert downgrade(settings, before) == Migrated(newest_revision(), before)
-    assert migrate(settings) == Migrated(before, newest_revision())
-    assert downgrade(settings, "0001").after == "0001"
-    with pytest.raises(Invalid, match="no revision before 0001: there is none"):
-        downgrade(settings, "0001")
+    settings, before = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")}), newest_revision()
+    with made_up.known(tmp_path / "newer"):
+        migrate(settings)
+        for wrong in ("9999", "base", made_up.REVISION):
+            with pytest.raises(Invalid, match=f"no revision before {made_up.REVISION}: {before}"):
+                downgrade(settings, wrong)
+        service = build(settings)
+        assert service.leading.term() is not None
+        with pytest.raises(Conflict, match="stop all services first"):
+            downgrade(settings, before)
+        service.leading.give_up()
+        service.database.dispose()
+        assert downgrade(settings, before) == Migrated(made_up.REVISION, before)
+        assert migrate(settings) == Migrated(before, made_up.REVISION)
+        assert downgrade(settings, before).after == before
+        with pytest.raises(Invalid, match=f"no revision before {before}: there is none"):
+            downgrade(settings, before)
 
 
 def test_drivers_are_told_the_file_of_the_url_and_never_the_url(tmp_path: Path) -> None:

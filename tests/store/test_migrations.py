@@ -21,9 +21,7 @@ from tuner.database import database as revisions
 from tuner.database import migrations, tables
 from tuner.database.database import Database, newest_revision
 from tuner.domain.errors import Unavailable
-from tuner.domain.time import Instant
-from tuner.store import jobs, warm_starts
-from tuner.store.journal import nodes_assigned_at
+from tuner.store import jobs
 
 for room in pkgutil.iter_modules(store.__path__):  # importing each module defines its tables
     import_module(f"tuner.store.{room.name}")
@@ -104,63 +102,6 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
     assert schema(database) == before
     with database.read() as db:
         assert jobs.get(db, JOB).id == JOB
-
-
-def test_a_database_of_the_first_release_is_brought_up_to_date_with_all_that_it_holds(
-    database: Database,
-) -> None:
-    create(database, new_job())
-    newest = schema(database)
-    began_at = Instant(7)
-    with database.write() as db:
-        for table in (
-            "packages",
-            "api_keys",
-            "members",
-            "users",
-            "projects",
-            "audit_log",
-            "quotas",
-            "leadership",
-            "cluster_clock",
-            "cluster_watch",
-            "cluster_hours",
-            "leases",
-            "deliveries",
-            "budget_waits",
-            "budget_holds",
-            "budget_accounts",
-            "budgets",
-            "attempt_usage",
-            "front",
-            "self_tests",
-            "warm_starts",
-        ):
-            db.exec_driver_sql(f"DROP TABLE {table}")
-        for index in (
-            "ix_entries_at",
-            "ix_attempts_end",
-            "ix_trials_state",
-            "ix_jobs_ended",
-            "ix_jobs_started",
-        ):
-            db.exec_driver_sql(f"DROP INDEX {index}")
-        db.exec_driver_sql("ALTER TABLE jobs DROP COLUMN code")
-        for column in ("tuner_version", "ray_version", "python_version"):
-            db.exec_driver_sql(f"ALTER TABLE launches DROP COLUMN {column}")
-        found = ("instance_type", "region", "machine_price", "price_source")
-        for column in ("market", "price", "landed_at", "cause", "environment", *found):
-            db.exec_driver_sql(f"ALTER TABLE attempts DROP COLUMN {column}")
-        names = "job, trial, attempt, project, began_at, reason, detail, node, from_step, to_step, costs"
-        values = f"'{JOB}', 'trial_00000', 1, 'default', {began_at}, '', '', '', 0, 0, '{{}}'"
-        db.exec_driver_sql(f"INSERT INTO attempts ({names}) VALUES ({values})")
-        db.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
-    database.migrate()
-    assert schema(database) == newest
-    with database.read() as db:
-        assert jobs.get(db, JOB).id == JOB
-        assert warm_starts.marks(db, JOB) == []
-        assert nodes_assigned_at(db, JOB) == {("trial_00000", 1): began_at}
 
 
 def test_several_processes_that_migrate_at_once_all_find_it_done(

@@ -2,7 +2,6 @@
 would.
 """
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,7 +16,7 @@ from tests.fakes import database_in
 from tests.store.builders import PROJECT, budget, create, new_job, spec
 from tests.strategies import examples
 from tuner.database.database import Connection, Database
-from tuner.database.tables import front, reports
+from tuner.database.tables import reports
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode, Objective
 from tuner.domain.records import ReportRow
@@ -26,7 +25,6 @@ from tuner.store import best
 from tuner.store.best import Limits
 from tuner.store.journal import SqlJournal
 
-migration = importlib.import_module("tuner.database.migrations.versions.0011_fronts")
 NUMBERS = iter(range(10**9))
 
 
@@ -127,23 +125,6 @@ def check_answers(database: Database, found: list[Given], mode: Mode) -> None:
 def beats(mode: str, b: Any, a: Any) -> bool:
     mine, theirs = (b.usd, loss(mode, b)), (a.usd, loss(mode, a))
     return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
-
-
-@examples(40, gate=20)
-@given(found=REPORTS, mode=MODES)
-def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
-    database: Database, found: list[Given], mode: Mode
-) -> None:
-    """A database of an older release gets its fronts this way."""
-    check_made_afterwards(database, found, mode)
-
-
-def check_made_afterwards(database: Database, found: list[Given], mode: Mode) -> None:
-    job = job_with(database, mode, found)
-    with database.read() as db:
-        kept = [dict(row._mapping) for row in db.execute(select(front).where(front.c.job == job))]
-        made = list(migration._front(db, job, 1.0 if mode == "min" else -1.0))
-    assert sorted(kept, key=lambda row: row["seq"]) == sorted(made, key=lambda row: row["seq"])
 
 
 def test_the_database_answers_from_the_index_of_the_front_alone(database: Database) -> None:

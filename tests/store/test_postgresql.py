@@ -127,14 +127,6 @@ def test_every_answer_is_that_of_a_search_through_all_reports(
     fronts.check_answers(database, found, mode)
 
 
-@examples(15, gate=5)
-@given(found=fronts.REPORTS, mode=fronts.MODES)
-def test_a_front_made_afterwards_is_the_one_that_reports_made_one_by_one(
-    database: Database, found: list[fronts.Given], mode: Mode
-) -> None:
-    fronts.check_made_afterwards(database, found, mode)
-
-
 def test_limits_are_answered_from_the_front(database: Database) -> None:
     job = fronts.job_with(
         database, "max", [fronts.Given(n % 5, n // 5 + 1, n / 10, n, n, n) for n in range(20)]

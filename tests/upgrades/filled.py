@@ -8,6 +8,8 @@ from tests.failpoints.chapters import Mirror, cancelled, forgetful, hangs, peopl
 from tests.failpoints.life import Earlier, Life, surroundings
 from tests.mirrors.following import follower
 from tuner.domain.usage import Usage
+from tuner.store import packages
+from tuner.store.packages import PackageRow
 
 ALERTS = [{"at": 0.1, "url": "http://127.0.0.1:9/hook"}]
 
@@ -38,6 +40,8 @@ def fill(url: str, home: Path) -> None:
             tx.put_usage("trial_00000", 1, Usage(wall_ns=5, cpu_ns=3, facts={"precision": "fp32"}))
         follower(service, Mirror).one_pass()
         life.reconciler.one_pass()
+        with service.database.write() as db:
+            packages.put(db, "default", PackageRow("a" * 64, "mine", 100, 1, service.now()))
 
 
 def _wait_for_money(life: Life) -> None:

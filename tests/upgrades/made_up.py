@@ -30,6 +30,14 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("novelty", sa.String(40), nullable=True))
         op.add_column(table, sa.Column("novelties", sa.BigInteger(), nullable=False, server_default="7"))
     op.create_index("ix_entries_novelty", "entries", ["novelty"])
+
+
+def downgrade() -> None:
+    op.drop_index("ix_entries_novelty", "entries")
+    for table in GROWN:
+        op.execute(f"ALTER TABLE {{table}} DROP COLUMN novelty")
+        op.execute(f"ALTER TABLE {{table}} DROP COLUMN novelties")
+    op.drop_table("novelties")
 '''
 
 

@@ -15,8 +15,6 @@ from tuner.database import database as store
 from tuner.database.database import Database
 from tuner.settings import release
 
-# Earlier migrations were written before the first release.
-FIRST_HELD_TO_IT = "0021"
 Schema = dict[str, dict[str, Any]]
 
 
@@ -62,8 +60,9 @@ def _is_of_new(rule: object, old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def steps() -> list[Script]:
+    """Return the migrations after the first, which creates the tables."""
     found = list(ScriptDirectory(str(store.MIGRATIONS)).walk_revisions())[::-1]
-    return [one for one in found if one.revision >= FIRST_HELD_TO_IT]
+    return [script for script in found if script.down_revision is not None]
 
 
 def breaking(found: Database, upto: str) -> list[str]:
@@ -142,5 +141,5 @@ def test_the_made_up_one_keeps_the_rule(newer: Path, database: Database) -> None
     ],
 )
 def test_one_that_breaks_it_is_found(newer: Path, database: Database, change: str, said: str) -> None:
-    newer.write_text(f"{newer.read_text()}    {change}\n")
+    newer.write_text(newer.read_text().replace("\n\n\ndef downgrade", f"\n    {change}\n\n\ndef downgrade"))
     assert said in breaking(database, made_up.REVISION)

@@ -9,7 +9,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("tuner serve",),
     "stop": ("tuner stop",),
     "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
-    "migrate": ("tuner migrate", "tuner migrate --to 0021"),
+    "migrate": ("tuner migrate", "tuner migrate --to 0028"),
     "doctor": ("tuner doctor",),
     "dashboard": ("tuner dashboard", "tuner dashboard JOB --no-open"),
     "backup": ("tuner backup tuner-2026-01-31.backup",),
