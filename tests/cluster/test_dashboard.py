@@ -12,11 +12,10 @@ import pytest
 
 from tests.cluster.waiting import is_dead, until
 from tests.clusters import GPUS
-from tuner.cluster import nodes
 from tuner.cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
 from tuner.cluster.head import Head, LocalHead
 from tuner.cluster.jobs import RayJobs
-from tuner.cluster.nodes import Node, fits
+from tuner.cluster.nodes import Node, fits, nodes
 from tuner.cluster.processes import mark_of, marked
 
 BIG = Node("a", cpus=8, gpus=1, memory_bytes=64 << 30)

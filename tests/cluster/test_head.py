@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 FIND = """
 import sys
 from pathlib import Path
-from tuner.cluster import LocalHead
+from tuner.cluster.head import LocalHead
 print(LocalHead(Path(sys.argv[1]), cpus=1, gpus=0).find_or_start().session)
 """
 

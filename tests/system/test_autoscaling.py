@@ -19,10 +19,9 @@ import pytest
 
 from tests.system import books
 from tests.system.serving import Served, kill, until
-from tuner.cluster import nodes
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
 from tuner.cluster.launch import free_ports
-from tuner.cluster.nodes import Node
+from tuner.cluster.nodes import Node, nodes
 
 pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)]
 
