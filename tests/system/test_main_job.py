@@ -19,11 +19,19 @@ from tuner.cluster.dashboard import Dashboard
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
+def libraries(served: Served, name: str) -> list[str]:
+    """Return the shared libraries of this name that workers have loaded."""
+    maps = [mapped.path for worker in served.workers() for mapped in worker.memory_maps()]
+    return [path for path in maps if name in path]
+
+
 def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served, dashboard: Dashboard) -> None:
     asked = job("steady:train", budget={"usd": 0.00075}, constants={"step_s": 0.2}, tags={"owner": "alice"})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
     until("Ray's dashboard shows what the worker does", lambda: shows_work(dashboard))
+    assert libraries(served, "_raylet")
+    assert not libraries(served, "pandas"), "workers import Ray Tune, which takes a second and 100 MB"
     ended = served.finished(submitted.id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
     assert 0.97 * 750 <= books.micro(ended.spend.usd) <= 750

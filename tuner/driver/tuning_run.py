@@ -6,7 +6,11 @@ from typing import Any
 
 from ray import tune
 from ray.air._internal import usage
+from ray.train._internal.storage import StorageContext
+from ray.tune.execution.class_cache import _ActorClassCache
 from ray.tune.execution.placement_groups import PlacementGroupFactory
+from ray.tune.experiment.trial import _TrialInfo
+from ray.util import register_serializer
 
 from tuner.domain.job import JobSpec, Resources
 from tuner.driver.actuator import Actuator
@@ -42,6 +46,8 @@ def run_tune(
     shared = {"entry": spec.trainable, "name": spec.name, "package": package}
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
     usage.tag_callbacks = _not_counted
+    start_actors_without_tune()
+    send_without_tune()
     folder, attached = Scratch("tune"), Attached()
     try:
         tune.Tuner(
@@ -76,16 +82,36 @@ def _not_counted(callbacks: object) -> bool:
     return False
 
 
-def worker_class(spec: JobSpec) -> type[Worker]:
-    """Make a class of workers that asks for the resources of a trial, and is named for its job in Ray's dashboard."""
+def worker_class(spec: JobSpec) -> type[tune.Trainable]:
+    """Make the trainable that stands for a worker in Tune. It asks for the resources of a trial.
 
-    class JobWorker(Worker):
+    Its `actor` is the class of the actors, which is named for the job in Ray's dashboard.
+    """
+
+    class JobWorker(tune.Trainable):  # type: ignore[misc]
+        actor = type(f"Worker of {spec.name}", (Worker,), {"__module__": Worker.__module__})
+
         @classmethod
         def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
             return _placement(spec.resources, config)
 
-    JobWorker.__name__ = JobWorker.__qualname__ = f"Worker of {spec.name}"
     return JobWorker
+
+
+def start_actors_without_tune() -> None:
+    """Have Tune start the `actor` of a trainable, if it has one, instead of the trainable itself."""
+    remote_class = _ActorClassCache.get
+
+    def get(cache: _ActorClassCache, trainable: type) -> Any:
+        return remote_class(cache, getattr(trainable, "actor", trainable))
+
+    _ActorClassCache.get = get
+
+
+def send_without_tune() -> None:
+    """Leave out what Tune adds to the arguments of each worker: it is not used, and loading it would import Tune there."""
+    register_serializer(_TrialInfo, serializer=lambda _: (), deserializer=dict)
+    register_serializer(StorageContext, serializer=lambda _: (), deserializer=tuple)
 
 
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:

@@ -1,9 +1,12 @@
-"""The Ray actor of a worker: a Tune trainable whose `step` runs until there is news for the driver, or a heartbeat is due."""
+"""The Ray actor of a worker. Its `train` returns when there is news for the driver, or when a heartbeat is due.
+
+Tune runs workers as trainables, but a worker does not inherit from Tune's `Trainable`: importing `ray.tune` would take 0.8 s of processor
+time and 108 MB in each worker, before it can begin its first attempt. `tuner.driver.tuning_run` shows Tune a trainable in its place.
+"""
 
 from typing import Any
 
 import ray
-from ray import tune
 
 from tuner.cluster.drain import own_board
 from tuner.cluster.notice_delivery import hide_those_of_others
@@ -14,11 +17,15 @@ from tuner.worker.supervisor import Supervisor
 TOLD = "told"  # the value is a list, because Tune flattens dictionaries in a result
 
 
-class Worker(tune.Trainable):
+class Worker:
     """Runs attempts one after the other until its node is removed. `order` receives the driver's orders in the sequence in which
-    they were sent."""
+    they were sent.
 
-    def setup(self, config: dict[str, Any]) -> None:
+    Tune calls all methods of the actor but `order`. It never saves or restores a worker, because checkpoints are in shared storage.
+    """
+
+    def __init__(self, config: dict[str, Any], storage: object = None) -> None:
+        """Start the supervisor. `storage` is where Tune would keep results, which is not used."""
         hide_those_of_others()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = Supervisor(
@@ -28,26 +35,27 @@ class Worker(tune.Trainable):
             notice=lambda: self._board.standing(self._node),
             owns_process=True,
         )
-        self._first = config
+        self._first, self._messages = config, 0
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
+    def reset(self, new_config: dict[str, Any], storage: object = None) -> bool:
+        """Prepare for another trial of Tune. Return True: there is nothing to prepare, because an order begins each attempt."""
         return True
 
     def order(self, message: dict[str, Any]) -> None:
         self._supervisor.order(message)
 
-    def step(self) -> dict[str, Any]:
+    def train(self) -> dict[str, Any]:
+        """Return the next message for the driver, as a result in Tune's form."""
         machine = self._board.described(self._node)
-        return {TOLD: [{**self._supervisor.step(), "node": self._node, "machine": machine}]}
+        message = {**self._supervisor.step(), "node": self._node, "machine": machine}
+        self._messages += 1
+        return {TOLD: [message], "training_iteration": self._messages, "done": False}
 
-    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Return an empty checkpoint for Tune, because the real checkpoints are in shared storage."""
+    def get_auto_filled_metrics(self, *, debug_metrics_only: bool = False) -> dict[str, Any]:
+        """Return the metrics that Tune shows of a trial without a result: none."""
         return {}
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        pass
-
-    def cleanup(self) -> None:
+    def stop(self) -> None:
         self._supervisor.close()
 
     def __repr__(self) -> str:
