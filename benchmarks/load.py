@@ -37,8 +37,9 @@ from tests.copies import copy_job
 from tests.fakes import FakeService
 from tuner.cluster.launch import free_ports
 from tuner.database.database import Database
-from tuner.database.tables import entries, jobs, reports, trials
+from tuner.database.tables import jobs, reports, trials
 from tuner.domain.calendar import DAY_NS
+from tuner.ledger.readable import entries
 
 PAUSED, DAYS = 200, 90
 # Warm-up before the measurement: shares of the rate, each for a number of seconds. A service that has just started gets its callers back

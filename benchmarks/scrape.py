@@ -10,7 +10,8 @@ from sqlalchemy import func, select
 
 from tests import fakes
 from tests.copies import copy_job
-from tuner.database.tables import entries, jobs, reports, trials
+from tuner.database.tables import jobs, reports, trials
+from tuner.ledger.readable import entries
 
 RUNNING = 20
 SCRAPES = 20

@@ -24,8 +24,9 @@ from tests.fakes import FakeCluster, FakeService
 from tuner.cluster.jobs import JobStatus
 from tuner.cluster.nodes import Node
 from tuner.database.database import Database
-from tuner.database.tables import entries, jobs, reports, trials
+from tuner.database.tables import jobs, reports, trials
 from tuner.domain.time import NS
+from tuner.ledger.readable import entries
 from tuner.service.controller import Controller, has_room
 from tuner.service.offers import offers_of
 from tuner.service.reconciler import Reconciler

@@ -16,9 +16,10 @@ from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.strategies import examples
-from tuner.database.tables import attempts, entries, job_tags, jobs, trials
+from tuner.database.tables import attempts, job_tags, jobs, trials
 from tuner.domain.calendar import day_name, local_day, offsets, zone
 from tuner.domain.time import NS, rfc3339
+from tuner.ledger.readable import entries
 from tuner.simulator.world import Faults
 
 GROUPS = ["tag:project", "owner", "trainable", "market", "day", "job"]

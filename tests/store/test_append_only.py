@@ -1,16 +1,20 @@
-"""Test what the database itself refuses, whatever the client and its code."""
+"""Test that money cannot be written around the ledger: what the database refuses, and what SQLAlchemy refuses."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import ArgumentError
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tuner.database.database import Database
 from tuner.domain.events import Completed
 from tuner.domain.time import Instant
-from tuner.ledger import ledger
+from tuner.ledger import ledger, readable, tables
 from tuner.store.journal import SqlJournal
 
 AT = Instant(0)
@@ -130,3 +134,24 @@ def test_violations_names_an_account_that_was_changed_behind_the_ledger(
         "held differs from its open holds",
     )
     assert found == [f"{JOB}: {fault}" for fault in faults]
+
+
+READABLE = ("accounts", "entries", "holds")
+
+
+@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("write", [insert, update, delete])
+def test_other_packages_cannot_write_the_tables_that_they_read(
+    name: str, write: Callable[..., object]
+) -> None:
+    with pytest.raises(ArgumentError, match="expected"):
+        write(getattr(readable, name))
+
+
+@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("dialect", [postgresql.dialect(), sqlite.dialect()])
+def test_other_packages_read_with_the_sql_of_the_ledger(name: str, dialect: Dialect) -> None:
+    own, others = (
+        str(select(getattr(module, name)).compile(dialect=dialect)) for module in (tables, readable)
+    )
+    assert others == own.replace(f"FROM {name}", f"FROM {name} AS {name}")

@@ -2,8 +2,6 @@
 many processes it is migrated.
 """
 
-import pkgutil
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,13 @@ from sqlalchemy import Connection, inspect
 from tests.store import hammer
 from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd
-from tuner import store
 from tuner.database import database as revisions
-from tuner.database import migrations, tables
+from tuner.database import migrations
 from tuner.database.database import Database, newest_revision
 from tuner.domain.errors import Unavailable
+from tuner.ledger.tables import metadata
 from tuner.store import jobs
 
-for room in pkgutil.iter_modules(store.__path__):  # importing each module defines its tables
-    import_module(f"tuner.store.{room.name}")
-metadata = tables.projects.metadata
 TABLES = sorted(metadata.tables)
 
 

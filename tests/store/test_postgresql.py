@@ -19,7 +19,6 @@ from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
 from tuner.database.database import Database, newest_revision
-from tuner.database.tables import projects
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
@@ -27,6 +26,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
+from tuner.ledger.tables import metadata
 from tuner.store import best, jobs, launches, leadership, spend
 from tuner.store.best import Limits
 from tuner.store.journal import SqlJournal
@@ -46,7 +46,7 @@ def database(postgres_module_url: str) -> Iterator[Database]:
 def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Database) -> None:
     with database.read() as db:
         context = MigrationContext.configure(db, opts={"compare_type": True})
-        assert compare_metadata(context, projects.metadata) == []
+        assert compare_metadata(context, metadata) == []
 
 
 def test_migrating_again_changes_nothing(database: Database) -> None:

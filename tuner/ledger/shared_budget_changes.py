@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tuner.database.codec import decode, encode
-from tuner.database.tables import budget_accounts, budget_holds, budgets, entries, holds, job_tags, jobs
+from tuner.database.tables import job_tags, jobs
 from tuner.domain.errors import Conflict
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.shared_budget import SharedBudget, applying
 from tuner.domain.time import Instant
 from tuner.ledger import budget_waits, shared_budgets
+from tuner.ledger.tables import budget_accounts, budget_holds, budgets, entries, holds
 
 
 def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Instant) -> None:

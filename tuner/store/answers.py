@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bindparam, case, func, select
 
-from tuner.database.tables import attempts, checkpoints, entries, events, reports, trials
+from tuner.database.tables import attempts, checkpoints, events, reports, trials
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
+from tuner.ledger.readable import entries
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
 _JOBS: Any = bindparam("jobs", expanding=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Table, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from tuner.database.tables import attempts, cluster_clock, cluster_hours, cluster_watch, holds, jobs
+from tuner.database.tables import attempts, cluster_clock, cluster_hours, cluster_watch, jobs
 from tuner.domain.ids import SELF_TEST
 from tuner.domain.money import ZERO, Money, Price
 from tuner.domain.time import Instant
+from tuner.ledger.readable import holds
 
 MS = 1_000_000
 HOUR_NS = 3600 * 10**9

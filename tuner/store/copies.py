@@ -19,12 +19,13 @@ from sqlalchemy import URL, Connection, func, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 
 from tuner.database.database import Database
-from tuner.database.tables import accounts, jobs
+from tuner.database.tables import jobs
 from tuner.database.tables import leadership as terms
 from tuner.domain.errors import BadFile, Unavailable
 from tuner.domain.ledger import Account
 from tuner.domain.time import Instant
 from tuner.ledger import ledger
+from tuner.ledger.readable import accounts
 from tuner.store import leadership
 from tuner.store.backup_file import Kind
 from tuner.store.restore_corrections import RECORDS, RESTORING, closing_epoch

@@ -11,12 +11,13 @@ from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 
 from tuner.database.codec import decode
 from tuner.database.database import Database
-from tuner.database.tables import accounts, attempts, entries, events, jobs, reports, trials
+from tuner.database.tables import attempts, events, jobs, reports, trials
 from tuner.domain.errors import NotFound
 from tuner.domain.events import Reported
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
 from tuner.domain.trial import TrialState
+from tuner.ledger.readable import accounts, entries
 
 TRIALS_PAGE = 200
 NAMES_SAMPLE = 20

@@ -8,13 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
 
-from tuner.database.tables import attempt_usage, attempts, entries, reports, self_tests, trials
+from tuner.database.tables import attempt_usage, attempts, reports, self_tests, trials
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Money
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import COUNTS, Usage
+from tuner.ledger.readable import entries
 from tuner.store.attempt_rows import attempt_row
 
 

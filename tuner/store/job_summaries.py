@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from tuner.database.tables import accounts, events, launches
+from tuner.database.tables import events, launches
 from tuner.domain.ledger import Account
 from tuner.ledger.ledger import account_of
+from tuner.ledger.readable import accounts
 from tuner.store.launches import Launch
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from sqlalchemy import Connection, case, func, or_, select
 
-from tuner.database.tables import attempts, entries, events, jobs, reports, trials
+from tuner.database.tables import attempts, events, jobs, reports, trials
 from tuner.domain.job import FINAL
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
+from tuner.ledger.readable import entries
 
 NAMES_AT_ONCE = 500
 

@@ -5,12 +5,13 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
 from tuner.database.codec import decode
-from tuner.database.tables import accounts, job_tags, jobs, launches, quotas
+from tuner.database.tables import job_tags, jobs, launches, quotas
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Share, Waiting
 from tuner.domain.money import Money
 from tuner.domain.quota import UNLIMITED, Quota
 from tuner.domain.time import NS, Instant
+from tuner.ledger.readable import accounts
 
 
 def get(db: Connection, project: str) -> Quota:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
-from tuner.database.tables import accounts, checkpoints, launches, leadership, trials
+from tuner.database.tables import checkpoints, launches, leadership, trials
 from tuner.database.tables import jobs as jobs_table
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.ids import RESTORED, hold_id
@@ -20,6 +20,7 @@ from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.ledger import budget_waits, ledger
+from tuner.ledger.readable import accounts
 from tuner.store import jobs
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open

@@ -18,10 +18,11 @@ from sqlalchemy import (
     select,
 )
 
-from tuner.database.tables import attempts, entries, job_tags, jobs, trials
+from tuner.database.tables import attempts, job_tags, jobs, trials
 from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.time import Instant
+from tuner.ledger.readable import entries
 
 TAG = "tag:"
 Key = str

@@ -16,14 +16,11 @@ from sqlalchemy import Connection, Select, and_, case, func, literal_column, or_
 
 from tuner.database.codec import decode
 from tuner.database.tables import (
-    accounts,
     attempt_usage,
     attempts,
     deliveries,
-    entries,
     events,
     front,
-    holds,
     jobs,
     launches,
     reports,
@@ -34,6 +31,7 @@ from tuner.domain.events import Reported
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.time import Instant
+from tuner.ledger.readable import accounts, entries, holds
 
 Counts = Counter[tuple[str, ...]]
 """Counts by `("trials", state)`, `("steps",)` and, for ended attempts, `("ends", end, cause, market)`. An unknown cause is ""."""

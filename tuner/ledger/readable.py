@@ -1,0 +1,28 @@
+"""The ledger's tables for queries in other packages, which may read them and not write them.
+
+They have the names and the columns of the tables, so the SQL of a query is the same but for `FROM accounts AS accounts`.
+"""
+
+from sqlalchemy import Table
+from sqlalchemy.sql.selectable import FromClauseAlias
+
+from tuner.ledger import tables
+
+
+class ReadOnly(FromClauseAlias):
+    """An alias of a table that SQLAlchemy refuses in INSERT, UPDATE and DELETE.
+
+    Its own `Alias` will not do: SQLAlchemy 2.1 accepts it in UPDATE and DELETE, which then change the table.
+    """
+
+    __visit_name__ = "alias"
+    inherit_cache = True
+
+
+def _read_only(table: Table) -> ReadOnly:
+    return ReadOnly._construct(table, name=table.name)
+
+
+accounts = _read_only(tables.accounts)
+holds = _read_only(tables.holds)
+entries = _read_only(tables.entries)
