@@ -9,6 +9,7 @@ from tests.simulation.test_simulated_jobs import QuickCurves, spec, terms
 from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
+from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
@@ -18,7 +19,7 @@ from tuner.driver.loop import Loop
 from tuner.driver.messages import Progress, StepReport
 from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import Terms
-from tuner.driver.recovery import lost_of, recover
+from tuner.driver.recovery import recover
 from tuner.driver.warm_starts import BEFORE, WarmStarts
 from tuner.simulator.journal import MemoryJournal
 from tuner.simulator.worker import SimulatedClock
@@ -213,7 +214,19 @@ def test_a_dead_worker_is_billed_for_what_it_can_have_used() -> None:
     job = Job()
     hold = next(iter(job.journal.open_holds()))
     ten_s, begins = hold.ends_at - hold.placed_at, hold.placed_at
-    assert lost_of(hold, begins) == {}
-    assert lost_of(hold, Instant(hold.ends_at + 99 * NS)) == {"lost": hold.cost}
-    half = lost_of(hold, Instant(begins + ten_s // 2))["lost"]
+    assert lost_of(hold, {}, begins) == {}
+    assert lost_of(hold, {}, Instant(hold.ends_at + 99 * NS)) == {"lost": hold.cost}
+    half = lost_of(hold, {}, Instant(begins + ten_s // 2))["lost"]
     assert half.usd.micro_usd == -(-hold.cost.usd.micro_usd // 2)
+
+
+def test_a_dead_worker_is_billed_only_from_when_it_got_its_machine() -> None:
+    job = Job()
+    hold = next(iter(job.journal.open_holds()))
+    whose, lease_ns = (hold.trial, hold.attempt), hold.ends_at - hold.placed_at
+    late = Instant(hold.placed_at + lease_ns)
+    assert lost_of(hold, {whose: None}, late) == {}
+    assert lost_of(hold, {whose: late}, late) == {}
+    assert lost_of(hold, {whose: late}, Instant(late + lease_ns)) == {"lost": hold.cost}
+    # A hold that renews a lease is billed from when it was placed, not again from the attempt's beginning.
+    assert lost_of(hold, {whose: Instant(hold.placed_at - lease_ns)}, hold.placed_at) == {}

@@ -4,12 +4,18 @@
 and the tests that compare both.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import BudgetRefused
-from tuner.domain.money import FREE, Cost
+from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.records import OpenHold
+from tuner.domain.time import Instant
+
+AssignedAt = Mapping[tuple[str, int], Instant | None]
+"""When each attempt was given its machine, by trial and attempt number. None if it still waits for one."""
 
 EntryType = Literal["hold", "post", "release", "correct"]
 
@@ -70,3 +76,27 @@ class Entry:
     slice: int  #: Number of the lease within the attempt.
     cost: Cost
     at: int
+
+
+def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[CostKind, Cost]:
+    """Return the cost, all of it `lost`, of a hold that was still open when its job's driver died.
+
+    How long the attempt's worker worked since the hold was placed cannot be known. It is assumed to have worked from the time
+    when it was given its machine until it died, but at most for the length of the lease. A part of this length costs the same
+    part of the hold, rounded up, at any rate.
+
+    Args:
+        assigned_at: A hold of an attempt that is missing here, such as that of the self-test, was placed when its machine
+            was there.
+        died_at: When the workers of the driver are known to have stopped.
+    """
+    began_at = assigned_at.get((hold.trial, hold.attempt), hold.placed_at)
+    if began_at is None:
+        return {}
+    lease_ns = hold.ends_at - hold.placed_at
+    used_ns = min(died_at - max(began_at, hold.placed_at), lease_ns)
+    if used_ns <= 0:
+        return {}
+    usd, gpu_ms = (-(-whole * used_ns // lease_ns) for whole in (hold.cost.usd.micro_usd, hold.cost.gpu_ms))
+    lost = Cost(Money(usd), gpu_ms)
+    return {} if lost.nothing else {"lost": lost}

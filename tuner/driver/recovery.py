@@ -5,21 +5,18 @@ uses neither the ledger nor any worker. Afterwards the holds that the dead drive
 its open attempts end as lost.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind
 from tuner.domain.ids import hold_id
-from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.records import DRIVER_ENDED, AttemptRow, OpenHold
+from tuner.domain.ledger import lost_of
+from tuner.domain.money import FREE, Cost
+from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import Instant
 from tuner.driver.loop import Loop
 from tuner.driver.ports import JournalTx
 from tuner.tuning.decide import decide
-
-AssignedAt = Mapping[tuple[str, int], Instant | None]
-"""When each attempt was given its machine, by trial and attempt number. None if it still waits for one."""
 
 
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
@@ -39,8 +36,7 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:
         for hold in holds:
-            lost = lost_since(assigned_at, hold, died_at or now)
-            tx.settle(hold.id, lost, at=now)
+            tx.settle(hold.id, lost_of(hold, assigned_at, died_at or now), at=now)
         for row in attempts.values():
             if row.ended_at is None:
                 _end_attempt(loop, tx, row, now)
@@ -50,36 +46,6 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
         loop.state, _ = decide(loop.state, launched)
         loop.learner.learn(loop.state, launched)
         loop.record_changed(tx, now)
-
-
-def lost_since(assigned_at: AssignedAt, hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
-    """Return the cost of a dead worker as `lost_of` does, but count only the time after the attempt was given
-    its machine.
-    """
-    # The self-test's hold has no attempt. It is placed only when the machine exists.
-    since = assigned_at.get((hold.trial, hold.attempt), hold.placed_at)
-    if since is None:
-        return {}
-    late_ns = max(0, since - hold.placed_at)
-    moved = replace(
-        hold, placed_at=Instant(hold.placed_at + late_ns), ends_at=Instant(hold.ends_at + late_ns)
-    )
-    return lost_of(moved, died_at)
-
-
-def lost_of(hold: OpenHold, died_at: Instant) -> dict[CostKind, Cost]:
-    """Return the cost of a dead worker since the attempt's cost was last posted, all of it as `lost`.
-
-    How long it worked cannot be known, so it is assumed to have worked until it died. A part of the hold's
-    time costs the same part of the hold, rounded up, at any rate.
-    """
-    whole_ns = hold.ends_at - hold.placed_at
-    used_ns = max(0, min(died_at, hold.ends_at) - hold.placed_at)
-    if not used_ns:
-        return {}
-    usd, gpu_ms = (-(-whole * used_ns // whole_ns) for whole in (hold.cost.usd.micro_usd, hold.cost.gpu_ms))
-    lost = Cost(Money(usd), gpu_ms)
-    return {} if lost.nothing else {"lost": lost}
 
 
 def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> None:

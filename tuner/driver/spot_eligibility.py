@@ -14,21 +14,21 @@ from itertools import count, cycle
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tuner.database.database import Connection, Database
+from tuner.database.database import Database
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST, hold_id
 from tuner.domain.job import Resources, config_values
+from tuner.domain.ledger import lost_of
 from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import package_of
-from tuner.driver.recovery import lost_of
 from tuner.ledger import ledger, shared_budgets
 from tuner.store import jobs, launches, self_tests
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open
+from tuner.store.journal import close_open
 from tuner.store.self_tests import SelfTest, refusal
 from tuner.worker.environment import code_of
 from tuner.worker.self_test import SelfTestActorLost, Verdict
@@ -118,10 +118,7 @@ class SpotEligibility:
         now = _now()
         with self.database.write("gate.refuse") as db:
             launches.check(db, self.row.id, self.epoch)
-            for hold in ledger.open_holds(db, self.row.id):
-                lost = lost_of(hold, died_at or now)
-                ledger.settle(db, self.row.project, self.row.id, hold.id, lost, now)
-            end_open(db, self.row.id, now)
+            close_open(db, self.row.project, self.row.id, died_at=died_at or now, at=now)
             jobs.move(db, self.row.id, "failed", "error", at=now, detail=f"/resources/market: {why}")
             launches.end(db, self.row.id, self.epoch)
 
@@ -143,7 +140,11 @@ class SpotEligibility:
         """Run the test until it has a result. Return None if the job is not to continue."""
         with self.database.write("gate.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
-            self._settle_former(db, died_at)
+            now = _now()
+            # The job has had no attempt yet, so only a test that an earlier driver began can have left a hold open.
+            ledger.settle_open(
+                db, self.row.project, self.row.id, lambda hold: lost_of(hold, {}, died_at or now), now
+            )
         for number in count(1):
             try:
                 return self._test(number)
@@ -152,13 +153,6 @@ class SpotEligibility:
                     raise Unavailable(f"the restore self-test was lost {number} times: {lost}") from lost
                 log.warning("the restore self-test was lost and is repeated: %s", lost)
         return None
-
-    def _settle_former(self, db: Connection, died_at: Instant | None) -> None:
-        """Settle the hold of a test that an earlier driver began."""
-        for hold in ledger.open_holds(db, self.row.id):
-            if hold.trial == SELF_TEST:
-                lost = lost_of(hold, died_at or _now())
-                ledger.settle(db, self.row.project, self.row.id, hold.id, lost, _now())
 
     def _test(self, number: int) -> Verdict | None:
         """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""

@@ -7,7 +7,7 @@ Every function runs in the caller's transaction. Ids of holds and entries derive
 (`slice`), so that repeating a call changes nothing.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from tuner.domain.cost import CostKind, total
 from tuner.domain.errors import Conflict
 from tuner.domain.ids import entry_id
 from tuner.domain.ledger import Account, EntryType
-from tuner.domain.money import Cost, Money
+from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
 from tuner.ledger import shared_budgets
@@ -201,6 +201,22 @@ def settle(
     if not rest.nothing:
         rows.append(_entry(entry_id(hold_id, "release"), "release", None, hold, rest, at))
     _enter(db, project, job, rows)
+
+
+def settle_open(
+    db: Connection, project: str, job: str, used: Callable[[OpenHold], Mapping[CostKind, Cost]], at: Instant
+) -> Cost:
+    """Settle all open holds of a job that has no driver any more, and return the cost that was posted.
+
+    Args:
+        used: Returns what was used of a hold, by kind.
+    """
+    posted = FREE
+    for hold in open_holds(db, job):
+        costs = used(hold)
+        settle(db, project, job, hold.id, costs, at)
+        posted += total(costs)
+    return posted
 
 
 def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:

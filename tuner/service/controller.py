@@ -13,14 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.cluster.jobs import JobStatus, money_metadata
 from tuner.cluster.nodes import Node
-from tuner.database.database import Connection
 from tuner.domain.calendar import Window
 from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.fair_share import Waiting
 from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
-from tuner.driver.recovery import lost_since
-from tuner.ledger.ledger import open_holds, settle
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
@@ -28,7 +25,7 @@ from tuner.service.offers import with_those_to_come
 from tuner.service.queue import in_line, opening
 from tuner.store import answers, jobs, launches, queue
 from tuner.store.jobs import JobRow
-from tuner.store.journal import end_open, nodes_assigned_at
+from tuner.store.journal import close_open
 from tuner.store.launches import Launch
 from tuner.worker.environment import code_of
 
@@ -298,7 +295,8 @@ class Controller(threading.Thread):
         """
         with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
-            close_books(db, row, Instant(launch.heartbeat_at or self._service.now()), self._service.now())
+            died_at, now = Instant(launch.heartbeat_at or self._service.now()), self._service.now()
+            close_open(db, row.project, row.id, died_at=died_at, at=now)
             launches.end(db, launch.job, launch.epoch)
             detail = f"its driver died {QUICK_DEATHS_MAX} times without a report in between; the last one said:\n{said[-2000:]}"
             jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)
@@ -389,11 +387,3 @@ def about(row: JobRow) -> dict[str, str]:
         **money_metadata(row.budget),
     }
     return {key: value for key, value in found.items() if value is not None}
-
-
-def close_books(db: Connection, row: JobRow, died_at: Instant, now: Instant) -> None:
-    """Settle the open holds and end the open attempts of a job whose driver is dead and gets no successor."""
-    since = nodes_assigned_at(db, row.id)
-    for hold in open_holds(db, row.id):
-        settle(db, row.project, row.id, hold.id, lost_since(since, hold, died_at), now)
-    end_open(db, row.id, now)

@@ -14,7 +14,7 @@ from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobState, StopReason
-from tuner.domain.ledger import Account, Allowance
+from tuner.domain.ledger import Account, Allowance, AssignedAt, lost_of
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
@@ -316,11 +316,21 @@ class SqlTx:
         jobs.set_budget(self._db, self._job, budget)
 
 
-def nodes_assigned_at(db: Connection, job: str) -> dict[tuple[str, int], Instant | None]:
+def nodes_assigned_at(db: Connection, job: str) -> AssignedAt:
     """Return when each attempt that has not ended got its machine, by (trial, attempt). None if it still waits for one."""
     a = attempts.c
     query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))
     return {(trial, attempt): at for trial, attempt, at in db.execute(query)}
+
+
+def close_open(db: Connection, project: str, job: str, *, died_at: Instant, at: Instant) -> None:
+    """Settle the open holds of a job whose driver is dead and gets no successor, then end what else is open. See `end_open`.
+
+    `died_at` is when the driver's workers are known to have stopped. It limits what they can have used.
+    """
+    assigned_at = nodes_assigned_at(db, job)
+    ledger.settle_open(db, project, job, lambda hold: lost_of(hold, assigned_at, died_at), at)
+    end_open(db, job, at)
 
 
 def end_open(db: Connection, job: str, at: Instant) -> None:

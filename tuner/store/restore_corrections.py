@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, text, update
 from tuner.database.tables import checkpoints, launches, leadership, trials
 from tuner.database.tables import jobs as jobs_table
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
+from tuner.domain.cost import CostKind
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.job import FINAL
 from tuner.domain.ledger import Account
@@ -131,12 +132,8 @@ def _end_terms(db: Connection, role: str, at: Instant) -> None:
 
 
 def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: Account | None) -> Paused:
-    settled, before = FREE, ledger.account(db, row.id)
-    for hold in ledger.open_holds(db, row.id):
-        ledger.settle(
-            db, row.project, row.id, hold.id, {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
-        )
-        settled += hold.cost
+    before = ledger.account(db, row.id)
+    settled = ledger.settle_open(db, row.project, row.id, _all_lost, taken_at)
     if known is None:
         since = _at_most(row, at - taken_at, before.left)
         limit = row.budget.limit - since
@@ -153,6 +150,11 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
     ran = update(trials).where(t.job == row.id, t.state == "running")
     db.execute(ran.values(state="paused", reason=WHY, updated_at=taken_at))
     return paused
+
+
+def _all_lost(hold: OpenHold) -> dict[CostKind, Cost]:
+    """Count the whole hold as lost, because its worker may have worked on after the backup."""
+    return {} if hold.cost.nothing else {"lost": hold.cost}
 
 
 def _detail(paused: Paused, taken_at: Instant) -> str:
