@@ -120,7 +120,7 @@ def test_checkpoints_that_a_worker_removes_are_forgotten(
 
 
 def test_events_are_read_page_by_page(journal: SqlJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.store.journal.EVENTS_PAGE", 3)
+    monkeypatch.setattr("tuner.store.job_record.EVENTS_PAGE", 3)
     before = list(journal.events())
     told = [WallClockEnded(Instant(at)) for at in range(7)]
     with journal.transaction() as tx:

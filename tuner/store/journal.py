@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 
-from tuner.database.codec import decode, encode, finite, metrics_json, type_name
+from tuner.database.codec import encode, finite, metrics_json, type_name
 from tuner.database.database import Database
 from tuner.database.tables import attempts, checkpoints, events, reports, trials
 from tuner.domain.budget import Budget
@@ -25,8 +25,8 @@ from tuner.domain.usage import Usage
 from tuner.ledger import budget_waits, ledger, shared_budgets
 from tuner.store import attempt_rows, jobs, launches, pareto_front
 from tuner.store.attempt_rows import attempt_row, costs_text, values_of
+from tuner.store.job_record import numbered_events
 
-EVENTS_PAGE = 1000
 # Stop reasons for which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
@@ -77,20 +77,8 @@ class SqlJournal:
         self._seq = tx.seq
 
     def events(self) -> Iterator[Event]:
-        """Yield all events of the job in order.
-
-        They are read page by page, because with SQLite's rollback journal nobody can commit during a read.
-        """
-        e, last = events.c, 0
-        page = select(e.seq, e.body).where(e.job == self._job).order_by(e.seq).limit(EVENTS_PAGE)
-        while True:
-            with self._database.read() as db:
-                rows = db.execute(page.where(e.seq > last)).all()
-            if not rows:
-                return
-            for row in rows:
-                yield decode(row.body)
-            last = rows[-1].seq
+        """Yield all events of the job in order."""
+        return (event for _, event in numbered_events(self._database, self._job))
 
     def open_holds(self) -> list[OpenHold]:
         with self._database.read() as db:

@@ -1,0 +1,123 @@
+"""What is recorded of one job: its events, and the rows that a replay compares with them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from tuner.database.codec import decode
+from tuner.database.database import Database
+from tuner.database.tables import attempts, events, reports, trials
+from tuner.domain.events import Event, Inherited
+from tuner.domain.job import JobSpec
+from tuner.domain.space import Config
+from tuner.domain.trial import TrialState
+from tuner.store import jobs
+from tuner.store.jobs import JobRow
+from tuner.store.warm_starts import marks
+
+EVENTS_PAGE = 1000
+TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRows:
+    """The rows of a job and its trials as they were after event `until`."""
+
+    until: int  #: Number of the newest event. 0 if there is none.
+    job: JobRow
+    #: State and configuration of each trial. None if the job changed while they were read.
+    trials: dict[str, tuple[TrialState, Config]] | None
+
+
+def numbered_events(database: Database, job: str, *, until: int | None = None) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a job with their numbers, in order.
+
+    They are read page by page, because with SQLite's rollback journal nobody can commit during a read.
+
+    Args:
+        until: Number of the last event to yield. None: the newest.
+    """
+    e, last = events.c, 0
+    page = select(e.seq, e.body).where(e.job == job).order_by(e.seq).limit(EVENTS_PAGE)
+    if until is not None:
+        page = page.where(e.seq <= until)
+    while True:
+        with database.read() as db:
+            rows = db.execute(page.where(e.seq > last)).all()
+        if not rows:
+            return
+        for row in rows:
+            yield row.seq, decode(row.body)
+        last = rows[-1].seq
+
+
+def rows_of(database: Database, job: str, project: str) -> RecordedRows:
+    """Return the rows of a job as they were after one event.
+
+    On PostgreSQL, each query sees what was committed before it began. So the number of the newest event is read before and
+    after the rows, and the rows are read again if it has changed.
+
+    Raises:
+        NotFound: The project has no such job.
+    """
+    for _ in range(TRIES):
+        with database.read() as db:
+            before, row = _newest(db, job), jobs.get(db, job, project)
+            found = _trials(db, job)
+            if _newest(db, job) == before:
+                return RecordedRows(before, row, found)
+    return RecordedRows(before, row, None)
+
+
+def _newest(db: Connection, job: str) -> int:
+    return int(
+        db.execute(select(func.coalesce(func.max(events.c.seq), 0)).where(events.c.job == job)).scalar_one()
+    )
+
+
+def _trials(db: Connection, job: str) -> dict[str, tuple[TrialState, Config]]:
+    t = trials.c
+    rows = db.execute(select(t.trial, t.state, t.config).where(t.job == job).order_by(t.number))
+    return {row.trial: (row.state, json.loads(row.config)) for row in rows}
+
+
+def most_at_once(db: Connection, job: str) -> int:
+    """Return the largest number of attempts of the job that ran at the same time."""
+    a = attempts.c
+    changes: list[tuple[int, int]] = []
+    for row in db.execute(select(a.began_at, a.ended_at).where(a.job == job)):
+        changes.append((row.began_at, 1))
+        if row.ended_at is not None:
+            changes.append((row.ended_at, -1))
+    running = most = 0
+    for _, change in sorted(changes):  # of changes at the same time, the ends come first
+        running += change
+        most = max(most, running)
+    return most
+
+
+def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
+    """Return the warm-start jobs whose record no longer reaches the event up to which this job learned from it."""
+    counted = {mark.source: mark.until_seq for mark in marks(db, job)}
+    return [
+        source
+        for source in spec.warm_start_jobs
+        if source not in counted or _newest(db, source) < counted[source]
+    ]
+
+
+def trial_up_to(db: Connection, job: str, trial: str, step: int) -> tuple[Config, Inherited] | None:
+    """Return a trial's configuration and its progress up to a step, as a warm start would continue it.
+
+    Return None if the job has no such trial, or the trial has no report with a metric up to that step.
+    """
+    r, t = reports.c, trials.c
+    config = db.execute(select(t.config).where(t.job == job, t.trial == trial)).scalar()
+    counts = (r.job == job) & (r.trial == trial) & (r.step <= step) & r.value.is_not(None)
+    rows = db.execute(select(r.step, r.value, r.duration_ns).where(counts).order_by(r.step)).all()
+    if config is None or not rows:
+        return None
+    curve = tuple((row.step, row.value) for row in rows)
+    return json.loads(config), Inherited(job, trial, curve, rows[-1].duration_ns)
