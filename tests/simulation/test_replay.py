@@ -1,0 +1,413 @@
+"""Replays of simulated jobs: an honest record has no difference, and each changed fact is found at its event."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests import seeds
+from tests.simulation.test_simulated_jobs import Curves, spec, terms
+from tuner.domain import events as ev
+from tuner.domain.ids import trial_id
+from tuner.domain.job import JobSpec, SamplerName, SchedulerName
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
+from tuner.domain.space import Config
+from tuner.domain.time import Instant
+from tuner.driver.replay import Fold, JobRecord, Replayed, check, compare
+from tuner.driver.warm_starts import WarmStarts
+from tuner.simulator.world import NONE, Faults, SimulatedRun
+from tuner.tuning.samplers import sampler_for
+
+FAULTS = Faults(crash=0.05, repeat=0.2, driver_restart=0.03, loss=0.05, clock_jump=0.02)
+SCHEDULERS: list[SchedulerName] = ["auto", "asha", "asha_stopping", "none"]
+POLICIES: list[tuple[SchedulerName, SamplerName]] = [
+    *((scheduler, "random") for scheduler in SCHEDULERS),
+    ("auto", "auto"),
+    ("none", "auto"),
+    ("asha", "tpe"),
+    ("asha", "grid"),
+    ("asha", "cmaes"),
+]
+
+
+def ran(
+    job: JobSpec, *, concurrency: int = 2, faults: Faults = NONE, seed: int = 0, **more: Any
+) -> SimulatedRun:
+    run = SimulatedRun(job, terms(concurrency), Curves(), faults=faults, seed=seed, **more)
+    run.run()
+    return run
+
+
+def record_of(run: SimulatedRun) -> JobRecord:
+    tables = run.journal.tables
+    trials = {name: (state, config) for name, (state, config, _) in tables.trials.items()}
+    return JobRecord(list(enumerate(tables.events, 1)), trials, tables.job[:2])
+
+
+def replayed(run: SimulatedRun, record: JobRecord | None = None, **more: Any) -> Replayed:
+    return check(
+        record or record_of(run),
+        run.spec,
+        lambda: sampler_for(run.spec),
+        rate=run.terms.rate,
+        concurrencies=[run.terms.concurrency],
+        **more,
+    )
+
+
+def changed(record: JobRecord, number: int, event: ev.Event) -> JobRecord:
+    events = [*record.events]
+    events[number - 1] = number, event
+    return replace(record, events=events)
+
+
+def numbers(record: JobRecord, kind: type[ev.Event], **fields: object) -> Iterator[int]:
+    for number, event in record.events:
+        if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items()):
+            yield number
+
+
+def check_honest(run: SimulatedRun) -> None:
+    found = replayed(run)
+    assert found.difference is None
+    assert found.unchecked == ()
+    events = run.journal.tables.events
+    assert found.events == len(events)
+    assert found.answers == sum(isinstance(event, ev.Suggested | ev.Predicted) for event in events) > 0
+    assert found.decisions >= found.answers
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["quick sampler", "slow sampler"])
+@pytest.mark.parametrize(("scheduler", "sampler"), POLICIES)
+@pytest.mark.parametrize("seed", seeds.first(1, 8))
+def test_record_of_a_troubled_job_has_no_difference(
+    seed: int, scheduler: SchedulerName, sampler: SamplerName, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.driver.loop.SLOW_SUGGESTION_NS", -1 if slow else 10**18)
+    job = spec("0.008", scheduler=scheduler, sampler=sampler, seed=seed)
+    run = ran(job, concurrency=4, faults=FAULTS, seed=seed)
+    assert run.restarts > 0
+    check_honest(run)
+
+
+@pytest.mark.parametrize("seed", seeds.first(2, 20))
+def test_slow_sampler_that_changes_to_quick_and_back_has_no_difference(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record does not show which suggestions were made outside of a transaction."""
+    run = SimulatedRun(
+        spec("0.008", scheduler="auto", sampler="auto", seed=seed), terms(4), Curves(), seed=seed
+    )
+    turns = 0
+
+    def change() -> None:
+        nonlocal turns
+        turns += 1
+        monkeypatch.setattr("tuner.driver.loop.SLOW_SUGGESTION_NS", -1 if turns // 7 % 2 else 10**18)
+
+    run.on_turn = change
+    run.run()
+    check_honest(run)
+
+
+def test_every_prefix_of_a_record_has_no_difference() -> None:
+    """A job that still runs is compared as far as it has got."""
+    run = SimulatedRun(spec("0.003", scheduler="auto", seed=3), terms(4), Curves(), faults=FAULTS, seed=3)
+    while run.loop.end is None:
+        assert run.clock.run_next()
+        found = replayed(run)
+        assert (found.difference, found.unchecked) == (None, ())
+
+
+def test_job_that_was_topped_up_has_no_difference() -> None:
+    run = ran(spec("0.004"))
+    run.top_up(replace(run.spec.budget, usd=Money.from_usd("0.006")))
+    run.run()
+    check_honest(run)
+
+
+def test_job_with_a_wall_clock_and_a_target_has_no_difference() -> None:
+    check_honest(ran(spec("0.02", wall_clock_ns=60 * 10**9)))
+    job = spec("0.02", sampler="auto", scheduler="auto")
+    check_honest(ran(replace(job, objective=replace(job.objective, target=0.8))))
+
+
+@pytest.fixture(scope="module")
+def run() -> SimulatedRun:
+    return ran(spec("0.008", scheduler="auto", sampler="auto", seed=1), concurrency=2)
+
+
+def test_changed_suggestion_is_found_at_its_event(run: SimulatedRun) -> None:
+    record = record_of(run)
+    for number in list(numbers(record, ev.Suggested))[::7]:
+        event = record.events[number - 1][1]
+        assert isinstance(event, ev.Suggested)
+        assert event.config is not None
+        forged = replace(event, config={**event.config, "width": 9})
+        found = replayed(run, changed(record, number, forged)).difference
+        assert found is not None
+        assert (found.code, found.number, found.trial) == ("answer", number, event.trial)
+        assert found.decided.fields["config"] == event.config
+        assert found.other.fields["config"] == forged.config
+        assert "width=9" in found.other.summary
+
+
+def test_changed_prediction_is_found_at_its_event(run: SimulatedRun) -> None:
+    record = record_of(run)
+    predictions = [number for number in numbers(record, ev.Predicted)]
+    assert len(predictions) > 10
+    for number in predictions[::5]:
+        event = record.events[number - 1][1]
+        assert isinstance(event, ev.Predicted)
+        found = replayed(run, changed(record, number, replace(event, go=not event.go))).difference
+        assert found is not None
+        assert (found.code, found.number) == ("answer", number)
+        if event.trial is not None:
+            assert (found.decided.fields["go"], found.other.fields["go"]) == (event.go, not event.go)
+
+
+def test_changed_trial_row_is_found_at_the_event_that_caused_its_state(run: SimulatedRun) -> None:
+    record = record_of(run)
+    assert record.trials is not None
+    name = next(name for name, (state, _) in record.trials.items() if state == "completed")
+    done = next(numbers(record, ev.Completed, trial=name))
+    state, config = record.trials[name]
+    found = replayed(run, replace(record, trials={**record.trials, name: ("failed", config)})).difference
+    assert found is not None
+    assert (found.code, found.number, found.trial) == ("trial_state", done, name)
+    assert (found.decided.fields["state"], found.other.fields["state"]) == ("completed", "failed")
+    other: Config = {"lr": 0.5, "width": 8}
+    found = replayed(run, replace(record, trials={**record.trials, name: (state, other)})).difference
+    assert found is not None
+    assert (found.code, found.trial) == ("trial_config", name)
+    without = {key: value for key, value in record.trials.items() if key != name}
+    found = replayed(run, replace(record, trials=without)).difference
+    assert found is not None
+    assert (found.code, found.trial) == ("trial_missing", name)
+    extra = trial_id(len(record.trials))
+    found = replayed(run, replace(record, trials={**record.trials, extra: ("paused", other)})).difference
+    assert found is not None
+    assert (found.code, found.trial) == ("trial_missing", extra)
+
+
+def test_changed_end_of_the_job_is_found(run: SimulatedRun) -> None:
+    record = record_of(run)
+    assert record.job == ("succeeded", "budget_usd")
+    for state, reason in (("succeeded", "target"), ("failed", "budget_usd"), ("paused", "budget_usd")):
+        found = replayed(run, replace(record, job=(state, reason))).difference  # type: ignore[arg-type]
+        assert found is not None
+        assert (found.code, found.number) == ("job_end", len(record.events))
+        assert found.other.fields == {"type": "job", "state": state, "reason": reason}
+
+
+def test_state_that_only_the_service_changed_is_not_checked(run: SimulatedRun) -> None:
+    found = replayed(run, replace(record_of(run), job=("running", None)))
+    assert found.difference is None
+    assert [one.what for one in found.unchecked] == ["why the job is running"]
+
+
+def test_removed_event_is_found(run: SimulatedRun) -> None:
+    record = record_of(run)
+    kept = [*record.events[:20], *record.events[21:]]
+    found = replayed(run, replace(record, events=kept)).difference
+    assert found is not None
+    assert (found.code, found.number) == ("event_missing", 21)
+
+
+@pytest.mark.parametrize("kind", [ev.Suggested, ev.Predicted])
+def test_event_that_was_removed_without_a_gap_is_found(run: SimulatedRun, kind: type[ev.Event]) -> None:
+    record = record_of(run)
+    number = list(numbers(record, kind))[3]
+    kept = [event for n, event in record.events if n != number]
+    found = replayed(run, replace(record, events=list(enumerate(kept, 1)))).difference
+    assert found is not None
+    assert found.number >= number
+
+
+def test_events_that_nothing_permits_are_found(run: SimulatedRun) -> None:
+    record, at = record_of(run), Instant(0)
+    inserted: list[tuple[ev.Event, str]] = [
+        (ev.Suggested(at, trial_id(2), {"lr": 0.1, "width": 8}), "the sampler was not asked for anything"),
+        (ev.Predicted(at, trial_id(0), True), "the sampler was not asked for anything"),
+        (ev.Reported(at, trial_id(9999), 1, 0.5, Money(0)), "there is no trial_09999"),
+        (ev.Stopped(at, trial_id(0)), "trial_00000 was not told to stop"),
+        (ev.WallClockEnded(at), "the job has no wall-clock limit"),
+        (ev.WindowClosed(at), "the job has no time window"),
+    ]
+    # After both workers got their first trial, nothing is pending and both trials run.
+    first = list(numbers(record, ev.Suggested))[1]
+    for event, why in inserted:
+        events = [event for _, event in record.events]
+        events.insert(first, event)
+        found = replayed(run, replace(record, events=list(enumerate(events, 1)))).difference
+        assert found is not None
+        assert (found.code, found.number, found.decided.summary) == ("not_permitted", first + 1, why)
+    last = len(record.events)
+    after = replace(record, events=[*record.events, (last + 1, ev.ControlRequested(at, "pause"))])
+    found = replayed(run, after).difference
+    assert found is not None
+    assert (found.code, found.number) == ("not_permitted", last + 1)
+
+
+def test_answer_computed_before_a_refused_hold_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events between a command and its answer make two states possible. A replay that knows only one is wrong somewhere."""
+    apart = 0
+    for seed in range(6):
+        for slow in (False, True):
+            monkeypatch.setattr("tuner.driver.loop.SLOW_SUGGESTION_NS", -1 if slow else 10**18)
+            job = spec("0.004", scheduler="auto", sampler="random", seed=seed)
+            run = ran(job, concurrency=8, seed=seed)
+            check_honest(run)
+            record = record_of(run)
+            fold = Fold(job, sampler_for(job), record.events, concurrency=8, rate=run.terms.rate)
+            for index, (number, event) in enumerate(record.events):
+                if isinstance(event, ev.Suggested | ev.Predicted):
+                    pending = fold.pending_for(event)
+                    assert pending is not None
+                    apart += pending.after < number - 1
+                following = record.events[index + 1][1] if index + 1 < len(record.events) else None
+                fold.apply(number, event, following)
+    assert apart > 0
+
+
+def test_time_limit_is_reported(run: SimulatedRun) -> None:
+    left = iter([True] * 10)
+    found = replayed(run, may_continue=lambda: next(left, False))
+    assert (found.events, found.difference) == (10, None)
+    assert found.unchecked[0].why == "the time for this replay was used up after event 10"
+
+
+def test_number_of_trials_at_once_is_found_among_several(run: SimulatedRun) -> None:
+    record = record_of(run)
+    options = {"rate": run.terms.rate, "concurrencies": [1, 2, 4]}
+    found = check(record, run.spec, lambda: sampler_for(run.spec), **options)  # type: ignore[arg-type]
+    assert (found.difference, found.concurrency) == (None, 2)
+
+
+def test_replay_without_time_does_not_hide_a_difference(run: SimulatedRun) -> None:
+    """With another number of trials at once there is no time left to find that nothing fits."""
+    record = record_of(run)
+    number = next(numbers(record, ev.Suggested))
+    event = record.events[number - 1][1]
+    assert isinstance(event, ev.Suggested)
+    forged = changed(record, number, replace(event, config={"lr": 0.5, "width": 9}))
+    left = iter([True] * number)
+    found = check(
+        forged,
+        run.spec,
+        lambda: sampler_for(run.spec),
+        rate=run.terms.rate,
+        concurrencies=[2, 4],
+        may_continue=lambda: next(left, False),
+    )
+    assert found.difference is not None
+    assert (found.difference.code, found.concurrency) == ("answer", 2)
+
+
+def test_without_a_sampler_only_its_answers_are_not_checked(run: SimulatedRun) -> None:
+    record = record_of(run)
+    found = check(record, run.spec, None, rate=run.terms.rate, concurrencies=[2])
+    assert (found.difference, found.answers, found.events) == (None, 0, len(record.events))
+
+
+# Warm starts
+
+
+def warm_start(number: int, lr: float) -> WarmStart:
+    """A trial of an earlier job with three steps."""
+    config: Config = {"lr": lr, "width": 16}
+    rows = tuple(
+        ReportRow(
+            trial_id(number),
+            1,
+            step,
+            Instant(0),
+            Curves().value(config, step),
+            {},
+            Cost(Money(step)),
+            step * 10**9,
+        )
+        for step in (1, 2, 3)
+    )
+    kept = CheckpointRow(trial_id(number), 3, 1, "memory", 1, 0.1, Instant(0))
+    return WarmStart("job_9", trial_id(number), config, rows, kept)
+
+
+def warm_run() -> tuple[SimulatedRun, dict[str, ev.Inherited]]:
+    found = {0: warm_start(4, 0.01), 1: warm_start(7, 0.1)}
+    run = ran(spec("0.004", scheduler="auto"), warm_starts=WarmStarts(found), faults=FAULTS, seed=2)
+    inherited = {
+        event.inherited.trial: event.inherited
+        for event in run.journal.tables.events
+        if isinstance(event, ev.Suggested) and event.inherited is not None
+    }
+    assert set(inherited) == {trial_id(4), trial_id(7)}
+    return run, inherited
+
+
+def test_warm_start_is_compared_with_the_earlier_job() -> None:
+    run, inherited = warm_run()
+    configs: dict[str, Config] = {
+        trial_id(4): {"lr": 0.01, "width": 16},
+        trial_id(7): {"lr": 0.1, "width": 16},
+    }
+    found = replayed(run, source=lambda it: (configs[it.trial], inherited[it.trial]))
+    assert (found.difference, found.unchecked) == (None, ())
+    other = replace(inherited[trial_id(7)], trained_ns=1)
+    found = replayed(run, source=lambda it: (configs[it.trial], other if it.trial == other.trial else it))
+    assert found.difference is not None
+    assert (found.difference.code, found.difference.trial) == ("warm_start", trial_id(1))
+
+
+def test_warm_start_from_a_job_without_a_record_is_not_checked() -> None:
+    run, _ = warm_run()
+    found = replayed(run)
+    assert found.difference is None
+    assert {one.what for one in found.unchecked} == {
+        "the warm start of trial_00000",
+        "the warm start of trial_00001",
+    }
+
+
+# Other policies
+
+
+def compared(run: SimulatedRun, **algorithm: str) -> Replayed:
+    other = replace(run.spec, algorithm=replace(run.spec.algorithm, **algorithm))  # type: ignore[arg-type]
+    record, concurrency = record_of(run), run.terms.concurrency
+    folds = [
+        Fold(job, sampler_for(job), record.events, concurrency=concurrency, rate=run.terms.rate)
+        for job in (run.spec, other)
+    ]
+    return compare(record, *folds, concurrency=concurrency)
+
+
+def test_policy_is_the_same_as_itself(run: SimulatedRun) -> None:
+    found = compared(run, scheduler="auto", sampler="auto")
+    assert (found.difference, found.events) == (None, len(run.journal.tables.events))
+
+
+def test_other_sampler_differs_at_its_first_other_suggestion(run: SimulatedRun) -> None:
+    """The sampler `auto` draws at random until eight trials have reported, as `random` does."""
+    found = compared(run, sampler="random")
+    assert found.difference is not None
+    assert found.difference.code == "answer"
+    assert found.difference.trial is not None
+    assert found.difference.trial >= trial_id(8)
+    event = dict(record_of(run).events)[found.difference.number]
+    assert isinstance(event, ev.Suggested)
+    assert (
+        found.difference.decided.fields["config"] == event.config != found.difference.other.fields["config"]
+    )
+
+
+def test_other_scheduler_differs_at_its_first_other_command(run: SimulatedRun) -> None:
+    found = compared(run, scheduler="none")
+    assert found.difference is not None
+    assert found.difference.code == "commands"
+    both = found.difference.decided, found.difference.other
+    begin, other = (one.fields["commands"][0] for one in both)
+    assert (begin["type"], begin["trial"]) == (other["type"], other["trial"]) == ("begin", trial_id(0))
+    assert begin["until"] < other["until"] == 27
