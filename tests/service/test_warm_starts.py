@@ -17,6 +17,8 @@ from tuner.domain.records import WarmStart
 from tuner.driver.warm_start_copies import Copier, warm_starts_of
 from tuner.driver.warm_starts import BEFORE, WarmStarts
 from tuner.service.cluster import import_path
+from tuner.service.replay import replay
+from tuner.simulator.world import Faults
 from tuner.store import jobs
 from tuner.store.warm_starts import find_warm_starts
 from tuner.tuning.samplers import sampler_for
@@ -124,6 +126,25 @@ def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
     assert all(trial["inherited"] is None for trial in others)
     spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
     assert spent <= 0.0004
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "auto"])
+def test_replay_compares_an_inherited_trial_with_the_earlier_job(
+    service: FakeService, client: TestClient, source: str, scheduler: str
+) -> None:
+    algorithm = {"scheduler": scheduler, "sampler": "random", "seed": 5}
+    job = warm(client, source, algorithm=algorithm, budget={"usd": 0.0004})
+    fakes.simulate(service, job, warm_starts=warm_starts(service, job), faults=Faults(driver_restart=0.05))
+    found = replay(service, job).replayed
+    assert (found.difference, found.unchecked) == (None, ())
+    other = warm(client, source, algorithm=algorithm, budget={"usd": 0.0004})
+    theirs = warm_starts(service, other)
+    first = theirs.by_number[0]
+    forged = replace(first, config={**first.config, "width": 9})
+    fakes.simulate(service, other, warm_starts=WarmStarts({**theirs.by_number, 0: forged}))
+    difference = replay(service, other).replayed.difference
+    assert difference is not None
+    assert (difference.code, difference.trial) == ("warm_start", "trial_00000")
 
 
 def test_best_under_a_budget_counts_what_an_earlier_job_paid(

@@ -32,6 +32,7 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/jobs/{job}/ledger"): "viewer",
     ("GET", "/v1/jobs/{job}/report"): "viewer",
     ("GET", "/v1/jobs/{job}/advice"): "viewer",
+    ("GET", "/v1/jobs/{job}/replay"): "viewer",
     ("GET", "/v1/jobs/{job}/best"): "viewer",
     ("GET", "/v1/jobs/{job}/pareto"): "viewer",
     ("GET", "/v1/best"): "viewer",

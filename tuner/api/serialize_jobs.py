@@ -10,7 +10,7 @@ from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import RESTORED, SELF_TEST
-from tuner.domain.job import JobSpec
+from tuner.domain.job import Algorithm, JobSpec
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow, MachineFound
 from tuner.domain.time import NS, rfc3339
@@ -22,6 +22,7 @@ from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
 from tuner.service.best import BestView, Forecast, Priced, Pricing, Reached
 from tuner.service.next_dollar import Continuation
 from tuner.service.queue import Wait
+from tuner.service.replay import Decision, Difference, ReplayView
 from tuner.service.spend import Estimate, ReportView
 from tuner.service.trainables import Described
 from tuner.service.views import JobView, revision_of
@@ -442,6 +443,45 @@ def entry_of(row: EntryRow) -> answers_models.LedgerEntry:
         gpu_hours=hours(row.cost),
         at=rfc3339(row.at),
     )
+
+
+def replay_of(view: ReplayView) -> answers_models.Replay:
+    found = view.replayed
+    return answers_models.Replay(
+        job=view.job.id,
+        state=view.job.state,
+        events=found.events,
+        decisions=found.decisions,
+        answers=found.answers,
+        concurrent_trials=found.concurrency,
+        policy=_policy(view.job.spec.algorithm),
+        instead=None if view.instead is None else _policy(view.instead),
+        difference=None
+        if found.difference is None
+        else _difference(found.difference, policies=view.instead is not None),
+        not_checked=[answers_models.NotChecked(what=one.what, why=one.why) for one in found.unchecked],
+    )
+
+
+def _policy(algorithm: Algorithm) -> answers_models.ReplayPolicy:
+    return answers_models.ReplayPolicy(scheduler=algorithm.scheduler, sampler=algorithm.sampler)
+
+
+def _difference(found: Difference, *, policies: bool) -> answers_models.ReplayDifference:
+    other = _decision(found.other)
+    return answers_models.ReplayDifference(
+        code=found.code,
+        event=found.number,
+        at=rfc3339(found.at),
+        trial=found.trial,
+        decided=_decision(found.decided),
+        recorded=None if policies else other,
+        instead=other if policies else None,
+    )
+
+
+def _decision(one: Decision) -> answers_models.ReplayDecision:
+    return answers_models.ReplayDecision(summary=one.summary, fields=dict(one.fields))
 
 
 def trainable_of(found: Described) -> answers_models.Trainable:

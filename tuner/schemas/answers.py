@@ -143,6 +143,67 @@ class Advice(Answer):
     prices_age: str
 
 
+class ReplayDecision(Answer):
+    """Something that was decided or recorded, in plain words.
+
+    If it is a command, an event, a trial or the job's state, `fields` contains its `type` and its values.
+    """
+
+    summary: str
+    fields: dict[str, Any]
+
+
+class ReplayDifference(Answer):
+    """The first event at which a replay differs.
+
+    `decided` is what the job's own policy decides. `recorded` is what the record shows instead. If two policies were compared,
+    `instead` is what the other policy decides, and `recorded` is null. `code` is one of `answer`, `commands`, `not_permitted`,
+    `answer_missing`, `event_missing`, `not_possible`, `warm_start`, `trial_state`, `trial_config`, `trial_missing` and `job_end`.
+    """
+
+    code: str
+    event: int
+    at: str
+    trial: str | None
+    decided: ReplayDecision
+    recorded: ReplayDecision | None
+    instead: ReplayDecision | None
+
+
+class ReplayPolicy(Answer):
+    """The scheduler and the sampler of a job."""
+
+    scheduler: str
+    sampler: str
+
+
+class NotChecked(Answer):
+    """Something that a replay could not check, and why not."""
+
+    what: str
+    why: str
+
+
+class Replay(Answer):
+    """The replay of a job's recorded events.
+
+    `difference` is null if there is none. `events`, `decisions` and `answers` count the events that were replayed, the commands that
+    were decided on them, and the sampler's answers among the events. `policy` is the job's own; `instead` is the other policy that it
+    was compared with, or null if the record was compared. `concurrent_trials` is how many trials could run at once.
+    """
+
+    job: str
+    state: str
+    events: int
+    decisions: int
+    answers: int
+    concurrent_trials: int
+    policy: ReplayPolicy
+    instead: ReplayPolicy | None
+    difference: ReplayDifference | None
+    not_checked: list[NotChecked]
+
+
 class Trial(Answer):
     """A trial and its totals.
 

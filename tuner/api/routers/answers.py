@@ -14,6 +14,7 @@ from tuner.schemas import answers as show
 from tuner.service import answers, listing, trainables
 from tuner.service.answers import After, Sort
 from tuner.service.bootstrap import Service
+from tuner.service.replay import replay
 from tuner.service.spend import report
 
 router = APIRouter(tags=["answers"])
@@ -81,6 +82,19 @@ def get_report(job: str, request: Request, service: Svc) -> Response:
     return response_cache.answer(
         request, service, "report", job, lambda: serialize_jobs.report_of(report(service, job))
     )
+
+
+@router.get("/jobs/{job}/replay")
+def get_replay(
+    job: str, service: Svc, scheduler: str | None = None, sampler: str | None = None
+) -> show.Replay:
+    """Replay the job's recorded events, and return the first difference between what is decided and what is recorded.
+
+    A job that still runs is compared up to its newest event. With `scheduler` or `sampler`, each a value that a job file allows, return
+    the first event at which the job would have decided differently with it. The record is not compared then. A replay ends after 60
+    seconds; `not_checked` says so. The service replays one job at a time: the answer is 503 if another replay takes long.
+    """
+    return serialize_jobs.replay_of(replay(service, job, scheduler=scheduler, sampler=sampler))
 
 
 @router.get(

@@ -1,0 +1,187 @@
+"""Replay a job's record: check it against the code that decided it, or show what another policy would have decided."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from threading import BoundedSemaphore
+from typing import TypeVar, get_args
+
+from tuner.domain.errors import Fault, Invalid, Unavailable
+from tuner.domain.events import Inherited
+from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
+from tuner.domain.records import PastTrial
+from tuner.domain.space import Config
+from tuner.driver.replay import Decision as Decision
+from tuner.driver.replay import Difference as Difference
+from tuner.driver.replay import Fold, JobRecord, Replayed, Unchecked, check, compare
+from tuner.service.bootstrap import Service
+from tuner.settings import release
+from tuner.store import job_record, launches, queue
+from tuner.store.job_record import RecordedRows
+from tuner.store.jobs import JobRow
+from tuner.store.warm_starts import past_trials
+from tuner.tuning.samplers import Sampler, sampler_for
+
+# A sampler of a large job needs minutes for all its suggestions. The replay then ends early and says so. Clients wait 90 s.
+LIMIT_S = 60.0
+# A replay keeps one processor busy and shares the interpreter's lock with all requests, so there is one at a time.
+WAIT_S = 20.0
+_ROOM = BoundedSemaphore(1)
+T = TypeVar("T", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayView:
+    """The replay of a job."""
+
+    job: JobRow
+    replayed: Replayed
+    instead: (
+        Algorithm | None
+    )  #: The policy that was compared with the job's own. None: the record was compared.
+
+
+def replay(
+    service: Service, job: str, *, scheduler: str | None = None, sampler: str | None = None
+) -> ReplayView:
+    """Replay a job's events through `decide` and its sampler.
+
+    Without `scheduler` and `sampler`, compare the decisions with the record. With one of them, compare with the decisions of the
+    same job with this scheduler or sampler, up to the first difference.
+
+    Raises:
+        NotFound: There is no such job.
+        Invalid: A job file does not allow this scheduler or sampler.
+        Unavailable: Another replay takes too long.
+    """
+    instead = _named(scheduler, sampler)
+    rows = job_record.rows_of(service.database, job, service.project)
+    if not _ROOM.acquire(timeout=WAIT_S):
+        raise Unavailable("another job is being replayed; try again in a minute")
+    try:
+        return _replay(service, rows, instead)
+    finally:
+        _ROOM.release()
+
+
+def _named(scheduler: str | None, sampler: str | None) -> Callable[[Algorithm], Algorithm] | None:
+    """Return a function that puts the requested names into an algorithm, or None if none is requested."""
+    if scheduler is None and sampler is None:
+        return None
+    faults: list[Fault] = []
+    new_scheduler = _known("scheduler", scheduler, get_args(SchedulerName), faults)
+    new_sampler = _known("sampler", sampler, get_args(SamplerName), faults)
+    if faults:
+        raise Invalid(*faults)
+
+    def put(algorithm: Algorithm) -> Algorithm:
+        return replace(
+            algorithm,
+            scheduler=new_scheduler or algorithm.scheduler,
+            sampler=new_sampler or algorithm.sampler,
+        )
+
+    return put
+
+
+def _known(field: str, name: str | None, known: tuple[T, ...], faults: list[Fault]) -> T | None:
+    """Return the name if it is known. Otherwise add a fault with the nearest known name."""
+    if name is None or name in known:
+        return next((one for one in known if one == name), None)
+    near = get_close_matches(name, known, n=1, cutoff=0.3)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    faults.append(Fault(field, f"{name!r} is not one of {', '.join(known)}{hint}"))
+    return None
+
+
+def _replay(
+    service: Service, rows: RecordedRows, instead: Callable[[Algorithm], Algorithm] | None
+) -> ReplayView:
+    row, database = rows.job, service.database
+    deadline = time.monotonic() + LIMIT_S
+    record = JobRecord(
+        list(job_record.numbered_events(database, row.id, until=rows.until)),
+        rows.trials,
+        (row.state, row.stop_reason),
+    )
+    with database.read() as db:
+        gone = job_record.incomplete_sources(db, row.id, row.spec)
+        launch = launches.get(db, row.id)
+        concurrency = queue.get(db, row.project).width(row.concurrency)
+    history = [] if gone else past_trials(database, row.id, row.spec)
+    size = row.spec.resources
+    rate = row.offer.rate(cpus=size.cpus, gpus=size.gpus)
+
+    def may_continue() -> bool:
+        return time.monotonic() < deadline
+
+    if instead is not None:
+        other = replace(row.spec, algorithm=instead(row.spec.algorithm))
+        folds = [
+            Fold(
+                spec,
+                None if gone else sampler_for(spec, history),
+                record.events,
+                concurrency=concurrency,
+                rate=rate,
+            )
+            for spec in (row.spec, other)
+        ]
+        found = compare(record, *folds, concurrency=concurrency, may_continue=may_continue)
+        return ReplayView(row, _with(found, *_history_gone(gone)), other.algorithm)
+    found = check(
+        record,
+        row.spec,
+        None if gone else partial(_sampler, row.spec, history),
+        rate=rate,
+        concurrencies=_concurrencies(service, row, concurrency),
+        source=partial(_source, service),
+        may_continue=may_continue,
+    )
+    version = None if launch is None else launch.tuner_version
+    notes = [*_history_gone(gone), *_assumed(row, found), *_other_version(version, found)]
+    return ReplayView(row, _with(found, *notes), None)
+
+
+def _sampler(spec: JobSpec, history: list[PastTrial]) -> Sampler:
+    return sampler_for(spec, history)
+
+
+def _concurrencies(service: Service, row: JobRow, now: int) -> Iterator[int]:
+    """Yield how many trials may have run at once: by today's quota, as admitted, and as the attempts show."""
+    yield now
+    yield row.concurrency
+    with service.database.read() as db:
+        yield max(1, min(row.concurrency, job_record.most_at_once(db, row.id)))
+
+
+def _source(service: Service, inherited: Inherited) -> tuple[Config, Inherited] | None:
+    with service.database.read() as db:
+        return job_record.trial_up_to(db, inherited.job, inherited.trial, inherited.step)
+
+
+def _with(found: Replayed, *notes: Unchecked) -> Replayed:
+    return replace(found, unchecked=(*found.unchecked, *notes))
+
+
+def _history_gone(gone: list[str]) -> Iterator[Unchecked]:
+    if gone:
+        why = f"the sampler learned from {', '.join(gone)}, whose record is no longer complete"
+        yield Unchecked("the answers of the sampler", why)
+
+
+def _assumed(row: JobRow, found: Replayed) -> Iterator[Unchecked]:
+    if found.concurrency != row.concurrency or (found.difference is not None and row.concurrency > 1):
+        why = (
+            f"the project's quota may have lowered it when a driver started; {found.concurrency} was assumed, "
+            f"of {row.concurrency} that the job was admitted with"
+        )
+        yield Unchecked("how many trials could run at once", why)
+
+
+def _other_version(version: str | None, found: Replayed) -> Iterator[Unchecked]:
+    if found.difference is not None and version not in (None, release()):
+        why = f"the newest driver ran tuner {version}, and this is {release()}, which may decide differently"
+        yield Unchecked("decisions of another version", why)
