@@ -29,6 +29,8 @@ def test_a_job_answers_what_the_client_answers_of_it(client: Both, done: str) ->
     assert job.bill() == client.bill(done)
     assert job.pareto() == client.pareto(done)
     assert job.advice() == client.advice(job)
+    assert job.replay() == client.replay(job)
+    assert job.replay(sampler="grid") == client.replay(done, sampler="grid") != job.replay()
     assert list(job.trials(limit=3)) == list(client.trials(job, limit=3))
     first = next(iter(job.trials()))
     assert job.trial(first.id) == client.trial(done, first.id)

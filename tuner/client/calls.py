@@ -37,7 +37,7 @@ from tuner.schemas.job import Job, JobFacts, JobPage
 if TYPE_CHECKING:
     from tuner.client.downloads import Downloaded
     from tuner.schemas.access import AuditEntry, Key, Member, Project, User, WhoAmI
-    from tuner.schemas.answers import Advice, Curves, Package
+    from tuner.schemas.answers import Advice, Curves, Package, Replay
     from tuner.schemas.budgets import BudgetAbove, BudgetList, Quota, SpendAnswer
     from tuner.schemas.estimate_answers import Estimate
     from tuner.schemas.plan import Plan
@@ -466,6 +466,22 @@ class Calls(AccessCalls, BudgetCalls, AuditCalls, Uploads, ABC):
         from tuner.schemas.answers import Advice
 
         return self._ask(Advice, "GET", path_of(job, "/advice"))
+
+    @call
+    def replay(
+        self, job: AnyJob, *, scheduler: str | None = None, sampler: str | None = None
+    ) -> Steps[Replay]:
+        """Replay the job's recorded events, and return the first difference between what is decided and what is recorded.
+
+        Args:
+            job: A job or its id.
+            scheduler: Compare the job with the same job under this scheduler instead. The record is not compared then.
+            sampler: The same for another sampler.
+        """
+        from tuner.schemas.answers import Replay
+
+        query = {"scheduler": scheduler, "sampler": sampler}
+        return self._ask(Replay, "GET", path_of(job, "/replay"), query=query)
 
     @series
     def trials(self, job: AnyJob, *, sort: str = "number", limit: int | None = None) -> Series[show.Trial]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tuner.client.downloads import Downloaded
-    from tuner.schemas.answers import Advice, Curves
+    from tuner.schemas.answers import Advice, Curves, Replay
 
 Kind = Literal["curves", "best", "pareto", "bill"]
 NEEDS: dict[Kind, str] = {"curves": "curves", "best": "curves", "pareto": "pareto", "bill": "bill"}
@@ -156,6 +156,14 @@ class Acting(JobFacts):
     def advice(self) -> Steps["Advice"]:
         """Return advice: what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
         return Calls.advice.steps(self._client, self.id)
+
+    @call
+    def replay(self, *, scheduler: str | None = None, sampler: str | None = None) -> Steps["Replay"]:
+        """Replay the recorded events, and return the first difference between what is decided and what is recorded.
+
+        With `scheduler` or `sampler`, return the first event at which the job would have decided differently with it.
+        """
+        return Calls.replay.steps(self._client, self.id, scheduler=scheduler, sampler=sampler)
 
     @series
     def trials(self, *, sort: str = "number", limit: int | None = None) -> Series[show.Trial]:
