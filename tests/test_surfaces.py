@@ -28,6 +28,7 @@ ENDPOINTS = {
     ("get", "/v1/jobs/{job}/bill"),
     ("get", "/v1/jobs/{job}/report"),
     ("get", "/v1/jobs/{job}/advice"),
+    ("get", "/v1/jobs/{job}/replay"),
     ("get", "/v1/jobs/{job}/ledger"),
     ("get", "/v1/jobs/{job}/events"),
     ("get", "/v1/best"),
@@ -76,6 +77,7 @@ QUERIES = {
         "forecast",
     },
     "/v1/jobs/{job}/curves": {"metric"},
+    "/v1/jobs/{job}/replay": {"scheduler", "sampler"},
     "/v1/jobs/{job}/pareto": {"market", "instance_type", "region"},
     "/v1/best": {
         "trainable",
@@ -130,6 +132,7 @@ COMMANDS = {
     "members": set[str](),
     "keys": set[str](),
     "doctor": {"--json"},
+    "replay": {"--with", "--json"},
     "migrate": {"--to", "--json"},
     "backup": {"--json"},
     "restore": {"--replace", "--json"},

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from sqlalchemy import update
 from starlette.testclient import TestClient
 from typer.main import get_command
 from typer.testing import Result
@@ -16,6 +17,7 @@ from tests.api.test_advice import use
 from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
 from tuner.cli.main import app
+from tuner.database.tables import trials
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 
@@ -92,6 +94,12 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "bill": (["bill", "JOB"], "/v1/jobs/JOB/bill", {}),
     "report": (["report", "JOB"], "/v1/jobs/JOB/report", {}),
     "advice": (["advice", "JOB"], "/v1/jobs/JOB/advice", {}),
+    "replay": (["replay", "JOB"], "/v1/jobs/JOB/replay", {}),
+    "replay with another policy": (
+        ["replay", "JOB", "--with", "scheduler=none", "--with", "sampler=random"],
+        "/v1/jobs/JOB/replay",
+        {"scheduler": "none", "sampler": "random"},
+    ),
     "curves": (["curves", "JOB"], "/v1/jobs/JOB/curves", {}),
     "curves of a metric": (["curves", "JOB", "--metric", "acc"], "/v1/jobs/JOB/curves", {"metric": "acc"}),
     "ledger": (["ledger", "JOB"], "/v1/jobs/JOB/ledger", {}),
@@ -220,6 +228,37 @@ def test_advice_is_shown_with_its_dollars_and_what_was_not_measured(
         assert one["title"] in shown
         assert one["verify"] in shown
     assert all(one["what"] in shown for one in found["not_measured"])
+
+
+def test_replay_shows_the_first_difference_and_exits_with_1(
+    tuner: Tuner, service: FakeService, rest: TestClient
+) -> None:
+    job = fakes.submit(rest, budget={"usd": 0.001})
+    fakes.simulate(service, job)
+    honest = tuner("replay", job)
+    assert honest.exit_code == 0
+    assert "no difference: the record is what is decided" in honest.stdout
+    other = tuner("replay", job, "--with", "sampler=grid")
+    assert other.exit_code == 0
+    assert "first difference" in other.stdout
+    assert "asha and grid" in other.stdout
+    same = tuner("replay", job, "--with", "sampler=random")
+    assert "no difference: the other policy (asha and random) decides the same" in same.stdout
+    with service.database.write() as db:
+        db.execute(update(trials).where(trials.c.job == job, trials.c.number == 0).values(state="failed"))
+    changed = tuner("replay", job)
+    assert changed.exit_code == 1
+    assert "trial_00000 is failed" in changed.stdout
+    assert "not checked" in changed.stdout
+
+
+def test_replay_refuses_policies_that_it_does_not_know(tuner: Tuner, done: str) -> None:
+    misspelt = tuner("replay", done, "--with", "schedulr=asha")
+    assert misspelt.exit_code == 2
+    assert "'scheduler'" in misspelt.stderr
+    unknown = tuner("replay", done, "--with", "scheduler=hyperbandd")
+    assert unknown.exit_code == 1
+    assert "is not one of auto, asha, asha_stopping, none" in unknown.stderr
 
 
 def test_a_report_of_a_job_that_waits_says_that_there_is_nothing_yet(tuner: Tuner, waiting: str) -> None:

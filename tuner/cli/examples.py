@@ -9,6 +9,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("tuner serve",),
     "stop": ("tuner stop",),
     "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
+    "replay": ("tuner replay JOB", "tuner replay JOB --with scheduler=asha --with sampler=random"),
     "migrate": ("tuner migrate", "tuner migrate --to 0028"),
     "doctor": ("tuner doctor",),
     "dashboard": ("tuner dashboard", "tuner dashboard JOB --no-open"),

@@ -18,7 +18,7 @@ from tuner.cli.estimate import estimate
 from tuner.cli.examples import add_examples
 from tuner.cli.job_yaml import read_job
 from tuner.cli.money import budgets, quota, spend, topup
-from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, restore
+from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
 from tuner.cli.output import PROJECT, Frame, connect, with_problems
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
@@ -59,7 +59,18 @@ GROUPS = {
     ),
     "Money": ("bill", "ledger", "spend", "budgets", "quota", "advice"),
     "Plan": ("plan", "estimate", "prices", "simulate"),
-    "Operate": ("serve", "stop", "dashboard", "cluster", "preempt", "doctor", "migrate", "backup", "restore"),
+    "Operate": (
+        "serve",
+        "stop",
+        "dashboard",
+        "cluster",
+        "preempt",
+        "doctor",
+        "replay",
+        "migrate",
+        "backup",
+        "restore",
+    ),
     "Access": ("whoami", "projects", "users", "members", "keys", "audit"),
 }
 
@@ -317,6 +328,7 @@ app.command()(simulate)
 app.command()(cluster)
 app.command()(dashboard)
 app.command()(doctor)
+app.command()(replay)
 app.command()(migrate)
 app.command()(backup)
 app.command()(restore)

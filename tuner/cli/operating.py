@@ -1,4 +1,4 @@
-"""`tuner doctor`, `migrate`, `backup`, `restore`, `dashboard` and `packages`: commands for operating a service."""
+"""`tuner doctor`, `replay`, `migrate`, `backup`, `restore`, `dashboard` and `packages`: commands for operating a service."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import os
 import sys
 import webbrowser
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tuner import web
 from tuner.cli import arguments, tables
-from tuner.cli.arguments import Json
+from tuner.cli.arguments import JobId, Json
 from tuner.cli.escape import harmless
 from tuner.cli.output import Frame, connect, with_problems
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
-    from tuner.schemas.answers import Package
+    from tuner.schemas.answers import Package, Replay, ReplayDifference
     from tuner.service.backup import BackedUp, PausedJob, Restored
     from tuner.service.doctor import Findings
     from tuner.service.upkeep import Migrated
@@ -212,6 +213,73 @@ def doctor(as_json: Json = False) -> None:
     Frame(as_json).show(found, _findings)
     if not found.ok:
         raise typer.Exit(1)
+
+
+POLICIES = ("scheduler", "sampler")
+
+
+@with_problems
+def replay(
+    job: JobId,
+    instead: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="NAME=VALUE",
+            help="Compare with another policy instead of the record: scheduler=NAME or sampler=NAME, as in a job file. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a job's recorded events and show the first decision that differs from its record. The exit status is 1 if one differs."""
+    found = connect().replay(job, **_policies(instead or []))
+    Frame(as_json).show(found, _replayed)
+    if found.difference is not None and found.instead is None:
+        raise typer.Exit(1)
+
+
+def _policies(given: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if name not in POLICIES or not equals or not value:
+            near = get_close_matches(name, POLICIES, n=1, cutoff=0.3)
+            hint = f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+            problem = f"write it as scheduler=NAME or sampler=NAME, not {text!r}{hint}"
+            raise typer.BadParameter(problem, param_hint="--with")
+        found[name] = value
+    return found
+
+
+def _replayed(found: Replay) -> RenderableType:
+    seen = f"{found.events} events, {found.decisions} decisions and {found.answers} answers of the sampler were replayed"
+    parts: list[RenderableType] = [Text(seen)]
+    own = f"{found.policy.scheduler} and {found.policy.sampler}"
+    other = "" if found.instead is None else f"{found.instead.scheduler} and {found.instead.sampler}"
+    if found.difference is None:
+        same = f"the other policy ({other}) decides the same" if other else "the record is what is decided"
+        parts.append(Text(f"no difference: {same}"))
+    else:
+        parts.append(_difference(found.difference, own if other else "decided", other or "recorded"))
+    if found.not_checked:
+        table = tables.plain("not checked", "why")
+        for one in found.not_checked:
+            table.add_row(Text(one.what), Text(one.why))
+        parts += [Text(""), table]
+    return Group(*parts)
+
+
+def _difference(one: ReplayDifference, ours: str, theirs: str) -> Table:
+    other = one.recorded or one.instead
+    assert other is not None
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text("first difference", style="bold"), Text(f"event {one.event} at {one.at} [{one.code}]"))
+    table.add_row(Text(ours), Text(one.decided.summary))
+    table.add_row(Text(theirs), Text(other.summary))
+    return table
 
 
 def _findings(found: Findings) -> Table:
