@@ -1,7 +1,8 @@
-"""Authentication: bearer keys, sessions of a browser, and streams that end when the caller loses access.
+"""Authentication: bearer keys, browser sessions, and streams that end when the caller loses access.
 
-A browser that follows a link cannot send the key as a header. The page therefore exchanges the key for a cookie, which is valid no longer
-than the key.
+A browser that follows a link cannot send the key as a header. The page therefore exchanges the key for a session cookie
+(`begin`), which is valid no longer than the key. `Callers` remembers the keys that were valid recently, and
+`while_allowed` ends a stream once its key is no longer valid.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from tuner.service.ray_dashboard import OPTUNA, RAY
 router = APIRouter(tags=["dashboards"])
 
 COOKIE = "tuner_session"
-PATHS = (OPTUNA, RAY)
+PATHS = (OPTUNA, RAY)  # the cookie is sent only to these paths
 LASTS_S = 8 * 3600
 
 
@@ -71,8 +72,8 @@ def _signed(secret: str, ends_s: int, key: str) -> str:
     return f"{ends_s}.{key}.{mark.hexdigest()}"
 
 
-PROJECT = "Tuner-Project"
-REMEMBERED = 10_000
+PROJECT = "Tuner-Project"  # the header that names the project of a request
+REMEMBERED = 10_000  # most keys that `Callers` remembers
 
 
 class Callers:
@@ -121,7 +122,7 @@ async def actor_of(request: Request, given: str | None) -> Actor:
     return found
 
 
-LOOK_S = 1.0
+LOOK_S = 1.0  # how often a stream checks that its caller may still read it
 
 
 async def while_allowed(

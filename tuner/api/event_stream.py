@@ -1,14 +1,15 @@
 """Streams of a job's events, shared between watchers, as server-sent events.
 
-Each watched job has one feed. The feed reads the job's new events every quarter of a second, makes their messages once, and sends them to
-all watchers of the job.
+Each watched job has one feed. The feed reads the job's new events every quarter of a second, makes their messages once,
+and sends them to all watchers of the job. A client that stays slower than the feed is disconnected, and can reconnect
+with its last event id. A feed runs in one event loop; feeds of different loops are independent.
 
-A client that reconnects with an older event id first receives the events between that id and the feed's position, which are read for this
-client alone. It then continues with the feed, without a gap and without duplicates. A client that stays slower than the feed is
-disconnected, and can reconnect with its last event id. A feed runs in one event loop; feeds of different loops are independent.
+A client that reconnects with an older event id first receives the events between that id and the feed's position, which
+are read for this client alone. It then continues with the feed, without a gap and without duplicates.
 
-A `report` or `trial` message contains a change. The last message of each event carries the event's number as `id`, so that a client that
-reconnects with `Last-Event-ID` misses nothing. A `spend` or `job` message contains the present state and has no `id`.
+A `report` or `trial` message contains a change. The last message of each event carries the event's number as `id`, so
+that a client that reconnects with `Last-Event-ID` misses nothing. A `spend` or `job` message contains the present state
+and has no `id`.
 """
 
 import asyncio

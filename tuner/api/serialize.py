@@ -1,6 +1,7 @@
-"""Answers of the service, converted to the models of `tuner.schemas`.
+"""Convert the service's views to the models of `tuner.schemas`: access, advice, budgets, curves, logs, prices and spend.
 
-The text is written directly and not by pydantic models, so that 100,000 points take a tenth of a second.
+Learning curves are an exception: their JSON text is written directly and not by pydantic models, so that 100,000 points
+take a tenth of a second.
 """
 
 import json
@@ -234,10 +235,10 @@ def _hours(gpu_ms: int) -> float:
 
 
 MICRO = 1_000_000
-EXACT_POINTS = 20_000
-SAMPLE = 2_000
+EXACT_POINTS = 20_000  # curves with more points than this are rounded
+SAMPLE = 2_000  # values from which the range of a metric is estimated
 METRIC_PARTS = 1_000  # the range of most values has this many steps of rounding; a step is smaller than a pixel of a chart
-USD_PARTS = 500
+USD_PARTS = 500  # the same for dollars
 
 
 class Writer(dict[int, str]):

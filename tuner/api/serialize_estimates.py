@@ -1,4 +1,7 @@
-"""Answers of cost estimates. Money is in dollars, exact to the micro-dollar. Other figures are rounded to six decimals."""
+"""Convert cost estimates to the models of `tuner.schemas`.
+
+Money is in dollars, exact to the micro-dollar. Other figures are rounded to six decimals.
+"""
 
 from dataclasses import fields
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Answers about jobs, trials and best configurations, converted to the models of `tuner.schemas`."""
+"""Convert answers about jobs, trials, bills and best configurations to the models of `tuner.schemas`."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Answers with plans."""
+"""Convert plans to the models of `tuner.schemas`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Checks that refuse a query with unknown parameters, and a JSON body in which a name occurs twice."""
+"""Refuse a query with unknown parameters, and a JSON body in which a name occurs twice."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Conversion of requests about jobs and plans to domain values."""
+"""Convert requests about jobs and plans to domain values."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,9 +1,11 @@
 """Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256 digests.
 
-Without a valid manifest there is no checkpoint.
+A directory without a valid manifest is not a checkpoint, so an upload that was interrupted is never restored.
+`CheckpointStore` writes, lists, restores and removes the checkpoints of a job. `CheckpointArchive` sends one as a tar
+file for download.
 
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the chunks of large files
-are stored next to these directories (`tuner.checkpoints.chunks`).
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the chunks of large files are
+stored next to these directories (`tuner.checkpoints.chunks`).
 """
 
 import contextlib

@@ -1,13 +1,11 @@
-"""Large files in object storage, stored as chunks that are named by their content.
-
-An existing chunk is not stored again.
+"""Store large files in object storage as chunks that are named by their content. An existing chunk is not stored again.
 
 Layout: `<trial>/pieces-a<attempt>-<turn>/<SHA-256>`.
 
-- Each attempt has its own chunks. So an attempt that was wrongly considered dead removes no chunk that a later one
+- Each attempt has its own chunks, so an attempt that was wrongly considered dead removes no chunk that a later attempt
   relies on.
-- Consecutive saves use different directories (turns). A checkpoint shares no chunk with the one before it, so
-  a damaged chunk never damages both.
+- Consecutive saves use different directories (turns). A checkpoint shares no chunk with the checkpoint before it, so a
+  damaged chunk never damages both.
 - A chunk is removed with the last manifest that names it.
 """
 

@@ -1,4 +1,4 @@
-"""`tuner curves`, `advice`, `checkpoint` and `logs`: learning curves, cheaper ways, stored checkpoints, and the output of trials."""
+"""`tuner curves`, `advice`, `checkpoint` and `logs`: learning curves, ways to save money, checkpoints, and trials' output."""
 
 from __future__ import annotations
 

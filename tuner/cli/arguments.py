@@ -1,6 +1,7 @@
 """Arguments and options that several commands share, with shell completion.
 
-Ids are read from the service by one request with a short timeout. If the request fails, nothing is offered and no error is printed.
+Shell completion reads ids from the service by one request with a short timeout. If the request fails, nothing is offered
+and no error is printed.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The output formats of tables.
+"""Print tables for a terminal, or write them as plain text, Markdown or CSV (`--format`).
 
-Tables as plain text, Markdown and CSV. Without a terminal they are as wide as their content, so that nothing is cut off.
+Without a terminal, tables are as wide as their content, so that nothing is cut off.
 """
 
 import csv

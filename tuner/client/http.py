@@ -30,6 +30,7 @@ class BestQuery(Elsewhere, total=False):
     max_duration: str | float | None
 
 
+# The query parameters and fields that each call knows. Other names are refused before a request is sent.
 BEST = frozenset(BestQuery.__annotations__)
 ELSEWHERE = frozenset(Elsewhere.__annotations__)
 PRICES = frozenset({"cloud", "region", "zone", "instance_type", "accelerator", "market"})
@@ -86,8 +87,8 @@ def pages(
 
 
 A = TypeVar("A", bound=Answer)
-TRIES = 4
-LONGEST_WAIT_S = 30.0
+TRIES = 4  # of a request that may be repeated
+LONGEST_WAIT_S = 30.0  # limit for `Retry-After`
 
 
 class ApiError(Exception):

@@ -1,6 +1,7 @@
 """Trials and learning curves as pandas data frames and as plots.
 
-The figures are independent of `pyplot`, so none opens a window. Colour-blind readers can distinguish the colours (Okabe and Ito, 2008).
+The figures are independent of `pyplot`, so drawing one opens no window. The colours can be distinguished by colour-blind
+readers (Okabe and Ito, 2008).
 """
 
 import importlib

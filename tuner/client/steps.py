@@ -1,13 +1,13 @@
 """Effects, and the two ways to perform them. They allow each call to be written once for both clients.
 
-A call is a generator. It yields effects (send a request, sleep, read a line of a stream), receives the result of each, and returns the
-answer. `Blocking` performs the effects directly, and `Awaiting` awaits them. The code of a call does not know which one runs it.
+A call is a generator. It yields effects (send a request, sleep, read a line of a stream), receives the result of each,
+and returns the answer. `Blocking` performs the effects directly, and `Awaiting` awaits them. The code of a call does not
+know which one runs it.
 
-Descriptors that turn one generator function into a method that blocks or is awaited, depending on the object's class.
-
-The body is a generator of steps. On a `Blocking` object, the method returns the answer. On an `Awaiting` object, it returns a coroutine.
-`@call` is for a single answer, `@job_call` for an answer that is a `Job` or `AsyncJob`, and `@series` and `@job_series` are for iterators.
-There are four descriptors, so that type checkers know the result type for each client.
+The descriptors at the end turn such a generator function into a method. On a `Blocking` object, the method returns the
+answer. On an `Awaiting` object, it returns a coroutine. `@call` is for a single answer, `@job_call` for an answer that is
+a `Job` or `AsyncJob`, and `@series` and `@job_series` are for iterators. There are four descriptors, so that type
+checkers know the result type for each client.
 """
 
 import functools

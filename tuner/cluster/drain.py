@@ -1,5 +1,6 @@
-"""Find the Ray nodes of this machine, and drain a node, through Ray's control service (GCS) without joining
-the cluster.
+"""Find the Ray nodes of this machine, and drain a node.
+
+Both use Ray's control service (GCS) directly, without joining the cluster.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
-"""A local Ray head. The service starts it, and the next service process finds it again.
+"""Start a local Ray head, or find the one that an earlier service process started.
 
-    find_or_start() ──▶ state file: a head of this home that answers? ──yes──▶ use it
+    find_or_start() ──▶ does the state file name a head of this home that answers? ──yes──▶ use it
                                      │ no
-                                     └──▶ kill what is left of its session, start a new one
+                                     └──▶ kill what is left of its session, start a new head
 
 The head outlives the process that started it, so that a restart of the service interrupts no job.
 """

@@ -1,9 +1,9 @@
-"""Several Ray nodes on one machine, to watch jobs lose nodes and continue.
+"""Run several Ray nodes on one machine, to watch jobs lose nodes and continue.
 
     head (found, or started without CPUs) ◀── joined by ── nodes, each with its market, type and price as labels
 
-A node that was lost is started again after a while under the same address. If the head is lost, it is started again,
-and so is every node.
+A lost node is started again after a while, under the same address. If the head is lost, the head and every node are
+started again.
 """
 
 import contextlib

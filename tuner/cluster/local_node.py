@@ -1,6 +1,6 @@
-"""A Ray node on this machine: a raylet with its agents and workers.
+"""Run a Ray node on this machine: a raylet with its agents and workers.
 
-It joins a local head and can be taken away again.
+The node joins a local head and can be taken away again.
 
     starting ──▶ alive ──▶ gone ──▶ starting ──▶ …
 """

@@ -1,5 +1,6 @@
-"""Start the process that watches for preemption notices of this machine, next to a local head. One process
-serves all of the cluster's nodes on the machine.
+"""Start the process that watches for preemption notices of this machine, next to a local head.
+
+One such process serves all of the cluster's nodes on the machine.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
-"""Read which machines an autoscaler may start from the autoscaler's own configuration: a cluster file of
-Ray's launcher, or KubeRay's RayCluster. The interfaces of Ray 2.60 do not show what its autoscaler may start,
-only which nodes exist.
+"""Read which machines an autoscaler may start from the autoscaler's own configuration.
+
+The configuration is a cluster file of Ray's launcher, or KubeRay's RayCluster. It is read because the interfaces of Ray
+2.60 show only which nodes exist, not what the autoscaler may start.
 """
 
 import json

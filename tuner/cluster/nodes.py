@@ -1,6 +1,7 @@
 """List the machines of a cluster, with the market, machine type and price from their Ray labels.
 
-The list is used to refuse a request that fits on no node, which would wait indefinitely.
+The service uses the list to refuse a request that fits on no node. Without this check the request would wait
+indefinitely.
 """
 
 from collections.abc import Iterable, Mapping

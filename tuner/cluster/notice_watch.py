@@ -1,10 +1,10 @@
 """Watch for preemption notices of this machine, and pass them on to the cluster's nodes on it.
 
-Run as `python -m tuner.cluster.notice_watch --address HOST:PORT`. One such process runs next to each machine's
-nodes. It is started with them, and again whenever it ends.
+Run as `python -m tuner.cluster.notice_watch --address HOST:PORT`. One such process runs next to each machine's nodes.
+It is started with the nodes, and restarted whenever it ends.
 
-Exit status 0: the nodes are gone, or their cluster has not answered for so long that they count as gone. 2:
-wrong usage. 3: no cloud gives notices to this machine.
+Exit status 0: the nodes are gone, or their cluster has not answered for so long that they count as gone. 2: wrong
+usage. 3: no cloud gives notices to this machine.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Give a node a preemption notice, from anywhere in its cluster.
+"""Give a node a preemption notice, from any node of its cluster.
 
-Run as a Ray Job: `python -m tuner.cluster.notify_node`. Exit status 0: its workers and Ray were notified. 1:
+Run as a Ray Job: `python -m tuner.cluster.notify_node`. Exit status 0: the node's workers and Ray were notified. 1:
 nothing has changed, and the last line of output says why.
 """
 

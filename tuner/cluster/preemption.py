@@ -1,7 +1,8 @@
-"""Simulate a preemption: take a node of a local cluster away with a notice, like a cloud, or without one,
-like a power failure.
+"""Simulate a preemption of a node of a local cluster.
 
-announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
+The node is taken away with a notice, as by a cloud, or without one, as by a power failure:
+
+    announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Find and kill the processes of one Ray session by a mark in their environment, which each of them inherits.
+"""Find and kill the processes of one Ray session by a unique mark in their environment, which each of them inherits.
 
-Process ids and names would not do: the system reuses ids, and every Ray cluster of the machine uses the same
-names. The mark is unique.
+Process ids and names do not identify a session: the system reuses ids, and every Ray cluster of the machine uses the
+same names.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Start a worker of Ray with the variables of its runtime environment, without importing Ray twice.
 
-The raylet runs this program in place of Ray's own `setup_worker.py`. That one imports all of Ray, which takes
-half a second of processor time, and then runs the worker, which imports Ray again. A job starts two workers.
-`start_hook` passes the path of this file as `setup_worker_path`; the raylet recognizes such a program by the
-name of its file. A runtime environment that needs more than variables is left to Ray's program.
+The raylet runs this program in place of Ray's own `setup_worker.py`. Ray's program imports all of Ray, which takes half
+a second of processor time, and then runs the worker, which imports Ray again. A job starts two workers, so this module
+saves it a second. `start_hook` passes the path of this file as `setup_worker_path`; the raylet recognizes such a program
+by the name of its file. A runtime environment that needs more than variables is left to Ray's program.
 """
 
 import importlib.util

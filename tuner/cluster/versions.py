@@ -1,6 +1,6 @@
 """Check that an external cluster has the same versions of Ray and Python as this installation.
 
-Drivers run with the cluster's Ray and Python, and they exchange pickled data.
+The versions must match because drivers run with the cluster's Ray and Python, and exchange pickled data with it.
 """
 
 import platform

@@ -1,7 +1,7 @@
-"""Connections and transactions: SQLite and PostgreSQL behind one interface, with migrations at the start.
+"""Connections and transactions for SQLite and PostgreSQL behind one interface, with migrations at the start.
 
-A service that starts on an up-to-date database needs only the newest revision. Reading it here avoids importing Alembic,
-which takes a tenth of a second.
+Starting on an up-to-date database needs only the newest revision. It is read from the migration files here, because
+importing Alembic takes a tenth of a second.
 
 SQLite is used with a rollback journal instead of a write-ahead log. The API and the driver of each job write from
 separate processes, which can corrupt the write-ahead log of SQLite versions before 3.51.3

@@ -1,9 +1,9 @@
-"""How transactions on a SQLite file wait for each other.
+"""Coordinate transactions on a SQLite file between threads and processes.
 
 With a rollback journal there is one writer at a time, and a commit waits for all readers and blocks new ones. SQLite's
-locks guarantee this between all processes. But SQLite's own waiting sleeps for 1, 2, 5, 10, ..., 100 ms at a time. With
-many threads a commit then takes seconds, and readers sleep long after it is done. So the threads of one process wait
-for each other here and are woken, and a lock held by another process is retried at shorter intervals.
+locks guarantee this between all processes. But SQLite itself waits by sleeping for 1, 2, 5, 10, ..., 100 ms at a time.
+With many threads a commit then takes seconds, and readers sleep long after it is done. Therefore the threads of one
+process wait for each other here and are woken, and a lock held by another process is retried at shorter intervals.
 """
 
 import sqlite3

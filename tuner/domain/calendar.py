@@ -1,8 +1,8 @@
 """Local days, calendar periods, and the hours of the day in which a job may run.
 
-A window is open while the local time of its time zone is at or after `start` and before `end`. If `end` is earlier than `start`, it
-is on the next day. Local time alone decides: an hour that is skipped when clocks are set forward does not exist, and an hour that
-is repeated when they are set back counts twice.
+A window is open while the local time of its time zone is at or after `start` and before `end`. If `end` is earlier than
+`start`, the window ends on the next day. Only the local time counts: an hour that is skipped when clocks are set forward
+does not exist, and an hour that is repeated when they are set back counts twice.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Carry out the loop's commands with Ray Tune and the workers' actors.
 
-A Tune trial is one *attempt* of one of our trials. An attempt to begin waits in a queue until Tune's searcher asks
-for one. Its worker receives its commands through its actor's mailbox, which Ray processes in order, before Tune calls
-`train()` on it.
+One Tune trial is one *attempt* of one of our trials. A new attempt waits in a queue until Tune's searcher asks for one.
+The attempt's worker receives its commands through its actor's mailbox, which Ray processes in order, before Tune calls
+`train()` on the actor.
 """
 
 import contextlib

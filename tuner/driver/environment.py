@@ -1,4 +1,4 @@
-"""The environment of a driver. Ray Tune reads it at import, so it is set from outside."""
+"""Environment variables of a driver. Ray Tune reads them at import, so they must be set before the process starts."""
 
 DRIVER_ENV = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

@@ -1,15 +1,15 @@
 """Placement on spot machines with fallback to on-demand ones, for all trials of a job.
 
-It applies the rules of `tuner.tuning.placement` to each trial, with the machines that the cluster has or may
-start. A trial falls back to an on-demand machine
+The rules of `tuner.tuning.placement` are applied to each trial, with the machines that the cluster has or may start. A
+trial falls back to an on-demand machine
 
 - once it has waited for spot for as long as the job's patience allows,
 - at once if it would otherwise not reach its target before the wall clock ends,
 - if its spot machines are taken away repeatedly before it saves a newer checkpoint.
 
-The trial returns to spot once spot is available again and the saving is worth the cost of the move. After
-each further series of preemptions it waits longer before it returns. If the job has a wall-clock limit and
-the duration of a step is not known yet, the trial begins on demand, because there may be no time to spare.
+The trial returns to spot once spot is available again and the saving is worth the cost of the move. After each further
+series of preemptions it waits longer before it returns. If the job has a wall-clock limit and the duration of a step is
+not known yet, the trial begins on demand, because there may be no time to spare.
 """
 
 from collections import defaultdict

@@ -1,11 +1,10 @@
-"""The loop of one job. For each event, the loop records the event, decides, records the decision, and then
-carries the decision out.
+"""The loop of one job. For each event, it records the event, decides, records the decision, and carries it out.
 
-The same code runs real jobs (`tuner.driver`) and simulated ones (`tuner.simulator`). They differ in
-their journal, world and clock.
+The same code runs real jobs (`tuner.driver`) and simulated ones (`tuner.simulator`). They differ in their journal, world
+and clock.
 
-One thread uses the loop. If a turn raises an exception, the state in memory may differ from the recorded one.
-The process must then end, and a new one must rebuild the job from the record (`tuner.driver.recovery`).
+Only one thread may use a loop. If the handling of an event raises an exception, the state in memory may differ from the
+recorded state. The process must then end, and a new one must rebuild the job from the record (`tuner.driver.recovery`).
 """
 
 from collections import Counter, deque

@@ -1,8 +1,8 @@
-"""Node assignments: an attempt pays for the machine that it was given, not for the one that was requested.
+"""The machine check: an attempt pays for the machine that it was given, not for the one that was requested.
 
-The machine is checked before any work begins, and again when it has reported more about itself. If it has
-another price, the rest of the lease is held (its money reserved) at that price before more work is done. If
-the job does not allow the machine, or its price is not known, the attempt ends at once.
+The machine is checked before any work begins, and again when its worker has reported more about it. If its price
+differs from the offer's, the rest of the lease is held (its money reserved) at the new price before more work is done.
+If the job does not allow the machine, or its price is not known, the attempt ends at once.
 """
 
 from collections.abc import Callable

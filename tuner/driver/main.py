@@ -1,7 +1,8 @@
 """The driver of one launch of one job: `python -m tuner.service.driver --job JOB --epoch N`, run as a Ray Job.
 
-It rebuilds the job from the database and runs it under Ray Tune until the job ends or pauses. Everything it knows is
-recorded, so if it is killed, the next driver continues.
+The driver rebuilds the job from the database and runs it under Ray Tune until the job ends or pauses. Everything that
+the driver knows is recorded, so if it is killed, the next driver continues. `Heartbeat` tells
+the service that the driver makes progress, and `ControlPoller` reads the users' control requests.
 
 Exit status 0: the job's state says how it ended. 1: the job did not end, or a later driver owns it.
 """
@@ -51,9 +52,9 @@ from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
 
-BEAT_S = 0.5
-LOOK_S = 0.25
-HANGS_AFTER_S = 60.0
+BEAT_S = 0.5  # between heartbeats
+LOOK_S = 0.25  # between looks for control requests
+HANGS_AFTER_S = 60.0  # no heartbeat is recorded once the loop has made no progress for so long
 # How long to wait for a database that restarts. Trials continue within their leases during the wait.
 DATABASE_AWAY_S = 20.0
 # How long a worker can outlive its driver's last heartbeat: one more heartbeat, and the time until Ray notices.

@@ -1,4 +1,4 @@
-"""Durations learned from workers' reports.
+"""Step, start and save durations, learned from workers' reports.
 
 They determine the shortest useful lease, and when a trial counts as hanging.
 """

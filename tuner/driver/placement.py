@@ -1,7 +1,8 @@
-"""Choose the machine that an attempt runs on, and its rate: the `Placement` port, and its implementations
-without fallback.
+"""Choose the machine that an attempt runs on, and its rate.
 
-Estimate the risk that an attempt is lost, from its market and from how the job's attempts have ended so far.
+This module has the `Placement` port and its implementations without fallback; `tuner.driver.fallback` has the one with
+fallback to on-demand machines. `exposure` estimates the risk that an attempt is lost, from its market and from how the
+job's attempts have ended so far. Workers decide from it when to save.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
 # How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
 PATIENCE_NS = 60 * NS
 EPOCH = Instant(0)
-Taken = Mapping[Offer, int]
+Taken = Mapping[Offer, int]  # how many of the job's trials run on each offer
 """How many places of each kind the job's other attempts use or wait for."""
 
 

@@ -1,8 +1,8 @@
-"""The ports of a job's loop: `World` sends commands to workers, `Clock` returns the time, and `Journal` records what happens.
+"""The ports of a job's loop: `World` commands workers, `Clock` returns the time, and `Journal` records what happens.
 
-The loop makes one transaction of the journal per turn, so that nothing is recorded in part.
+The loop makes one transaction of the journal per event, so that no event is recorded in part.
 
-Implemented by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.simulator.journal.MemoryJournal`
+`Journal` is implemented by `tuner.store.journal.SqlJournal` for real jobs and by `tuner.simulator.journal.MemoryJournal`
 for simulated ones. One test suite covers both.
 """
 

@@ -1,4 +1,4 @@
-"""A place on the cluster for the restore self-test: an actor of the size of a trial, on a machine of one kind."""
+"""Run the restore self-test on the cluster: in an actor of the size of a trial, on a machine of one market."""
 
 import contextlib
 import time

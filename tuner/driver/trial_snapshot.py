@@ -1,4 +1,4 @@
-"""The snapshot of a trial for placement, made from the state, the trial's attempt and the pace so far. Pure functions."""
+"""Make the snapshot of a trial for placement from the job's state, the trial's attempt and the pace. Pure functions."""
 
 import math
 from collections import Counter

@@ -1,8 +1,8 @@
 """Tune's searcher, scheduler and callback, which only forward events to the loop.
 
-Tune's own pausing, restoring and checkpointing are not used. Tune treats an exception in a hook as the
-failure of a trial. Here an exception means that the state in memory may differ from the recorded one, so it
-ends the driver.
+Tune's own pausing, restoring and checkpointing are not used. Tune treats an exception in a hook as the failure of a
+trial. In this module an exception means that the state in memory may differ from the recorded state, so it ends the
+driver.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""One run of Ray Tune, which carries out the loop's commands until the loop has ended."""
+"""Run Ray Tune once. It carries out the loop's commands until the loop has ended."""
 
 import os
 from collections.abc import Callable, Mapping

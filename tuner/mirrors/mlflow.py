@@ -1,8 +1,9 @@
-"""Default environment variables for MLflow's client. Set them before MLflow is imported, because it reads them at import.
-
-Mirror of jobs and trials as MLflow runs.
+"""Mirror of jobs and trials as MLflow runs.
 
 Each job is a run with a child run per trial, with parameters, metrics and cost by step, tags and the outcome.
+
+`set_defaults` sets default environment variables for MLflow's client. Call it before MLflow is imported, because MLflow
+reads them at import.
 """
 
 import os
@@ -33,7 +34,9 @@ def set_defaults() -> None:
 
 T = TypeVar("T")
 MS = 1_000_000
+# Limits of MLflow's API for one request, and for the length of a value.
 METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
+# Tags that the mirror needs to continue a run: the last event copied, and the job and trial it shows.
 POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
 _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
 

@@ -1,14 +1,17 @@
-"""optuna-dashboard under a path of the service.
+"""Mirror of jobs as Optuna studies, for optuna-dashboard and other tools that read Optuna's storage.
 
-optuna-dashboard supports only the root path, so the path is inserted into its page and script when they are served.
+How trials are shown:
 
-Mirror of jobs as Optuna studies, so that optuna-dashboard and other tools that read Optuna's storage can show them.
+- A trial that reached its last step is COMPLETE. A trial that its scheduler or the end of the job stopped is PRUNED, as
+  with Optuna's own pruners. A trial that waits at a rung is RUNNING until the job ends.
+- The value of a trial is its best at any step, as everywhere in this project. The attribute `latest_metric` is its newest
+  value.
+- Optuna considers only COMPLETE trials for the best of a study, so the attributes `best_trial` and `best_metric` give the
+  best of the job.
+- Optuna does not allow changes of a finished trial, so if such a trial resumes after a top-up, the study is created again.
 
-A trial that reached its last step is COMPLETE. One that its scheduler or the end of the job stopped is PRUNED, as with Optuna's own
-pruners. A trial that waits at a rung is RUNNING until the job ends. The value of a trial is its best at any step, as everywhere in
-this project, and the attribute `latest_metric` is its newest value. Optuna considers only COMPLETE trials for the best of a study, so
-the attributes `best_trial` and `best_metric` give the best of the job. Optuna does not allow changes of a finished trial, so if one
-resumes after a top-up, the study is created again.
+`OptunaDashboard` serves optuna-dashboard under a path of the service. The dashboard supports only the root path, so the
+path is inserted into its page and script when they are served.
 """
 
 import gzip
@@ -42,8 +45,9 @@ if TYPE_CHECKING:
 
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+# The place in the dashboard's page that contains the root path.
 _INDEX = 'src="/static/bundle.js"'
-# The places in its script that contain the root path: the routes of its pages, its requests, and its download links.
+# The places in the dashboard's script that contain the root path: its routes, requests and download links.
 _SCRIPT = ('url_prefix:"/dashboard"', "`${this.baseURL}/api", "`/csv/")
 
 
@@ -118,8 +122,9 @@ def _check(text: str, words: Iterable[str]) -> None:
         )
 
 
-POINTS_MAX = 20
+POINTS_MAX = 20  # most steps of a trial whose values are written
 """About how many metric values of a trial are written, in addition to those at rungs. Optuna takes 0.6 to 1 ms for each."""
+# Attributes that the mirror needs to continue a study: the last event copied, and the job and trial it shows.
 POSITION, JOB, TRIAL = "tuner:position", "tuner:job", "tuner:trial"
 
 

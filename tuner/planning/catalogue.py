@@ -52,7 +52,7 @@ COLUMNS = (
     "spot_source", "flags",
 )  # fmt: skip
 SHOWN = 10  # an error names at most this many faults
-MAX_USD_PER_HOUR = 100_000
+MAX_USD_PER_HOUR = 100_000  # a higher price is refused as a mistake
 
 
 class _Row:
@@ -210,8 +210,9 @@ def _no_price(text: str, why: str) -> str:
     return f"{text!r} is no price: write US dollars an hour as a plain number, such as 0.8048, without a currency or commas"
 
 
+# The fields by which listings can be selected.
 FIELDS = ("cloud", "region", "zone", "instance_type", "accelerator")
-OLD_AFTER_DAYS = 90
+OLD_AFTER_DAYS = 90  # older prices are reported as old
 FEW = 10  # if a field has at most this many known values, an error names all of them
 DATE = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
 

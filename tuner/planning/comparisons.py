@@ -1,8 +1,8 @@
-"""What a job would cost in other ways: grid search, random search and other methods, by replaying learning curves.
+"""Estimate what a job would have cost with grid search, random search or ASHA, by replaying its learning curves.
 
-The job's trials are drawn in random order until one of them reaches the goal. Each order is one sample of what the other method would
-have spent. This assumes that the trials are exchangeable. Those of a sampler that learns are not: later trials are better than random
-ones, so the other method would spend more than the estimate.
+The job's trials are drawn in random order until one of them reaches the goal. Each order is one sample of what the other
+method would have spent. This assumes that the trials are exchangeable. Trials of a sampler that learns are not: later
+trials are better than random ones, so the other method would spend more than the estimate.
 """
 
 import math
@@ -27,9 +27,9 @@ Method = Literal["random_search", "stopping_asha"]
 Status = Literal["estimated", "unreached", "not_enough_data"]
 METHODS: tuple[Method, ...] = ("random_search", "stopping_asha")
 ORDERS = 200  # random orders per estimate
-MIN_TRIALS = 5
-REDUCTION_FACTOR = 3
-UNREACHED = math.inf
+MIN_TRIALS = 5  # with fewer trials nothing is estimated
+REDUCTION_FACTOR = 3  # of ASHA
+UNREACHED = math.inf  # the spend of an order in which no trial reaches the goal
 
 
 @dataclass(frozen=True, slots=True)

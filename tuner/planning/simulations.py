@@ -1,12 +1,14 @@
-"""Repeated simulation of a job. The job is scaled down so that a plan is quick, and the outcome is scaled up.
+"""Simulate a job repeatedly for a plan. The job is scaled down so that a plan is quick, and the outcome is scaled up.
 
-It fits no model, because a plan draws hundreds of trials per second and a model would be too slow. After the first few trials, most
-proposals are the best of several random configurations, judged by their simulated score at the last step. For the sampler `auto`, a short
-step time is an advantage too. The scores and costs of simulated trials therefore change during a job as those of real trials do.
+The amount of simulation depends only on counts, never on measured time, so that a plan is reproducible. A job with more
+steps than are worth simulating is simulated with fewer trials and workers and less money, in proportion. Long trainings
+are simulated in fewer, longer steps. The error of the step times is sampled evenly: each run uses another quantile of
+its distribution.
 
-The error of the step times is sampled evenly: each run uses another quantile of its distribution. A job with more steps than are worth
-simulating is simulated with fewer trials and workers and less money, in proportion. Long trainings are simulated in fewer, longer steps.
-The amount of simulation depends only on counts, never on measured time, so that a plan is reproducible.
+`KnowingSampler` replaces the job's sampler. It fits no model, because a plan draws hundreds of trials per second and a
+model would be too slow. After the first few trials, most proposals are the best of several random configurations, judged
+by their simulated score at the last step and, for the sampler `auto`, by a short step time. The scores and costs of
+simulated trials therefore change during a job as those of real trials do.
 """
 
 import math
@@ -28,9 +30,9 @@ from tuner.tuning.rungs import ladder
 from tuner.tuning.samplers.base import number_rng
 from tuner.tuning.samplers.simple import Oblivious
 
-FIRST_RANDOM = 8
-RANDOM_SHARE = 0.1
-BEST_OF = 8
+FIRST_RANDOM = 8  # trials with a random configuration, before the sampler counts as having learned
+RANDOM_SHARE = 0.1  # share of the later trials that are random, too
+BEST_OF = 8  # random configurations from which the best is proposed
 
 
 class KnowingSampler(Oblivious):
@@ -144,12 +146,13 @@ class Outcome:
 Simulate = Callable[[Scenario], Outcome]
 
 
+# A simulation is scaled down to about STEPS_A_RUN steps, but not below TRIALS_AT_LEAST trainings or SLICES_AT_LEAST leases.
 STEPS_A_RUN = 100
 TRIALS_AT_LEAST = 12
 SLICES_AT_LEAST = 3
 STEPS_OF_FULL = 12  # simulated steps of a training without rungs
-STEPS_WITH_RUNGS = 36
-MIN_NS = 1_000_000_000
+STEPS_WITH_RUNGS = 36  # simulated steps of a training with rungs
+MIN_NS = 1_000_000_000  # shortest wall-clock limit of a simulation
 GOLDEN = 0.6180339887  # the fractional parts of its multiples are spread evenly between 0 and 1, in irregular order
 
 

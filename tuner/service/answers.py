@@ -1,4 +1,4 @@
-"""Answers about trials: their attempts, bills, ledger entries and learning curves."""
+"""Answer questions about trials: their attempts, bills, ledger entries, changes and learning curves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The output of trials, as text that is safe to show."""
+"""Return the output of trials as text that is safe to show: without terminal controls, and with secrets masked."""
 
 import re
 from dataclasses import dataclass, replace

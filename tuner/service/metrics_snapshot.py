@@ -1,6 +1,6 @@
-"""The figures that `/metrics` shows: counters that increase, and sums over the database.
+"""Compute the figures that `/metrics` shows: counters that increase, and sums over the database.
 
-The metrics are computed from the database and cached for a few seconds.
+The figures are computed from the database and cached for a few seconds.
 """
 
 import threading
@@ -23,7 +23,7 @@ from tuner.store.cluster_hours import Kind, idle_cost, times
 from tuner.store.totals import Counts, Posted, Running
 from tuner.store.totals import Totals as Totals
 
-ENTRIES_PAGE = 20_000
+ENTRIES_PAGE = 20_000  # ledger entries summed in one query
 # Number of newest ledger entries that are read again each time: in PostgreSQL, an entry may become visible after an entry with a
 # higher number.
 UNSETTLED = 5000
@@ -132,8 +132,8 @@ def promotions(reached: Mapping[int, int], rungs: tuple[int, ...]) -> int:
     return sum(count * sum(1 for rung in rungs if rung < step) for step, count in reached.items())
 
 
-KEEP_NS = 5 * NS
-BUDGETS_MAX = 20
+KEEP_NS = 5 * NS  # how long computed figures are reused
+BUDGETS_MAX = 20  # most shared budgets shown, those spent furthest first
 # A running job is stalled if its last report is older than five of its mean steps and older than ten minutes.
 STALLED_STEPS = 5
 STALLED_NS = 600 * NS

@@ -1,7 +1,7 @@
 """The queue of waiting jobs, and the quotas of projects.
 
-The limit in dollars and GPU-hours is a shared budget over all jobs of the project, so every hold in the ledger counts
-against it. Jobs beyond the number that may run at once wait in the queue.
+A quota's limit in dollars and GPU-hours is a shared budget over all jobs of the project, so every hold in the ledger
+counts against it. Jobs beyond the number that may run at once wait in the queue.
 """
 
 from collections.abc import Mapping, Sequence

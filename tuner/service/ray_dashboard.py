@@ -1,4 +1,4 @@
-"""The links of a job to its dashboards, and access to Ray's dashboard behind the service's key."""
+"""Links from a job to its dashboards, and access to Ray's dashboard behind the service's key."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping

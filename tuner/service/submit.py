@@ -1,6 +1,7 @@
-"""Check the jobs that a new job may learn from.
+"""Submit a job: refuse a job with any fault that can be found now, otherwise create it in one transaction.
 
-Submit a job: refuse a job with any fault that can be found now, otherwise create it in one transaction.
+`check` finds the faults of the job itself, `admit` those that depend on machines, prices and budget, and
+`warm_start_faults` those of the earlier jobs that the job wants to learn from.
 """
 
 import hashlib

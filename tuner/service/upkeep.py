@@ -1,4 +1,4 @@
-"""Regular checks of the service: storage and database."""
+"""Maintenance of the service's storage and database: check the storage regularly, and migrate the database."""
 
 import logging
 import os

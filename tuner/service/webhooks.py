@@ -24,8 +24,10 @@ from tuner.store.deliveries import Delivery, DeliveryState
 
 log = logging.getLogger("tuner.webhooks")
 
+# Requests under way at the same time, so that slow receivers of one project do not delay the others.
 AT_ONCE_PER_PROJECT = 2
 AT_ONCE = 32
+# A refused message is sent again after 10 s, then at growing intervals up to an hour, and given up after a day.
 FIRST_RETRY_NS = 10 * NS
 LONGEST_RETRY_NS = 3600 * NS
 GIVE_UP_NS = 24 * 3600 * NS

@@ -1,8 +1,8 @@
 """The simulated workers of a run: which are up, which have a preemption notice, and which attempts wait for a worker.
 
-An attempt that begins while no worker is free waits in a queue, as a real one waits for Ray to find a node. Nothing is billed while it
-waits. A worker with a notice gets no new attempt. Its current attempt ends as preempted and is saved if there is time. Unsaved work is
-lost when the worker goes.
+An attempt that begins while no worker is free waits in a queue, as a real attempt waits for Ray to find a node. Waiting
+is not billed. A worker with a notice gets no new attempt. Its current attempt ends as preempted, and is saved if there
+is time. Unsaved work is lost when the worker goes.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""A journal in memory for one simulated run. It follows the rules of `tuner.domain.ledger`."""
+"""An in-memory journal for one simulated run. It follows the rules of `tuner.domain.ledger`."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping

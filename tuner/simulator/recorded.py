@@ -1,12 +1,15 @@
-"""Tune over recorded learning curves: a table of configurations with the metric and the seconds of each step.
+"""Run jobs over recorded learning curves: a table of configurations with the metric and the seconds of each step.
 
-Budgets over a table are counted in trainings: 1 is the mean cost of training one row to its last step. A proposal that is not in the
-table is replaced by the nearest unused row, in the unit cube of the search space.
+- `RecordedTable` holds the table. Budgets over a table are counted in trainings: 1 is the mean cost of training one row
+  to its last step.
+- `RowsSampler` restricts a sampler to the table: it replaces a proposal by the nearest unused row, in the unit cube of
+  the search space.
+- `TableTraining` trains by looking up the table.
+- `BestCurve` and `TraceWriter` record the results of a simulated job while it runs: the best value against the money
+  spent, and a trace.
 
-For a `lin1m` parameter x, small distances from 1 matter. It is searched as the parameter `1-x` on a log scale.
+For a `lin1m` parameter x, small distances from 1 matter, so it is searched as the parameter `1-x` on a log scale.
 `RecordedTable.shown` converts a configuration back to the table's own names and values.
-
-Record results of a simulated job while it runs: the best value against the money spent, and a trace.
 """
 
 import math
@@ -29,7 +32,7 @@ from tuner.simulator.world import SimulatedRun
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.base import Forecast
 
-COMPLEMENT = "1-"
+COMPLEMENT = "1-"  # prefix of a parameter that is searched as 1 minus its value
 Floats = npt.NDArray[np.float64]
 
 

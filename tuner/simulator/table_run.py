@@ -1,7 +1,7 @@
 """Create a simulated job over a recorded table: its spec, price, leases and heartbeats.
 
-The price is chosen so that one mean training costs about a dollar. Heartbeats and leases grow with the table's step time, so that a day
-of simulated training does not need a message per second.
+The price is chosen so that one mean training costs about a dollar. Heartbeats and leases grow with the table's step
+time: a day of simulated training should not need a message per second.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Run the real driver loop with simulated workers. Faults are drawn from one seed."""
+"""Run the real driver loop with simulated workers. All faults are drawn from one seed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""The database: SQLAlchemy tables, the ledger's transactions, and answers as queries."""
+"""Rows and queries of everything that is recorded: jobs, trials, reports, access, and the answers made from them."""

@@ -1,7 +1,7 @@
 """Copy a whole database, or replace one by a copy: SQLite with its online backup, PostgreSQL with its own programs.
 
-The connection settings, with the password, are passed in a service file that only this user can read. On the command line
-every user of the machine could read them.
+Connection settings, including the password, are passed to PostgreSQL's programs in a service file that only this user
+can read. On a command line every user of the machine could read them.
 """
 
 import os
@@ -30,7 +30,8 @@ from tuner.store import leadership
 from tuner.store.backup_file import Kind
 from tuner.store.restore_corrections import RECORDS, RESTORING, closing_epoch
 
-LOCKED_S = 60.0
+LOCKED_S = 60.0  # how long to wait for a locked SQLite file
+# Parts of SQLite's messages about a file that is not a database.
 NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
 
 

@@ -1,4 +1,4 @@
-"""What earlier attempts and trials show: step times, interruptions, learning curves and measured usage, for plans and advice."""
+"""Evidence of earlier attempts and trials for plans and advice: step times, interruptions, learning curves and usage."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,7 +38,8 @@ def losses(db: Connection, job: str, market: str, now: Instant) -> Losses:
     return Losses(sum(max(0, int(row[1])) for row in rows), ends)
 
 
-TRIALS = 50
+TRIALS = 50  # most trials of a job whose step times are read
+# Kinds of cost: time that was wasted by interruptions, and time that brought progress.
 INTERRUPTED = ("lost", "restore")
 TRAINED = ("setup", "train")
 

@@ -1,10 +1,11 @@
-"""Work that only one of several services over one database may do: named leases, and leadership with a fencing token that only increases.
+"""Work that only one of several services over one database may do: named leases, and leadership with a fencing token.
 
-A service does the work until it gives the lease back, or does not renew it in time.
+A service does the work of a lease until it gives the lease back or fails to renew it in time.
 
-Safety does not depend on clocks: the leader checks its token in the transaction of every write, and a term begins with
-a write to the row that is checked. Clocks only decide how soon another term may begin. (Gray and Cheriton, *Leases*,
-1989; the token is that of Kleppmann, *How to do distributed locking*, 2016.)
+The safety of leadership does not depend on clocks: its token only increases, the leader checks its token in the
+transaction of every write, and a term begins with a write to the row that is checked. Clocks only decide how soon
+another term may begin. (Gray and Cheriton, *Leases*, 1989; the token is that of Kleppmann, *How to do distributed
+locking*, 2016.)
 """
 
 from collections.abc import Iterator

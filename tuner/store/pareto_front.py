@@ -1,9 +1,9 @@
-"""The front of a job: an index of its reports, used to find the best report within cost limits.
+"""The Pareto front of a job: an index of its reports, used to find the best report within cost limits.
 
 A report is on the front unless another report is at least as good in metric, dollars, GPU time and duration all at once
 (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front.
-Queries read the front instead of all reports, because of a million reports only some hundreds are on it. It is derived
-from the reports alone, and updated in the transaction that records each report.
+Queries read the front instead of all reports, because of a million reports only some hundreds are on it. The front is
+derived from the reports alone, and updated in the transaction that records each report.
 """
 
 from sqlalchemy import Connection, bindparam, delete, insert, select

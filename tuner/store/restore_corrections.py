@@ -30,7 +30,8 @@ RECORDS = ("jobs", "budgets")  # a database in which these tables are empty coun
 # On PostgreSQL the table `launches` has this comment until the accounts of the restored database are corrected.
 RESTORING = "being restored"
 WHY = "the database was restored from a backup"
-_EPOCHS_FROM = 1_577_836_800 * NS  # 2020
+# Epochs of a restored database count seconds since 2020, so that they exceed those of all earlier drivers.
+_EPOCHS_FROM = 1_577_836_800 * NS
 
 
 @dataclass(frozen=True, slots=True)

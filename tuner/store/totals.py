@@ -2,8 +2,8 @@
 
 A caller that needs current numbers calls `of_all` once, and after that `of_jobs` for the jobs that have changed.
 
-No query reads all reports. Numbers of jobs, trials and attempts are counted from indexes. Sums of ledger entries are added
-up from the last entry that was already counted.
+No query reads all reports. Numbers of jobs, trials and attempts are counted from indexes. Sums of ledger entries are
+added up from the last entry that was already counted.
 """
 
 from collections import Counter

@@ -1,6 +1,7 @@
-"""Trials of earlier jobs for a warm start: those that a job may learn from or continue, and what a trial continued.
+"""Trials of earlier jobs for a warm start: those that a job may learn from or continue, and which trial was continued.
 
-A mark records, for each source job, the last event that the new job considers. The queries return what was reported up to it.
+For each source job, a mark records the last event that the new job considers. The queries return only what was reported
+up to the mark.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""The price of progress on each offer, learned from experience: the offer's price times the paid time per unit of progress.
-
-The placement policy: decide whether a training runs on spot machines, on demand, or waits for spot.
+"""Decide whether a training runs on spot machines, on demand, or waits for spot.
 
 With a deadline, the rules are those of Uniform Progress for one training (Wu et al., Can't Be Late, NSDI 2024, §3.3 and §5.2).
 The code names each rule where it applies it. The paper's symbols: C(t) is the remaining work, as time on demand. R(t) is the
@@ -25,11 +23,11 @@ With these rules, the deadline is met whenever going on demand at once would mee
 available and a changeover takes at most d.
 
 Without a deadline, `patience_ns` limits the wait for spot. A training that finds no spot goes on demand when its last progress
-is that long ago. After 2d of work there it moves back to spot as soon as spot is available.
+is longer ago than that. After 2d of work there it moves back to spot as soon as spot is available.
 
-**Choice of offer**: the offer with the lowest cost of progress so far (`Memory`). Time that was paid for and lost in repeated
-preemptions raises that cost. A spot offer whose progress costs more than on demand counts as unavailable until that experience
-has lost enough weight with time.
+**Choice of offer**: the offer with the lowest cost of progress so far. `Memory` learns this cost: the offer's price times
+the paid time per unit of progress. Time that was paid for and lost in repeated preemptions raises it. A spot offer whose
+progress costs more than on demand counts as unavailable until that experience has lost enough weight with time.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,11 +1,10 @@
-"""The rungs of a job, and the ranking of trials on each.
+"""The rungs of a job, the ranking of trials on each, and predictions of where paused trials would end.
 
-Predict where paused trials would end, from the trials that continued past the same rungs.
-
-From each rung to the next, a straight line is fitted to the scores of the trials that have a score at both. Its slope is drawn
-towards 1, as the sampler does for early scores. The residual variance and the uncertainty of the line add up from rung to rung. The
-prediction is a Student's t distribution, with degrees of freedom by the number of trials. There is no correction for the fact that
-the trials that continued were the better ones.
+`outlooks` predicts from the trials that continued past the same rungs. From each rung to the next, a straight line is
+fitted to the scores of the trials that have a score at both. Its slope is drawn towards 1, as the sampler does for early
+scores. The residual variance and the uncertainty of the line add up from rung to rung. The prediction is a Student's t
+distribution, with degrees of freedom by the number of trials. There is no correction for the fact that the trials that
+continued were the better ones.
 """
 
 import math
@@ -73,7 +72,7 @@ class Rung:
 
 FEWEST = 3  # trials that a line is fitted to: with two, every line fits exactly, and its error is unknown
 SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
-SLOPES = (0.3, 3.0)
+SLOPES = (0.3, 3.0)  # bounds of a fitted slope
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The supervisor's end of a child's channel: read, check and answer the messages of user code.
 
-Messages of a child process are parsed and checked before the supervisor believes them.
+User code runs in the child and can write any bytes to its channel, so every message is parsed and checked before the
+supervisor acts on it. A message that breaks the protocol raises `InvalidMessage`, and the supervisor fails the attempt
+with its text. Instants are on the monotonic clock, in nanoseconds. They are clamped to the past, so that a child whose
+clock runs ahead cannot raise its bill.
 
-User code runs in the child and can write any bytes to its channel. A message that breaks a rule of this module raises
-`InvalidMessage`, and the supervisor fails the attempt with that text. Instants are on the monotonic clock in nanoseconds.
-They are clamped to the past, so a child whose clock runs ahead cannot raise its bill.
-
-The methods that are called under the supervisor's lock never wait for the child. This works on Linux only: the SIOCOUTQ request
-(unix(7), "Ioctls") returns how many bytes the child has not read yet.
+Methods that are called under the supervisor's lock never wait for the child: a reply is sent only if the channel has
+room for it. This works on Linux only, because the SIOCOUTQ request (unix(7), "Ioctls") returns how many bytes the child
+has not read yet.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from typing import Any, get_args
 
 from tuner.training.channel import MAX_MESSAGE_BYTES, FailureKind, Kind
 
+# Longer texts of a message are refused.
 MAX_PATH_CHARS = 4096
 MAX_DETAIL_CHARS = 4000
 MAX_TEXT_CHARS = 8000

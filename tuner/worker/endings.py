@@ -1,4 +1,4 @@
-"""Errors of attempts that end without an order of the driver, with messages that a user can act on."""
+"""Errors of attempts that end without a command of the driver, with messages that a user can act on."""
 
 import contextlib
 import os

@@ -1,6 +1,7 @@
 """Collect the output of user code.
 
-Its beginning and its end are kept in memory and in the job's storage. The rest is only counted.
+The beginning and the end of the output are kept in memory and in the job's storage. The part between them is only
+counted.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """Measure an attempt: its time by kind of cost, and its use of processors, memory and GPUs.
 
-GPUs are measured with NVIDIA's management library (NVML), which comes with the GPU driver. `pip install tuner[gpu]` installs its
-Python binding. Without one of them, nothing is measured of GPUs. The utilisation is the share of the last
-sampling period in which a kernel of any process ran. The period is 1/6 s to 1 s, depending on the device. The memory is that of the
-whole device.
+GPUs are measured with NVIDIA's management library (NVML), which comes with the GPU driver. `pip install tuner[gpu]`
+installs its Python binding. If either is missing, GPUs are not measured. GPU utilisation is the share of the last
+sampling period in which a kernel of any process ran; the period is 1/6 s to 1 s, depending on the device. GPU memory is
+that of the whole device.
 """
 
 import contextlib

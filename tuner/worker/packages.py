@@ -1,12 +1,16 @@
 """Uploaded packages of user code: check them, store them by digest, and unpack them on the machine that uses them.
 
-Sizes in the archive's headers are not trusted: the unpacked bytes are counted as they are read. Only plain files of pure Python and
-data are allowed. Names that may lead to another place (absolute, `..`, backslashes, drives, duplicates) are
-refused. So are links, devices, and files that Python runs by itself (`.pth`, `sitecustomize`). See Snyk's
-"Zip Slip" (2018), CWE-22 and CWE-409.
+An archive may contain only plain files of pure Python and data. These are refused:
 
-A folder is created atomically and is read-only. Each time a process opens it, its files are compared with the package, because user
-code of the same user could have changed them (see SECURITY.md).
+- names that may lead outside the folder (absolute, `..`, backslashes, drives) and duplicate names,
+- links and devices,
+- files that Python runs by itself (`.pth`, `sitecustomize`).
+
+The sizes in the archive's headers are not trusted: the unpacked bytes are counted as they are read. See Snyk's "Zip
+Slip" (2018), CWE-22 and CWE-409.
+
+A package's folder is created atomically and is read-only. Each time a process opens the folder, its files are compared
+with the package, because user code of the same system user could have changed them (see SECURITY.md).
 """
 
 import fcntl
@@ -34,6 +38,7 @@ from tuner.domain.errors import BadFile
 from tuner.domain.ids import PACKAGE_ID, package_id
 from tuner.worker.scratch import wipe
 
+# Top-level modules that a package may not contain.
 OURS = frozenset({"tuner", "trainables", "ray", "torch"})
 INSTALLED = ("site-packages", "dist-packages")
 METADATA = (".dist-info", ".egg-info")
@@ -84,8 +89,9 @@ MAX_NAME_BYTES = 250
 MAX_DEPTH = 20
 # The most unpacked bytes per packed byte. Text is compressed 3 to 20 times, zeros a thousand times.
 MAX_RATIO = 100
-ALWAYS_BYTES = 1 << 20
-BLOCK = 1 << 16
+ALWAYS_BYTES = 1 << 20  # a package may always unpack to this size, whatever its ratio
+BLOCK = 1 << 16  # how much is unpacked at once
+# Endings of compiled code, and of archives, which may hide it. Both are refused.
 NATIVE = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".lib")
 PACKED = (".zip", ".whl", ".egg", ".jar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".rar")
 RUNS_BY_ITSELF = ("sitecustomize", "usercustomize")

@@ -1,7 +1,4 @@
-"""Store checkpoints in shared storage, one after the other, and restore them.
-
-Failed storage operations are retried.
-"""
+"""Store checkpoints in shared storage, one after the other, and restore them. Failed storage operations are retried."""
 
 import contextlib
 import logging

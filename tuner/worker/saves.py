@@ -1,6 +1,6 @@
 """Decide when an attempt saves, from the duration of its saves and from how likely it is to be lost.
 
-The supervisor's lock guards it. It does no I/O.
+The supervisor's lock guards this state. The module does no I/O.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Temporary directories of a process.
 
-If a process is killed, the next process that creates a directory of the same kind removes the one that was left.
+If a process is killed, its directory remains. The next process that creates a directory of the same kind removes it.
 """
 
 import contextlib

@@ -6,5 +6,5 @@
         ...
     watcher.close()
 
-This package does not know Ray, jobs or trials. The two functions decide what a notice means for them.
+This package does not know Ray, jobs or trials. `on_notice` and `on_withdrawn` decide what a notice means for them.
 """

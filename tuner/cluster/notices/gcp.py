@@ -1,8 +1,7 @@
-"""Read the notices of Google Compute Engine: of a preemption, 30 s ahead, and of host maintenance that
-affects this machine.
+"""Read the notices of Google Compute Engine: preemptions, 30 s ahead, and host maintenance that affects this machine.
 
-The metadata server answers both values with status 200 at all times. The text of the answer says whether
-there is a notice. A request may wait until the value changes.
+The metadata server answers both values with status 200 at all times. The text of the answer says whether there is a
+notice. A request may wait until the value changes.
 """
 
 from collections.abc import Callable

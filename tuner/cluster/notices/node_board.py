@@ -1,7 +1,7 @@
-"""Keep the preemption notices of a node in small files, which all processes on the node can read without a
-network or a server.
+"""The notice board of a node: its preemption notices in small files.
 
-There is one directory per node, named by its id, and one file per notice. Files are replaced atomically.
+All processes on the node can read the files without a network or a server. There is one directory per node, named by
+the node's id, and one file per notice. Files are replaced atomically.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 """Yearly cost of repeated training, and the comparison of the cloud with owned hardware.
 
-For owned hardware, the purchase less the resale value, and the upkeep, are paid whether it is used or not. Power is paid for the hours of
-use, and includes the building's share by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's survey of 2024). In
-the cloud, only the hours of use are paid. Costs of capital, taxes and staff are not included unless the upkeep contains them.
+For owned hardware, the purchase price less the resale value, and the upkeep, are paid whether it is used or not. Power
+is paid for the hours of use, and includes the building's share by its power usage effectiveness (PUE; 1.56 on average in
+the Uptime Institute's survey of 2024). In the cloud, only the hours of use are paid. Costs of capital, taxes and staff
+are not included unless the upkeep contains them.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,13 @@
 """The speed of a run on one accelerator and on several.
 
-The speed is measured on the same accelerator, converted from a measurement on another one by data sheets, or computed from the run's FLOPs.
+On one accelerator, the speed is measured there, converted from a measurement on another accelerator by data sheets, or
+computed from the run's FLOPs.
 
-A ring of k GPUs moves 2·(k−1)/k of the gradients over each link, which is the minimum for any all-reduce (Patarasu & Yuan, JPDC 69(2),
-2009). It does so in 2·(k−1) messages. With gradients of S bytes, bandwidth B and delay α, it takes t = 2·(k−1)/k·S/B + 2·(k−1)·α. If a
-step computes for c and then communicates for t, the efficiency is c/(c + t). This is the cautious figure. Frameworks hide as much of t as
-possible behind the backward pass, which is two thirds of c. The best possible efficiency is therefore c/(c + max(0, t − ⅔·c)).
+On several, the gradients must be exchanged. A ring of k GPUs moves 2·(k−1)/k of the gradients over each link, which is
+the minimum for any all-reduce (Patarasu & Yuan, JPDC 69(2), 2009), in 2·(k−1) messages. With gradients of S bytes,
+bandwidth B and delay α, it takes t = 2·(k−1)/k·S/B + 2·(k−1)·α. If a step computes for c and then communicates for t, the
+efficiency is c/(c + t). This is the cautious figure. Frameworks hide as much of t as possible behind the backward pass,
+which is two thirds of c. The best possible efficiency is therefore c/(c + max(0, t − ⅔·c)).
 """
 
 from collections.abc import Sequence

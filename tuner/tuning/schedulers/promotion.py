@@ -1,4 +1,4 @@
-"""Schedulers of the field: asynchronous successive halving by promotion and by stopping, and none."""
+"""The usual schedulers: asynchronous successive halving (ASHA) by promotion and by stopping, and full fidelity."""
 
 from collections.abc import Iterator
 
