@@ -12,7 +12,7 @@ from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import NS, Instant
-from tuner.driver.fallback import FULL_NS, STORM, SpotWithFallback
+from tuner.driver.fallback import FULL_NS, SERIES_LENGTH, SpotWithFallback
 from tuner.driver.placement import Place, Places, TrialSnapshot
 
 MARKET = "ray.io/market-type"
@@ -167,10 +167,10 @@ def test_with_a_wall_clock_the_first_step_is_done_on_demand() -> None:
 
 def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
-    cluster.stands(left_ns=100 * NS, target=9, time_ns=105 * NS, taken={DEMAND: 1})
+    cluster.stands(left_ns=100 * NS, target=9, time_ns=105 * NS, occupied={DEMAND: 1})
     assert cluster.begins() == SPOT
     assert cluster.elsewhere() is None
-    cluster.stands(preemptions_without_progress=STORM)
+    cluster.stands(preemptions_without_progress=SERIES_LENGTH)
     assert cluster.begins() == SPOT
 
 
@@ -211,11 +211,11 @@ def test_it_does_not_go_back_for_the_little_that_is_left() -> None:
     assert cluster.elsewhere() is None
 
 
-def test_a_storm_ends_on_demand_and_what_is_saved_there_ends_the_storm() -> None:
+def test_repeated_preemptions_move_the_trial_on_demand_until_it_saves() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
-    cluster.stands(left_ns=1000 * NS, target=9, preemptions_without_progress=STORM - 1)
+    cluster.stands(left_ns=1000 * NS, target=9, preemptions_without_progress=SERIES_LENGTH - 1)
     assert cluster.begins() == SPOT
-    cluster.stands(preemptions_without_progress=STORM)
+    cluster.stands(preemptions_without_progress=SERIES_LENGTH)
     assert cluster.elsewhere() is None
     assert cluster.begins() == DEMAND
     cluster.passes(60)
@@ -245,12 +245,12 @@ def test_where_every_kind_was_waited_for_in_vain_they_are_tried_in_turn() -> Non
     assert waited[:3] == [60, 60, 120]  # and then the first backoffs have expired
 
 
-def test_after_each_further_storm_it_stays_on_demand_for_twice_as_long() -> None:
+def test_each_further_series_of_preemptions_doubles_the_backoff() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     left_ns, waited = 10**5 * NS, list[int]()
     cluster.stands(left_ns=left_ns, target=9)
     for _ in range(4):
-        cluster.stands(at=None, preemptions_without_progress=STORM)
+        cluster.stands(at=None, preemptions_without_progress=SERIES_LENGTH)
         assert cluster.begins() == DEMAND
         began = cluster.trial.now
         cluster.stands(preemptions_without_progress=0)
@@ -334,7 +334,7 @@ def test_spot_that_another_job_keeps_is_asked_for_less_and_less_often_until_it_w
 
 def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
-    cluster.stands(taken={SPOT: 1})
+    cluster.stands(occupied={SPOT: 1})
     assert cluster.placement.choose(cluster.trial)[0].offer == SPOT  # it waits for its turn
     cluster.stands(at=cluster.placement._places.of(SPOT), waited_ns=0)
     cluster.passes(61)

@@ -11,11 +11,11 @@ from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import (
     PATIENCE_NS,
-    Anywhere,
+    AnyMachine,
     CheapestFree,
+    OccupiedOffers,
     Place,
     Places,
-    Taken,
     TrialSnapshot,
 )
 
@@ -33,20 +33,20 @@ def placement(*machines: Machine, offers: tuple[Offer, ...] = (DEMAND, OTHER_SPO
     return CheapestFree(Places(offers, Resources(), lambda: machines))
 
 
-def begins(taken: Taken | None = None) -> TrialSnapshot:
-    return TrialSnapshot(trial=TRIAL, taken=taken or {})
+def begins(occupied: OccupiedOffers | None = None) -> TrialSnapshot:
+    return TrialSnapshot(trial=TRIAL, occupied=occupied or {})
 
 
-def waits(at: Place, waited_ns: int, taken: Taken | None = None) -> TrialSnapshot:
-    return TrialSnapshot(trial=TRIAL, taken=taken or {}, at=at, waited_ns=waited_ns)
+def waits(at: Place, waited_ns: int, occupied: OccupiedOffers | None = None) -> TrialSnapshot:
+    return TrialSnapshot(trial=TRIAL, occupied=occupied or {}, at=at, waited_ns=waited_ns)
 
 
 def place(offer: Offer) -> Place:
     return Place(offer, offer.rate(cpus=1, gpus=0))
 
 
-def first(found: CheapestFree, **taken: Offer) -> Offer | None:
-    return found.choose(begins(Counter(taken.values())))[0].offer
+def first(found: CheapestFree, **occupied: Offer) -> Offer | None:
+    return found.choose(begins(Counter(occupied.values())))[0].offer
 
 
 def test_the_cheapest_that_is_there_comes_first_and_all_follow_by_price() -> None:
@@ -97,10 +97,10 @@ def test_an_attempt_whose_machines_are_gone_goes_elsewhere_at_once() -> None:
     assert found.offer == DEMAND
 
 
-@pytest.mark.parametrize("taken", [{}, {DEMAND: 1}])
-def test_an_attempt_stays_where_there_is_nowhere_to_go(taken: dict[Offer, int]) -> None:
-    machines = [DEMAND_MACHINE] if taken else []
-    assert placement(*machines).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS, taken)) is None
+@pytest.mark.parametrize("occupied", [{}, {DEMAND: 1}])
+def test_an_attempt_stays_where_there_is_nowhere_to_go(occupied: dict[Offer, int]) -> None:
+    machines = [DEMAND_MACHINE] if occupied else []
+    assert placement(*machines).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS, occupied)) is None
     assert placement(SPOT_MACHINE, offers=(SPOT,)).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS)) is None
 
 
@@ -118,8 +118,8 @@ def test_what_an_attempt_brought_changes_nothing_about_which_kind_is_the_cheapes
 
 def test_anywhere_has_one_price_and_no_labels() -> None:
     rate = Rate(Price(7))
-    assert Anywhere(rate).choose(begins()) == [Place(None, rate)]
-    assert Anywhere(rate).elsewhere(waits(Place(None, rate), 10**18)) is None
+    assert AnyMachine(rate).choose(begins()) == [Place(None, rate)]
+    assert AnyMachine(rate).elsewhere(waits(Place(None, rate), 10**18)) is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Machine, Offer
 from tuner.driver.machine_check import MachineCheck, forbidden
-from tuner.driver.placement import Anywhere
+from tuner.driver.placement import AnyMachine
 from tuner.driver.ports import Assignment, Terms
 from tuner.simulator.world import Faults, SimulatedRun
 
@@ -45,7 +45,7 @@ def run_of(
         QuickCurves(),
         seed=seed,
         faults=faults or Faults(),
-        placement=Anywhere(Rate(PRICE)),
+        placement=AnyMachine(Rate(PRICE)),
         machine_check=MachineCheck(wanted, lambda it: found[it.labels["name"]]),
         machine=machine,
     )

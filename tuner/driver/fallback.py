@@ -23,9 +23,9 @@ from tuner.tuning.placement import HALF_LIFE_NS, Choice, Memory, Observation, Te
 
 # After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
 # save one.
-STORM = 3
+SERIES_LENGTH = 3
 # How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
-SHELTER_NS = 900 * NS
+BACKOFF_NS = 900 * NS
 # How long a kind of machine counts as full after a trial waited for it and got none, although there should have
 # been room. The time doubles each time that this happens again.
 FULL_NS = 300 * NS
@@ -42,7 +42,7 @@ class FallbackState:
     #: The offer on which it was placed last, if it has not been seen to run there yet.
     waits_for: Offer | None = None
     turns: int = 0  #: How often a waiting attempt was moved to another kind while all kinds counted as full.
-    storms: int = 0  #: How many series of preemptions the trial had.
+    preemption_series: int = 0  #: How many series of preemptions the trial had.
     in_preemption_series: bool = False  #: Whether the trial is in a series of preemptions now.
     backoff_until: Instant = EPOCH  #: The trial avoids spot until this time.
 
@@ -52,12 +52,12 @@ class FallbackState:
         The first series may be bad luck. Each further one doubles the time on demand, up to `HALF_LIFE_NS`.
         """
         begins, self.in_preemption_series = (
-            preemptions_without_progress >= STORM and not self.in_preemption_series,
-            preemptions_without_progress >= STORM,
+            preemptions_without_progress >= SERIES_LENGTH and not self.in_preemption_series,
+            preemptions_without_progress >= SERIES_LENGTH,
         )
-        self.storms += begins
-        if begins and self.storms > 1:
-            self.backoff_until = Instant(now + min(SHELTER_NS << (self.storms - 2), HALF_LIFE_NS))
+        self.preemption_series += begins
+        if begins and self.preemption_series > 1:
+            self.backoff_until = Instant(now + min(BACKOFF_NS << (self.preemption_series - 2), HALF_LIFE_NS))
 
 
 def placement_of(places: Places, *, patience_ns: int) -> Placement:
@@ -102,8 +102,8 @@ class SpotWithFallback:
         at = self._priced[trial.at.offer]
         self._note_wait(at, trial)
         wanted = self._wanted(trial)
-        is_to_be_had = wanted != at and self._room(wanted, trial) > 0
-        found = wanted if is_to_be_had else self._another(at, trial)
+        is_available = wanted != at and self._room(wanted, trial) > 0
+        found = wanted if is_available else self._another(at, trial)
         if found is None:
             return None
         self._states[trial.trial].waits_for = found
@@ -125,7 +125,9 @@ class SpotWithFallback:
         state = self._states[trial.trial]
         if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(state.turns, 10):
             return None
-        others = [o for o in self._offers if o != at and self._places.room(self._place[o], trial.taken) > 0]
+        others = [
+            o for o in self._offers if o != at and self._places.room(self._place[o], trial.occupied) > 0
+        ]
         state.turns += bool(others)
         return self._shared.cheapest(others, trial.now)
 
@@ -233,7 +235,7 @@ class SpotWithFallback:
         """Return how many more trials of the job fit on this kind: 0 while it counts as full."""
         if offer in self._full and self._full[offer][0] > trial.now:
             return 0
-        return self._places.room(self._place[offer], trial.taken, now=now)
+        return self._places.room(self._place[offer], trial.occupied, now=now)
 
     def _cheapest(self, market: str, now: Instant) -> Offer:
         found = self._shared.cheapest(self._of(market), now)

@@ -27,7 +27,7 @@ from tuner.driver.learning import Learner
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import DONE_AGAIN, ENDED, Progress, StepReport, end_of, event_of
 from tuner.driver.pace import OVERHEAD, Pace
-from tuner.driver.placement import Anywhere, Place, Placement, TrialSnapshot
+from tuner.driver.placement import AnyMachine, Place, Placement, TrialSnapshot
 from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, Terms, Turn, World
 from tuner.driver.trial_snapshot import lost_ns, may_move, snapshot
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
@@ -63,7 +63,7 @@ class Loop:
         self.pace = Pace()
         self.hold_service = HoldService(terms.job, terms.slice_ns)
         self._placement, self._machine_check = (
-            placement or Anywhere(terms.rate),
+            placement or AnyMachine(terms.rate),
             machine_check or MachineCheck(),
         )
         # By trial: the money of its current attempt, and why its hanging attempt is being stopped.

@@ -19,7 +19,7 @@ from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
 # How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
 PATIENCE_NS = 60 * NS
 EPOCH = Instant(0)
-Taken = Mapping[Offer, int]  # how many of the job's trials run on each offer
+OccupiedOffers = Mapping[Offer, int]  # how many of the job's trials run on each offer
 """How many places of each kind the job's other attempts use or wait for."""
 
 
@@ -37,7 +37,7 @@ class TrialSnapshot:
 
     trial: str
     now: Instant = EPOCH  #: On a monotonic clock.
-    taken: Taken = field(default_factory=dict)
+    occupied: OccupiedOffers = field(default_factory=dict)
     at: Place | None = None  #: Where its attempt runs or waits. None: it has no attempt.
     waited_ns: int | None = None  #: How long its attempt has waited for a machine. None: it runs.
     target: int | None = None  #: The step up to which the trial may train now.
@@ -83,7 +83,7 @@ class Placement(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Anywhere:
+class AnyMachine:
     """Placement without offers: every machine is as good as any other."""
 
     rate: Rate
@@ -111,7 +111,7 @@ class Places:
     def of(self, offer: Offer) -> Place:
         return next(place for place in self.all if place.offer == offer)
 
-    def room(self, place: Place, taken: Taken, *, now: bool = False) -> int:
+    def room(self, place: Place, occupied: OccupiedOffers, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on machines of this kind.
 
         Trials of other jobs on these machines are not known and not subtracted. They show only because
@@ -121,7 +121,7 @@ class Places:
         found = [
             one for one in self._machines() if place.offer.is_of(one.labels) and not (now and one.to_come)
         ]
-        return sum(machine.fits(self._wanted) for machine in found) - taken.get(place.offer, 0)
+        return sum(machine.fits(self._wanted) for machine in found) - occupied.get(place.offer, 0)
 
 
 class CheapestFree:
@@ -138,30 +138,30 @@ class CheapestFree:
         self._coming_ns = max(patience_ns, coming_ns)
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
-        return sorted(self._places.all, key=lambda place: self._places.room(place, trial.taken) <= 0)
+        return sorted(self._places.all, key=lambda place: self._places.room(place, trial.occupied) <= 0)
 
     def elsewhere(self, trial: TrialSnapshot) -> Place | None:
         at, waited_ns = trial.at, trial.waited_ns
         if at is None or waited_ns is None:
             return None
-        room = self._places.room(at, trial.taken)
-        comes = room > 0 >= self._places.room(at, trial.taken, now=True)
+        room = self._places.room(at, trial.occupied)
+        comes = room > 0 >= self._places.room(at, trial.occupied, now=True)
         if room > 0 and waited_ns < (self._coming_ns if comes else self._patience_ns):
             return None
-        return self._another(at, trial.taken)
+        return self._another(at, trial.occupied)
 
-    def _another(self, at: Place, taken: Taken) -> Place | None:
+    def _another(self, at: Place, occupied: OccupiedOffers) -> Place | None:
         """Return the cheapest other kind that has room for a trial now.
 
         If there is none, return the next kind that the autoscaler may start. The kinds are tried in turn.
         """
         others = [place for place in self._places.all if place != at]
-        free = next((place for place in others if self._places.room(place, taken, now=True) > 0), None)
+        free = next((place for place in others if self._places.room(place, occupied, now=True) > 0), None)
         if free is not None:
             return free
         after = sum(place.rate.price <= at.rate.price for place in others)
         return next(
-            (one for one in [*others[after:], *others[:after]] if self._places.room(one, taken) > 0), None
+            (one for one in [*others[after:], *others[:after]] if self._places.room(one, occupied) > 0), None
         )
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:

@@ -49,7 +49,7 @@ def snapshot(
     return TrialSnapshot(
         trial=name,
         now=now,
-        taken=_taken(leases, name),
+        occupied=_occupied(leases, name),
         at=lease.place if lease is not None else None,
         waited_ns=now - lease.heard_ns if lease is not None and waits else None,
         target=target,
@@ -121,7 +121,7 @@ def lost_ns(lease: AttemptLease, kept: int, *, done_again: bool) -> int:
     return min(lost, lease.meter.ns.get("train", 0))
 
 
-def _taken(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
+def _occupied(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
     """Count, for each kind of machine, the places that the other trials use, wait for or move to.
 
     Machines about to be taken away do not count.

@@ -28,7 +28,7 @@ from tuner.driver.messages import ENDED, Progress
 from tuner.driver.ports import Assignment
 from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_machines import Attached
-from tuner.worker.actor import TOLD
+from tuner.worker.actor import MESSAGES
 
 # How many trials Tune may keep in addition to the running ones. Above that, the records of ended trials are
 # dropped.
@@ -158,7 +158,7 @@ class EventScheduler(Unrecorded, TrialScheduler):
         that it stops, for reuse. So such a worker is ordered to continue instead of to stop. It refuses and
         is then removed. Its later messages about the attempt are ignored as outdated.
         """
-        progress = Progress.parse(result[TOLD][0])
+        progress = Progress.parse(result[MESSAGES][0])
         self._nodes[trial.trial_id] = progress.node
         over = progress.state in ENDED
         machine = self._attached.heard(progress)

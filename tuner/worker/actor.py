@@ -14,7 +14,7 @@ from tuner.worker import BORN_NS
 from tuner.worker.packages import Stored
 from tuner.worker.supervisor import Supervisor
 
-TOLD = "told"  # the value is a list, because Tune flattens dictionaries in a result
+MESSAGES = "told"  # the value is a list, because Tune flattens dictionaries in a result
 
 
 class Worker:
@@ -49,7 +49,7 @@ class Worker:
         machine = self._board.described(self._node)
         message = {**self._supervisor.step(), "node": self._node, "machine": machine}
         self._messages += 1
-        return {TOLD: [message], "training_iteration": self._messages, "done": False}
+        return {MESSAGES: [message], "training_iteration": self._messages, "done": False}
 
     def get_auto_filled_metrics(self, *, debug_metrics_only: bool = False) -> dict[str, Any]:
         """Return the metrics that Tune shows of a trial without a result: none."""

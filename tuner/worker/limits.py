@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Literal
 
-from tuner.worker.process_tree import taken
+from tuner.worker.process_tree import resource_use
 
 ALLOWED_ENV = frozenset(
     """
@@ -134,7 +134,7 @@ def excess(
         processes: The most processes and threads, counted together.
         memory_bytes: The most memory. None means no limit.
     """
-    found = taken(pid, most=processes)
+    found = resource_use(pid, most=processes)
     if found.processes > processes:
         words = (
             f"has more than {processes} processes and threads, as many as TUNER_MAX_PROCESSES allows; "

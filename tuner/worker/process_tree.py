@@ -21,14 +21,14 @@ def become_subreaper() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ResourceUse:
     """The processes, threads and memory that a process and its descendants use now."""
 
     processes: int
     memory_bytes: int
 
 
-def taken(pid: int, *, most: int) -> Taken:
+def resource_use(pid: int, *, most: int) -> ResourceUse:
     """Return the resources that all descendants of a process use, or those of the process itself if it has none.
 
     If the process is a subreaper, this includes orphans. The largest shared memory of any process is counted once, instead of the shared
@@ -45,7 +45,7 @@ def taken(pid: int, *, most: int) -> Taken:
                 resident, shared = memory_of(one)
                 memory, shared_most = memory + resident - shared, max(shared_most, shared)
                 count += len(os.listdir(f"/proc/{one}/task"))
-    return Taken(count, memory + shared_most)
+    return ResourceUse(count, memory + shared_most)
 
 
 def memory_of(pid: int) -> tuple[int, int]:
