@@ -17,7 +17,7 @@ from tuner.client import Client
 from tuner.cluster.nodes import Node
 from tuner.domain.space import Config, Int
 from tuner.domain.time import NS
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.schemas.job import Job
 from tuner.simulator import world
 from tuner.simulator.markets import LABEL, Markets
@@ -110,7 +110,7 @@ class Recorded:
         with patch.object(world, "MemoryJournal", lambda *_: self._journal(job)):
             run = SimulatedRun(
                 row.spec,
-                Terms(job, row.offer.rate(cpus=wanted.cpus, gpus=wanted.gpus), row.concurrency, 10 * NS),
+                LoopConfig(job, row.offer.rate(cpus=wanted.cpus, gpus=wanted.gpus), row.concurrency, 10 * NS),
                 NearestTraining(self.table),
                 overheads=Overheads(
                     setup_ns=SETUP_NS,

@@ -31,7 +31,7 @@ from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import Door
@@ -350,7 +350,7 @@ def simulate(
     ):
         run = SimulatedRun(
             row.spec,
-            Terms(job, rate, row.concurrency, 10 * NS),
+            LoopConfig(job, rate, row.concurrency, 10 * NS),
             training or Curves(),
             faults=faults,
             seed=seed,

@@ -9,7 +9,7 @@ from tuner.domain.money import ZERO, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving
-from tuner.tuning.placement import Memory, Observation, Terms
+from tuner.tuning.placement import Memory, Observation, PlacementRequest
 
 FAR = 2**62
 
@@ -73,7 +73,7 @@ class Replay:
             Exposure(preemption=training.spot_prior, notice_ns=notice),
         )
         deadline = None if deadline_ns is None else Instant(deadline_ns)
-        self._terms = Terms(
+        self._request = PlacementRequest(
             market=policy.market,
             offers=(ON_DEMAND, SPOT),
             begun=Instant(0),
@@ -123,7 +123,7 @@ class Replay:
             unsaved_ns=left - self._left_ns(self._whole_steps(self._now)),
             at=machine.offer if machine else None,
         )
-        self._memory, choice = self._policy.place(self._terms, self._memory, sight)
+        self._memory, choice = self._policy.place(self._request, self._memory, sight)
         until = FAR if choice.until is None else max(choice.until, self._now + 1)
         if machine is None and choice.offer is not None:
             self._launch(choice.offer)

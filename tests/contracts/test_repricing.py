@@ -11,7 +11,7 @@ from tuner.database.database import Database
 from tuner.domain.cost import Meter, total
 from tuner.domain.money import Price, Rate
 from tuner.domain.time import NS, Instant
-from tuner.driver.holds import AttemptLease, HoldService, Wanted
+from tuner.driver.holds import AttemptLease, HoldService, LeaseRequest
 from tuner.driver.placement import Place
 from tuner.driver.ports import Journal
 
@@ -38,7 +38,7 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
     """
     hold_service, results = HoldService(JOB, 10 * NS), list[object]()
     with journal.transaction() as tx:
-        opened = hold_service.open(tx, FIRST, 1, [place(first)], Wanted(NS, 1, None, Instant(0)))
+        opened = hold_service.open(tx, FIRST, 1, [place(first)], LeaseRequest(NS, 1, None, Instant(0)))
         if opened is None:
             return [None]
         lease = AttemptLease(FIRST, 1, opened[0], Instant(0), opened[1], 1, opened[2], 0, None, 0)
@@ -59,7 +59,7 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
                     assert total(lease.posted) == billed + cost
                 results.append(kept)
             else:
-                results.append(hold_service.extend(tx, lease, Wanted(NS, 1, None, at)))
+                results.append(hold_service.extend(tx, lease, LeaseRequest(NS, 1, None, at)))
             left = lease.rate.cost(lease.lease_ns) - lease.rate.cost(lease.settled.total_ns)
             assert left.fits(lease.held)
         account = journal.account()

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.test_simulated_jobs import Curves, outcome, spec, terms
+from tests.simulation.test_simulated_jobs import Curves, loop_config, outcome, spec
 from tests.store.builders import OFFER, PROJECT, create
 from tuner.database.database import Database
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost
 from tuner.domain.time import Instant
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.ledger import ledger
 from tuner.simulator import world
 from tuner.simulator.journal import MemoryJournal, Tables
@@ -43,8 +43,8 @@ class SimulatedSqlJournal(SqlJournal):
 
 
 def run(seed: int, job: str = "job_0", limits: str = "0.004") -> SimulatedRun:
-    found = terms()
-    mine = Terms(job, found.rate, found.concurrency, found.slice_ns)
+    found = loop_config()
+    mine = LoopConfig(job, found.rate, found.concurrency, found.slice_ns)
     simulated = SimulatedRun(spec(limits, seed=seed), mine, Curves(), faults=FAULTS, seed=seed)
     simulated.run(turns_max=100_000)
     return simulated
@@ -78,7 +78,7 @@ def check_alike(database: Database, told: SimulatedRun, kept: SimulatedRun) -> N
     assert outcome(kept) == outcome(told)
     assert list(kept.journal.events()) == list(told.journal.events())
     assert kept.journal.account() == told.journal.account()
-    assert bill(database, kept.terms.job) == bill_in_memory(told.journal)
+    assert bill(database, kept.loop_config.job) == bill_in_memory(told.journal)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tests.simulation.test_simulated_jobs import spec, terms
+from tests.simulation.test_simulated_jobs import loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind, Meter
 from tuner.domain.time import NS, Instant
@@ -45,7 +45,7 @@ class Job:
 
     def __init__(self) -> None:
         self.world, clock = World(), SimulatedClock()
-        job, its = spec("1", scheduler="none"), terms(1)
+        job, its = spec("1", scheduler="none"), loop_config(1)
         self.journal = journal = MemoryJournal(its.job, job.budget)
         self.loop = Loop(job, its, sampler=sampler_for(job), journal=journal, world=self.world, clock=clock)
         recover(self.loop, died_at=None, now=clock.now())

@@ -9,7 +9,7 @@ from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant
-from tuner.driver.holds import AttemptLease, HoldService, Wanted
+from tuner.driver.holds import AttemptLease, HoldService, LeaseRequest
 from tuner.driver.placement import Place
 from tuner.simulator.journal import MemoryJournal, MemoryTx
 
@@ -30,7 +30,7 @@ def begun(usd: int = 10**6) -> tuple[MemoryJournal, HoldService, AttemptLease]:
     """Open an attempt with a first lease of 10 s, of which it has used 8."""
     journal, hold_service = MemoryJournal(JOB, budget(usd)), HoldService(JOB, 10 * NS)
     with journal.transaction() as tx:
-        opened = hold_service.open(tx, TRIAL, 1, [PLACE], Wanted(NS, 1, None, AT))
+        opened = hold_service.open(tx, TRIAL, 1, [PLACE], LeaseRequest(NS, 1, None, AT))
     assert opened is not None
     place, lease_ns, held = opened
     lease = AttemptLease(TRIAL, 1, place, AT, lease_ns, 1, held, 0, None, 0)
@@ -51,7 +51,7 @@ def test_nobody_is_billed_for_more_than_was_held() -> None:
 def test_a_lease_that_is_cut_takes_nothing_back_that_was_posted() -> None:
     journal, hold_service, lease = begun()
     with journal.transaction() as tx:
-        assert hold_service.extend(tx, lease, Wanted(NS, 1, None, AT))
+        assert hold_service.extend(tx, lease, LeaseRequest(NS, 1, None, AT))
     lease.read(Meter({"train": 12 * NS, "idle": 3 * NS}), heard_ns=0)
     lease.cut(13 * NS)
     assert dict(lease.meter.ns) == {"train": 10 * NS, "idle": 3 * NS}
@@ -64,7 +64,7 @@ def test_a_ledger_that_refuses_what_it_said_was_left_ends_the_turn() -> None:
     journal, hold_service, lease = begun()
     other = Place(DEAR, Rate(DEAR.price))
     with pytest.raises(AssertionError, match="read in this transaction"):
-        hold_service.extend(Refuses(journal.tables), lease, Wanted(NS, 1, None, AT))
+        hold_service.extend(Refuses(journal.tables), lease, LeaseRequest(NS, 1, None, AT))
     journal, hold_service, lease = begun()
     with pytest.raises(AssertionError, match="read in this transaction"):
         hold_service.reprice(Refuses(journal.tables), lease, other, AT)
@@ -75,7 +75,7 @@ def test_a_ledger_that_refuses_what_it_said_was_left_ends_the_turn() -> None:
 def test_training_that_was_posted_and_is_lost_moves_to_lost_and_no_further() -> None:
     journal, hold_service, lease = begun()
     with journal.transaction() as tx:
-        assert hold_service.extend(tx, lease, Wanted(NS, 1, None, AT))
+        assert hold_service.extend(tx, lease, LeaseRequest(NS, 1, None, AT))
     with journal.transaction() as tx:
         hold_service.close(tx, lease, lost_ns=100 * NS, at=AT)
     spent = PLACE.rate.cost(8 * NS)
@@ -89,9 +89,9 @@ def test_why_money_was_refused_is_said() -> None:
     def why(limits: Cost, rate: Rate, *, deadline_ns: int | None = None) -> str:
         journal = MemoryJournal(JOB, budget(limits.usd.micro_usd, limits.gpu_ms or None))
         with journal.transaction() as tx:
-            wanted = Wanted(5 * NS, 1, deadline_ns, AT)
-            assert hold_service.open(tx, TRIAL, 1, [Place(OFFER, rate)], wanted) is None
-            return hold_service.limit(tx, rate, wanted, gpus=bool(limits.gpu_ms))[0]
+            request = LeaseRequest(5 * NS, 1, deadline_ns, AT)
+            assert hold_service.open(tx, TRIAL, 1, [Place(OFFER, rate)], request) is None
+            return hold_service.limit(tx, rate, request, gpus=bool(limits.gpu_ms))[0]
 
     second = Rate(Price(3600), 1000)  # one micro-dollar and one GPU-second per second
     assert why(Cost(Money(4)), Rate(Price(3600))) == "budget_usd"

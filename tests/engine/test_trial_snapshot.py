@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.engine.test_fallback import DEAR, DEMAND, DEMAND_MACHINE, SPOT, SPOT_MACHINE, WAIT_NS, Cluster
-from tests.simulation.test_simulated_jobs import spec, terms
+from tests.simulation.test_simulated_jobs import loop_config, spec
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.objective import Fidelity
@@ -18,7 +18,7 @@ from tuner.tuning.state import State, TrialRecord
 
 def stands(trial: TrialRecord, *, saved: int = 0, max_step: int | None = 27) -> TrialSnapshot:
     job = replace(spec("1", scheduler="none"), fidelity=Fidelity(max=max_step))
-    state, pace = State.fresh(job, concurrency=1, rate=terms(1).rate), Pace()
+    state, pace = State.fresh(job, concurrency=1, rate=loop_config(1).rate), Pace()
     state.trials.append(trial)
     state.steps, state.trained_ns = trial.steps, trial.trained_ns
     if trial.steps:

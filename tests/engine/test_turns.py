@@ -5,7 +5,7 @@ those of earlier jobs.
 from collections.abc import Sequence
 
 from tests.engine.looping import Job, World
-from tests.simulation.test_simulated_jobs import QuickCurves, spec, terms
+from tests.simulation.test_simulated_jobs import QuickCurves, loop_config, spec
 from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
@@ -18,7 +18,7 @@ from tuner.domain.usage import Usage
 from tuner.driver.loop import Loop
 from tuner.driver.messages import Progress, StepReport
 from tuner.driver.placement import Place, TrialSnapshot
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.driver.recovery import recover
 from tuner.driver.warm_starts import BEFORE, WarmStarts
 from tuner.simulator.journal import MemoryJournal
@@ -121,7 +121,7 @@ class Cheaper(OnlySpot):
 
 
 def waiting(placement: OnlySpot, *, wall_clock_ns: int | None = None) -> SimulatedRun:
-    its = Terms("job_0", Rate(SPOT.price), 1, 10 * NS)
+    its = LoopConfig("job_0", Rate(SPOT.price), 1, 10 * NS)
     job = spec("0.02", seed=1, wall_clock_ns=wall_clock_ns)
     run = SimulatedRun(job, its, QuickCurves(), seed=1, placement=placement)
     for worker in run.fleet.workers:
@@ -152,7 +152,7 @@ class GoesOnce(OnlySpot):
 
 
 def test_an_attempt_that_should_be_elsewhere_is_saved_and_its_trial_goes_on_from_there() -> None:
-    its = Terms("job_0", Rate(SPOT.price), 1, 10 * NS)
+    its = LoopConfig("job_0", Rate(SPOT.price), 1, 10 * NS)
     run = SimulatedRun(
         spec("0.02", seed=1, trials=1, scheduler="none"), its, QuickCurves(), seed=1, placement=GoesOnce()
     )
@@ -186,7 +186,7 @@ def test_an_attempt_whose_time_runs_out_on_its_way_elsewhere_is_refused_and_noth
 
 
 def test_a_trial_of_an_earlier_job_goes_on_from_its_checkpoint_and_is_billed_from_there() -> None:
-    job, its, world, clock = spec("1", scheduler="none"), terms(1), World(), SimulatedClock()
+    job, its, world, clock = spec("1", scheduler="none"), loop_config(1), World(), SimulatedClock()
     name, config = "trial_00000", {"lr": 0.01, "width": 8}
     rows = tuple(
         ReportRow("trial_00007", 1, step, Instant(1), 0.5, {"acc": 0.5}, FREE, step * NS) for step in (1, 2)

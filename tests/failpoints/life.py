@@ -231,7 +231,7 @@ class Life:
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
         """Continue the run. The driver first checks for a control request."""
-        wish = self.row(run.terms.job).wish
+        wish = self.row(run.loop_config.job).wish
         if run.loop.end is None and wish in ("pause", "cancel"):
             run.loop.handle_event(ControlRequested(run.clock.now(), wish))
         done = 0

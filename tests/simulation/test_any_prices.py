@@ -17,7 +17,7 @@ from tuner.domain.money import Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import Place, TrialSnapshot
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.world import Faults, SimulatedRun
 
@@ -111,7 +111,7 @@ def test_with_attempts_at_any_prices_no_limit_is_passed_by_a_micro_dollar(market
     limits = {"trials": 12} if market.gpu_ms is None else {"trials": 12, "gpu_ms": market.gpu_ms}
     run = SimulatedRun(
         spec(str(Money(market.usd).usd), seed=market.seed, **limits),
-        Terms("job_0", dearest, WORKERS, 10 * NS),
+        LoopConfig("job_0", dearest, WORKERS, 10 * NS),
         QuickCurves(),
         seed=market.seed,
         faults=market.faults,

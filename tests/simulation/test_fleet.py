@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.simulation.test_simulated_jobs import Curves, spec, terms
+from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
 from tests.simulation.watched import watched
 from tuner.domain import events as ev
 from tuner.domain.money import Cost
@@ -21,7 +21,7 @@ def up(*spans: tuple[float, float | None]) -> Iterator[UpTimes]:
 def run_with(*up_times: Iterator[UpTimes], notice_s: float | None = None, **budget: object) -> SimulatedRun:
     run = SimulatedRun(
         spec("1", scheduler="none", **budget),
-        terms(len(up_times)),
+        loop_config(len(up_times)),
         Curves(),
         overheads=EVEN,
         up_times=list(up_times),
@@ -68,7 +68,7 @@ def test_a_meter_starts_with_its_worker() -> None:
     run.run()
     assert run.clock.elapsed_ns() > 100 * NS
     trained = sum(Curves().step_ns(run.loop.state.trials[0].config, step) for step in range(1, 28))
-    paid = run.terms.rate.cost(trained + NS)
+    paid = run.loop_config.rate.cost(trained + NS)
     assert bill_of(run, "trial_00000").fits(paid)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.test_simulated_jobs import Curves, spec, terms
+from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
 from tests.simulation.watched import run_watched, watched
 from tuner.domain.budget import Budget
 from tuner.domain.ledger import Account, Entry
@@ -125,7 +125,7 @@ def test_what_is_posted_cannot_fall() -> None:
 
 
 def part_way(turns: int = 60) -> tuple[SimulatedRun, Invariants]:
-    run = SimulatedRun(spec("0.01"), terms(2), Curves())
+    run = SimulatedRun(spec("0.01"), loop_config(2), Curves())
     invariants = watched(run)
     for _ in range(turns):
         run.clock.run_next()
@@ -135,7 +135,9 @@ def part_way(turns: int = 60) -> tuple[SimulatedRun, Invariants]:
 
 
 def ended() -> tuple[SimulatedRun, Invariants]:
-    run = SimulatedRun(spec("0.001"), terms(2), Curves(), faults=Faults(crash=0.02, driver_restart=0.01))
+    run = SimulatedRun(
+        spec("0.001"), loop_config(2), Curves(), faults=Faults(crash=0.02, driver_restart=0.01)
+    )
     invariants = watched(run)
     run.run()
     invariants.at_end(run)
@@ -209,7 +211,7 @@ def test_an_attempt_whose_row_disagrees_with_its_entries_is_caught_at_the_end() 
 
 def test_a_job_without_faults_passes_whatever_its_end() -> None:
     for limits in (spec("0.002"), spec("1", trials=5), spec("1", wall_clock_ns=20 * 10**9)):
-        assert run_watched(SimulatedRun(limits, terms(3), Curves())).loop.end is not None
+        assert run_watched(SimulatedRun(limits, loop_config(3), Curves())).loop.end is not None
 
 
 def test_no_watcher_hears_of_a_turn_that_failed() -> None:

@@ -14,7 +14,7 @@ from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.driver.placement import Place, TrialSnapshot
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.simulator.world import Faults, SimulatedRun
 
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=(("ray.io/market-type", "spot"),))
@@ -45,10 +45,10 @@ class Fickle:
 
 
 def run_of(seed: int, *, only: Offer | None = None, usd: str = "0.005", **faults: float) -> SimulatedRun:
-    terms = Terms("job_0", Rate(DEMAND.price), 3, 10 * 10**9)
+    loop_config = LoopConfig("job_0", Rate(DEMAND.price), 3, 10 * 10**9)
     return SimulatedRun(
         spec(usd, seed=seed),
-        terms,
+        loop_config,
         QuickCurves(),
         seed=seed,
         faults=Faults(**faults),
@@ -132,7 +132,7 @@ def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(
     for dearest in (SPOT, DEMAND):
         run = SimulatedRun(
             spec("0.003", seed=seed, scheduler="auto"),
-            Terms("job_0", Rate(dearest.price), 4, 10 * 10**9),
+            LoopConfig("job_0", Rate(dearest.price), 4, 10 * 10**9),
             QuickCurves(),
             seed=seed,
             placement=Fickle(seed, only=SPOT),
@@ -149,8 +149,8 @@ def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:
         def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
             return [Place(DEMAND, Rate(Price(100_000_000))), PLACES[SPOT]]
 
-    terms = Terms("job_0", Rate(SPOT.price), 1, 10 * 10**9)
-    run = SimulatedRun(spec("0.0005"), terms, QuickCurves(), placement=DearestFirst(0))
+    loop_config = LoopConfig("job_0", Rate(SPOT.price), 1, 10 * 10**9)
+    run = SimulatedRun(spec("0.0005"), loop_config, QuickCurves(), placement=DearestFirst(0))
     run.run()
     assert run.loop.state.steps > 5
 

@@ -13,7 +13,7 @@ from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Machine, Offer
 from tuner.driver.machine_check import MachineCheck, forbidden
 from tuner.driver.placement import AnyMachine
-from tuner.driver.ports import Assignment, Terms
+from tuner.driver.ports import Assignment, LoopConfig
 from tuner.simulator.world import Faults, SimulatedRun
 
 ASKED = Resources(cpus=1, market="spot_with_fallback")
@@ -41,7 +41,7 @@ def run_of(
     dearest = max([PRICE, *(one.price for one in found.values() if one is not None)])
     return SimulatedRun(
         spec(usd, seed=seed),
-        Terms("job_0", Rate(dearest), concurrency, 10 * 10**9),
+        LoopConfig("job_0", Rate(dearest), concurrency, 10 * 10**9),
         QuickCurves(),
         seed=seed,
         faults=faults or Faults(),

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from tests import seeds
-from tests.simulation.test_simulated_jobs import Curves, check_books, spec, terms
+from tests.simulation.test_simulated_jobs import Curves, check_books, loop_config, spec
 from tests.simulation.watched import run_watched
 from tuner.domain.job import SamplerName, SchedulerName
 from tuner.domain.money import Cost
@@ -68,7 +68,7 @@ def job(seed: int, *, micro_usd: int | None = None) -> SimulatedRun:
     sampler: SamplerName = "auto" if seed % MODEL_EVERY == 0 else "random"
     return SimulatedRun(
         spec(usd, scheduler=scheduler, sampler=sampler, seed=seed),
-        terms(concurrency=workers),
+        loop_config(concurrency=workers),
         Curves(),
         overheads=Overheads(resumable=rng.random() < 0.75, save_every_ns=rng.choice((None, 2 * NS))),
         faults=faults_of(rng),

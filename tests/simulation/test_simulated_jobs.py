@@ -17,7 +17,7 @@ from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Config, Float, Int, Space
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import Faults, SimulatedRun
 
@@ -62,8 +62,8 @@ def spec(
     )
 
 
-def terms(concurrency: int = 2, milli_gpus: int = 0) -> Terms:
-    return Terms("job_0", Rate(PRICE, milli_gpus), concurrency, 10 * 10**9)
+def loop_config(concurrency: int = 2, milli_gpus: int = 0) -> LoopConfig:
+    return LoopConfig("job_0", Rate(PRICE, milli_gpus), concurrency, 10 * 10**9)
 
 
 def check_books(run: SimulatedRun) -> None:
@@ -100,22 +100,24 @@ def outcome(run: SimulatedRun) -> dict[str, object]:
 def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = SimulatedRun(spec(seed=seed), terms(), Curves(), seed=seed)
+    quick = SimulatedRun(spec(seed=seed), loop_config(), Curves(), seed=seed)
     quick.run()
     monkeypatch.setattr("tuner.driver.loop.SLOW_SUGGESTION_NS", -1)
-    slow = SimulatedRun(spec(seed=seed), terms(), Curves(), faults=Faults(driver_restart=0.01), seed=seed)
+    slow = SimulatedRun(
+        spec(seed=seed), loop_config(), Curves(), faults=Faults(driver_restart=0.01), seed=seed
+    )
     slow.run()
     assert [trial.config for trial in slow.loop.state.trials[:50]] == [
         trial.config for trial in quick.loop.state.trials[:50]
     ]
-    slow = SimulatedRun(spec(seed=seed), terms(), Curves(), seed=seed)
+    slow = SimulatedRun(spec(seed=seed), loop_config(), Curves(), seed=seed)
     slow.run()
     assert outcome(slow) == outcome(quick)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4, 16])
 def test_a_budget_that_binds_is_used(concurrency: int) -> None:
-    run = SimulatedRun(spec("0.03"), terms(concurrency), Curves())
+    run = SimulatedRun(spec("0.03"), loop_config(concurrency), Curves())
     run.run()
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 30_000
 
@@ -123,14 +125,14 @@ def test_a_budget_that_binds_is_used(concurrency: int) -> None:
 def test_what_a_cold_worker_took_to_begin_does_not_keep_the_rest_of_the_money_from_being_used() -> None:
     """$0.0005 buys 18 s, and the worker warms up for 12 s of them."""
     cold = Overheads(warming_ns=12 * 10**9)
-    run = SimulatedRun(spec("0.0005"), terms(1), QuickCurves(), overheads=cold)
+    run = SimulatedRun(spec("0.0005"), loop_config(1), QuickCurves(), overheads=cold)
     run.run()
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 500
 
 
 def test_a_job_whose_money_went_into_setup_fails_and_says_how_much_a_trial_needs() -> None:
     slow = Overheads(setup_ns=60 * 10**9)
-    run = SimulatedRun(spec("0.0005"), terms(1), QuickCurves(), overheads=slow)
+    run = SimulatedRun(spec("0.0005"), loop_config(1), QuickCurves(), overheads=slow)
     run.run()
     state, reason, detail = run.journal.tables.job
     assert (state, reason) == ("failed", "budget_usd")
@@ -142,7 +144,7 @@ def test_a_job_whose_money_went_into_setup_fails_and_says_how_much_a_trial_needs
 
 def test_gpu_hours_bind_as_money_does() -> None:
     job = spec("1", gpu_ms=600_000)
-    run = SimulatedRun(job, terms(2, milli_gpus=500), Curves())
+    run = SimulatedRun(job, loop_config(2, milli_gpus=500), Curves())
     run.run()
     assert run.loop.end is not None
     assert run.loop.end.reason == "budget_gpu_hours"
@@ -150,7 +152,7 @@ def test_gpu_hours_bind_as_money_does() -> None:
 
 
 def test_the_wall_clock_ends_a_job_on_time() -> None:
-    run = SimulatedRun(spec("1", wall_clock_ns=60 * 10**9), terms(), Curves())
+    run = SimulatedRun(spec("1", wall_clock_ns=60 * 10**9), loop_config(), Curves())
     run.run()
     assert run.loop.end is not None
     assert run.loop.end.reason == "wall_clock"
@@ -158,7 +160,7 @@ def test_the_wall_clock_ends_a_job_on_time() -> None:
 
 
 def test_trials_bind_and_the_leader_is_finished() -> None:
-    run = SimulatedRun(spec("1", trials=7), terms(), Curves())
+    run = SimulatedRun(spec("1", trials=7), loop_config(), Curves())
     run.run()
     state = run.loop.state
     assert len(state.trials) == 7
@@ -180,10 +182,10 @@ def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
     def pausing(usd: str) -> JobSpec:
         return spec(usd, scheduler=scheduler, seed=seed, trials=25, on_exhausted="pause")
 
-    whole = SimulatedRun(pausing("1"), terms(1), Curves())
+    whole = SimulatedRun(pausing("1"), loop_config(1), Curves())
     whole.run()
     first = pausing("0.0005")
-    run = SimulatedRun(first, terms(1), Curves())
+    run = SimulatedRun(first, loop_config(1), Curves())
     run.run()
     limit = 500
     for more in [*tops, 10**6]:
@@ -198,11 +200,15 @@ def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
 @examples(20, gate=8)
 @given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]))
 def test_restarted_drivers_and_lost_workers_change_no_decision(seed: int, scheduler: SchedulerName) -> None:
-    calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=12), terms(1), Curves())
+    calm = SimulatedRun(spec("1", scheduler=scheduler, seed=seed, trials=12), loop_config(1), Curves())
     calm.run()
     faults = Faults(crash=0.03, repeat=0.2, driver_restart=0.03, clock_jump=0.1, loss=0.1)
     rough = SimulatedRun(
-        spec("1", scheduler=scheduler, seed=seed, trials=12), terms(1), Curves(), faults=faults, seed=seed
+        spec("1", scheduler=scheduler, seed=seed, trials=12),
+        loop_config(1),
+        Curves(),
+        faults=faults,
+        seed=seed,
     )
     rough.run()
     assert outcome(rough) == outcome(calm)
@@ -215,10 +221,10 @@ def learning(usd: str, seed: int, **budget: object) -> JobSpec:
 
 @pytest.mark.parametrize("seed", seeds.first(1, 4))
 def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
-    calm = SimulatedRun(learning("1", seed, trials=40), terms(1), Curves())
+    calm = SimulatedRun(learning("1", seed, trials=40), loop_config(1), Curves())
     calm.run()
     faults = Faults(crash=0.01, repeat=0.2, driver_restart=0.02, clock_jump=0.1, loss=0.1)
-    rough = SimulatedRun(learning("1", seed, trials=40), terms(1), Curves(), faults=faults, seed=seed)
+    rough = SimulatedRun(learning("1", seed, trials=40), loop_config(1), Curves(), faults=faults, seed=seed)
     rough.run()
     assert rough.restarts > 0
     assert outcome(rough) == outcome(calm)
@@ -230,7 +236,7 @@ def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: py
     """
     finished = []
     for seed in range(20 if pytestconfig.option.all else 3):
-        run = SimulatedRun(learning("0.01", seed), terms(2), Curves(), seed=seed)
+        run = SimulatedRun(learning("0.01", seed), loop_config(2), Curves(), seed=seed)
         run.run()
         check_books(run)
         state = run.loop.state
@@ -241,7 +247,7 @@ def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: py
 
 def test_money_for_a_finish_is_no_excuse_to_spend_nothing() -> None:
     """A budget that is too small to finish one trial is still used: the rest would not pay for another step."""
-    run = SimulatedRun(learning("0.0005", 0), terms(2), Curves())
+    run = SimulatedRun(learning("0.0005", 0), loop_config(2), Curves())
     run.run()
     assert run.loop.end is not None
     assert run.loop.end.reason == "budget_usd"
@@ -250,14 +256,14 @@ def test_money_for_a_finish_is_no_excuse_to_spend_nothing() -> None:
 
 def test_the_same_seed_is_the_same_run_to_the_last_event() -> None:
     faults = Faults(crash=0.02, repeat=0.2, driver_restart=0.01, clock_jump=0.05)
-    runs = [SimulatedRun(spec(seed=3), terms(4), Curves(), faults=faults, seed=3) for _ in range(2)]
+    runs = [SimulatedRun(spec(seed=3), loop_config(4), Curves(), faults=faults, seed=3) for _ in range(2)]
     for run in runs:
         run.run()
     assert runs[0].journal.tables == runs[1].journal.tables
 
 
 def test_time_lost_to_crashes_is_on_the_bill_and_training_is_only_what_was_kept() -> None:
-    run = SimulatedRun(spec("0.02"), terms(2), Curves(), faults=Faults(crash=0.03), seed=1)
+    run = SimulatedRun(spec("0.02"), loop_config(2), Curves(), faults=Faults(crash=0.03), seed=1)
     run.run()
     kinds = {
         kind: sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == kind)

@@ -11,7 +11,7 @@ from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import Place, TrialSnapshot
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.simulator.world import SimulatedRun
 
 SPOT = Offer("m", Price(1_000_000), 1, 0, "spot")
@@ -30,8 +30,8 @@ class OnlySpot:
 
 
 def without_machines() -> SimulatedRun:
-    terms = Terms("job_0", Rate(SPOT.price), 2, 10 * NS)
-    run = SimulatedRun(spec("1", seed=1), terms, QuickCurves(), seed=1, placement=OnlySpot())
+    loop_config = LoopConfig("job_0", Rate(SPOT.price), 2, 10 * NS)
+    run = SimulatedRun(spec("1", seed=1), loop_config, QuickCurves(), seed=1, placement=OnlySpot())
     for worker in run.fleet.workers:
         worker.up = False
     run._launch(ev.ControlRequested(run.clock.now(), "resume"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulation.test_simulated_jobs import Curves, check_books, spec, terms
+from tests.simulation.test_simulated_jobs import Curves, check_books, loop_config, spec
 from tests.strategies import examples
 from tuner.domain import events as ev
 from tuner.domain.calendar import Window
@@ -25,7 +25,7 @@ class Nights:
     def __init__(self, window: Window, *, seed: int = 0, faults: Faults = NONE, usd: str = "0.02") -> None:
         self.window, self.days = window, 1
         self.spec = replace(spec(usd, seed=seed), window=window)
-        self.run = SimulatedRun(self.spec, terms(), Curves(), faults=faults, seed=seed)
+        self.run = SimulatedRun(self.spec, loop_config(), Curves(), faults=faults, seed=seed)
         self.run.run()
         while self.run.loop.end is not None and self.run.loop.end.reopens:
             self.days += 1
@@ -56,7 +56,7 @@ def test_a_job_runs_night_after_night_and_loses_a_first_step_at_most() -> None:
     assert end is not None
     assert (end.state, end.reason) == ("succeeded", "budget_usd")
     assert nights.days > 3
-    assert nights.bill("lost") <= nights.run.terms.rate.price.of(nights.days * 1_500_000_000)
+    assert nights.bill("lost") <= nights.run.loop_config.rate.price.of(nights.days * 1_500_000_000)
     assert nights.bill("train") > Money(15_000)
     check_books(nights.run)
 
@@ -89,16 +89,16 @@ def test_a_step_that_no_window_is_long_enough_for_costs_its_first_night_only() -
         def step_ns(self, config: object, step: int) -> int:
             return 200 * 10**9
 
-    run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), terms(1), Slow())
+    run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), loop_config(1), Slow())
     run.run()
     assert run.loop.end is not None
     assert run.loop.end.reopens
-    assert run.journal.account().posted.usd <= run.terms.rate.price.of(41 * 10**9)
+    assert run.journal.account().posted.usd <= run.loop_config.rate.price.of(41 * 10**9)
 
 
 @pytest.mark.parametrize("asked", ["pause", "cancel"])
 def test_what_a_person_asks_for_while_it_closes_counts(asked: str) -> None:
-    run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), terms(), Curves())
+    run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), loop_config(), Curves())
     while run.loop.state.exhausted_limit != "window":
         assert run.clock.run_next()
     run.loop.handle_event(ev.ControlRequested(run.clock.now(), asked))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from tuner.api.translate import spec_of
 from tuner.client import Client
 from tuner.domain.money import Price, Rate
 from tuner.domain.space import Config
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.schemas.job import JobRequest
 from tuner.simulator.world import SimulatedRun
 
@@ -48,7 +48,7 @@ def decided(client: Client, job: str) -> Decided:
 def undisturbed(**request: Any) -> Decided:
     """Return what the job of a request decides when it runs one trial of `Steady` at a time."""
     spec = spec_of(JobRequest.model_validate(job("steady:train", **request)))
-    run = SimulatedRun(spec, Terms("job_0", Rate(Price(50_000), 0), 1, 10 * 10**9), Steady())
+    run = SimulatedRun(spec, LoopConfig("job_0", Rate(Price(50_000), 0), 1, 10 * 10**9), Steady())
     run.run()
     tables = run.journal.tables
     return Decided(

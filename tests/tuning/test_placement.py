@@ -19,7 +19,7 @@ from tuner.tuning.placement import (
     Choice,
     Memory,
     Observation,
-    Terms,
+    PlacementRequest,
     Why,
     choose,
     key_of,
@@ -32,17 +32,19 @@ MINUTE = 60 * 10**9
 D = 10 * MINUTE
 
 
-def terms(
+def placement_request(
     market: Market = "spot_with_fallback",
     *,
     work: int = 800,
     time: int | None = 1000,
     offers: tuple[Offer, ...] = (),
-) -> Terms:
-    """Return the terms. `work` and `time` are in minutes, and the training begins at 0."""
+) -> PlacementRequest:
+    """Return the request. `work` and `time` are in minutes, and the training begins at 0."""
     deadline = None if time is None else Instant(time * MINUTE)
     found = offers or (DEMAND, SPOT, OTHER)
-    return Terms(market=market, offers=found, begun=Instant(0), work_ns=work * MINUTE, deadline=deadline)
+    return PlacementRequest(
+        market=market, offers=found, begun=Instant(0), work_ns=work * MINUTE, deadline=deadline
+    )
 
 
 def observation(
@@ -66,7 +68,7 @@ def observation(
 FRESH = Memory(Instant(0), 800 * MINUTE)
 
 
-def chosen(asked: Terms, seen: Observation, memory: Memory = FRESH) -> tuple[Offer | None, Why]:
+def chosen(asked: PlacementRequest, seen: Observation, memory: Memory = FRESH) -> tuple[Offer | None, Why]:
     choice = choose(asked, memory, seen)[1]
     return choice.offer, choice.why
 
@@ -74,74 +76,86 @@ def chosen(asked: Terms, seen: Observation, memory: Memory = FRESH) -> tuple[Off
 @pytest.mark.parametrize("market", ["on_demand", "spot", "spot_with_fallback"])
 @pytest.mark.parametrize("at", [None, DEMAND, SPOT])
 def test_what_is_done_takes_no_machine(market: Market, at: Offer | None) -> None:
-    assert chosen(terms(market), observation(left=0, at=at, there=(SPOT,))) == (None, "done")
+    assert chosen(placement_request(market), observation(left=0, at=at, there=(SPOT,))) == (None, "done")
 
 
 def test_the_market_that_was_asked_for_is_the_market() -> None:
-    assert chosen(terms("on_demand"), observation(there=(SPOT,))) == (DEMAND, "asked for")
-    assert chosen(terms("spot"), observation(there=(SPOT,))) == (SPOT, "cheapest")
+    assert chosen(placement_request("on_demand"), observation(there=(SPOT,))) == (DEMAND, "asked for")
+    assert chosen(placement_request("spot"), observation(there=(SPOT,))) == (SPOT, "cheapest")
     late = observation(now=990)
-    assert chosen(terms("spot"), late) == (None, "waits")
-    assert chosen(terms("spot"), observation(now=990, at=OTHER, there=(SPOT,))) == (OTHER, "stays")
+    assert chosen(placement_request("spot"), late) == (None, "waits")
+    assert chosen(placement_request("spot"), observation(now=990, at=OTHER, there=(SPOT,))) == (
+        OTHER,
+        "stays",
+    )
 
 
 def test_a_market_without_an_offer_is_refused() -> None:
     with pytest.raises(ValueError, match="no on_demand offer"):
-        terms(offers=(SPOT,))
+        placement_request(offers=(SPOT,))
     with pytest.raises(ValueError, match="no spot offer"):
-        terms("spot", offers=(DEMAND,))
-    terms("on_demand", offers=(DEMAND,))
+        placement_request("spot", offers=(DEMAND,))
+    placement_request("on_demand", offers=(DEMAND,))
 
 
 def test_safety_net_an_idle_training_keeps_the_time_for_two_moves() -> None:
     """R(t) = C(t) + 2d is enough for spot; one nanosecond less is not."""
     enough = observation(now=180, left=800, there=(SPOT,))
-    assert chosen(terms(), enough) == (SPOT, "cheapest")
+    assert chosen(placement_request(), enough) == (SPOT, "cheapest")
     short = replace(enough, now=Instant(enough.now + 1))
-    assert chosen(terms(), short) == (DEMAND, "safety net")
+    assert chosen(placement_request(), short) == (DEMAND, "safety net")
 
 
 def test_safety_net_on_demand_it_stays_to_the_end() -> None:
     for now, left in ((200, 790), (600, 395), (900, 95)):
-        assert chosen(terms(), observation(now, left, at=DEMAND, there=(SPOT,)))[0] is DEMAND
+        assert chosen(placement_request(), observation(now, left, at=DEMAND, there=(SPOT,)))[0] is DEMAND
 
 
 def test_exploitation_on_spot_it_stays_whatever_else_there_is() -> None:
     for now, left in ((10, 795), (180, 800), (500, 400)):
-        assert chosen(terms(), observation(now, left, at=OTHER, there=(SPOT, OTHER))) == (OTHER, "stays")
+        assert chosen(placement_request(), observation(now, left, at=OTHER, there=(SPOT, OTHER))) == (
+            OTHER,
+            "stays",
+        )
 
 
 def test_spot_is_left_while_there_is_the_time_to_move_once() -> None:
     last = observation(now=190, left=800, at=SPOT)
-    asked = choose(terms(), FRESH, last)[1]
+    asked = choose(placement_request(), FRESH, last)[1]
     assert asked == Choice(SPOT, "stays", Instant(last.now + 1))
-    assert chosen(terms(), replace(last, now=Instant(last.now + 1))) == (DEMAND, "safety net")
+    assert chosen(placement_request(), replace(last, now=Instant(last.now + 1))) == (DEMAND, "safety net")
 
 
 def test_taking_risks_spot_is_taken_when_late_too() -> None:
-    assert chosen(terms(), observation(now=100, left=800, there=(SPOT,))) == (SPOT, "cheapest")
+    assert chosen(placement_request(), observation(now=100, left=800, there=(SPOT,))) == (SPOT, "cheapest")
 
 
 def test_uniform_progress_an_idle_training_that_is_behind_goes_on_demand() -> None:
     ahead, behind = observation(now=100, left=719), observation(now=100, left=721)
-    assert chosen(terms(), behind) == (DEMAND, "behind")
-    choice = choose(terms(), FRESH, ahead)[1]
+    assert chosen(placement_request(), behind) == (DEMAND, "behind")
+    choice = choose(placement_request(), FRESH, ahead)[1]
     assert choice == Choice(None, "waits", Instant(101 * MINUTE + MINUTE // 4))  # where C(t) is 0.8 R(t)
 
 
 def test_hysteresis_on_demand_it_stays_until_it_is_ahead_by_two_moves() -> None:
     """At 100 min, the line is at 96 min of work 2d later."""
     there = (SPOT,)
-    assert chosen(terms(), observation(100, 705, at=DEMAND, there=there)) == (DEMAND, "catches up")
-    assert chosen(terms(), observation(100, 704, at=DEMAND, there=there)) == (SPOT, "cheapest")
-    assert chosen(terms(), observation(100, 704, at=DEMAND)) == (None, "ahead")
-    assert chosen(terms(), observation(100, 714, at=DEMAND, there=there, unsaved=10)) == (SPOT, "cheapest")
-    until = choose(terms(), FRESH, observation(100, 705, at=DEMAND))[1].until
+    assert chosen(placement_request(), observation(100, 705, at=DEMAND, there=there)) == (
+        DEMAND,
+        "catches up",
+    )
+    assert chosen(placement_request(), observation(100, 704, at=DEMAND, there=there)) == (SPOT, "cheapest")
+    assert chosen(placement_request(), observation(100, 704, at=DEMAND)) == (None, "ahead")
+    assert chosen(placement_request(), observation(100, 714, at=DEMAND, there=there, unsaved=10)) == (
+        SPOT,
+        "cheapest",
+    )
+    until = choose(placement_request(), FRESH, observation(100, 705, at=DEMAND))[1].until
     assert until == 105 * MINUTE  # a minute is missing, and a fifth of a minute is gained per minute
 
 
 def test_while_most_of_the_time_is_to_spare_it_only_waits() -> None:
-    loose = terms(work=300)
+    loose = placement_request(work=300)
     assert chosen(loose, observation(now=500, left=300)) == (None, "waits")
     assert choose(loose, FRESH, observation(now=500, left=300))[1].until == pytest.approx(
         1000 * MINUTE - 300 / 0.7 * MINUTE
@@ -150,7 +164,7 @@ def test_while_most_of_the_time_is_to_spare_it_only_waits() -> None:
 
 
 def test_what_cannot_be_in_time_goes_on_demand_at_once() -> None:
-    impossible = terms(work=2000)
+    impossible = placement_request(work=2000)
     assert chosen(impossible, observation(left=2000, there=(SPOT,))) == (DEMAND, "safety net")
     assert chosen(impossible, observation(now=2000, left=500, at=DEMAND, there=(SPOT,)))[0] is DEMAND
 
@@ -158,7 +172,7 @@ def test_what_cannot_be_in_time_goes_on_demand_at_once() -> None:
 def test_work_that_was_thought_to_take_longer_than_there_is_time_leaves_no_line_that_is_easy_to_keep() -> (
     None
 ):
-    asked = terms(work=2000, time=1000)
+    asked = placement_request(work=2000, time=1000)
     memory = Memory(Instant(0), 2000 * MINUTE)
     assert chosen(asked, observation(now=0, left=990, at=DEMAND, there=(SPOT,)), memory) == (
         DEMAND,
@@ -167,7 +181,7 @@ def test_work_that_was_thought_to_take_longer_than_there_is_time_leaves_no_line_
 
 
 def test_without_a_deadline_waiting_has_an_end() -> None:
-    endless = terms(time=None)
+    endless = placement_request(time=None)
     memory, choice = choose(endless, FRESH, observation(now=0))
     assert choice == Choice(None, "waits", Instant(PATIENCE_NS))
     assert chosen(endless, observation(now=30), memory) == (DEMAND, "out of patience")
@@ -175,7 +189,7 @@ def test_without_a_deadline_waiting_has_an_end() -> None:
 
 def test_patience_is_counted_from_the_last_progress() -> None:
     """Progress counts, not the last machine: machines that brought no progress are part of the wait."""
-    endless = terms(time=None)
+    endless = placement_request(time=None)
     memory, _ = choose(endless, FRESH, observation(now=100, left=750, at=SPOT))
     assert chosen(endless, observation(now=129, left=750), memory) == (None, "waits")
     memory, _ = choose(endless, memory, observation(now=110, left=750, at=SPOT))
@@ -183,7 +197,7 @@ def test_patience_is_counted_from_the_last_progress() -> None:
 
 
 def test_without_a_deadline_it_goes_back_to_spot_after_some_work() -> None:
-    endless = terms(time=None)
+    endless = placement_request(time=None)
     memory, _ = choose(endless, FRESH, observation(now=40, left=750, at=DEMAND, there=(SPOT,)))
     memory, choice = choose(endless, memory, observation(now=59, left=731, at=DEMAND, there=(SPOT,)))
     assert choice == Choice(DEMAND, "catches up", Instant(60 * MINUTE))
@@ -200,7 +214,11 @@ def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
     memory = replace(FRESH, current_offer=key_of(DEMAND), left_at_start_ns=800 * MINUTE)
     for left, place in ((4, DEMAND), (6, SPOT)):
         assert (
-            chosen(terms(time=time), observation(now=500, left=left, at=DEMAND, there=(SPOT,)), memory)[0]
+            chosen(
+                placement_request(time=time),
+                observation(now=500, left=left, at=DEMAND, there=(SPOT,)),
+                memory,
+            )[0]
             is place
         )
 
@@ -208,24 +226,27 @@ def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
 @pytest.mark.parametrize("time", [None, 1000])
 def test_spot_at_the_price_on_demand_is_not_waited_for(time: int | None) -> None:
     capped = replace(SPOT, price=DEMAND.price)
-    found = chosen(terms(time=time, offers=(DEMAND, capped)), observation(there=(capped,)))
+    found = chosen(placement_request(time=time, offers=(DEMAND, capped)), observation(there=(capped,)))
     assert found == (DEMAND, "cheapest")
 
 
 def test_the_cheapest_offer_comes_first_and_what_is_unknown_before_what_wastes() -> None:
     both = observation(there=(OTHER, SPOT))
-    assert chosen(terms(), both)[0] is SPOT
+    assert chosen(placement_request(), both)[0] is SPOT
     wasteful = FRESH.after(SPOT, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=30 * MINUTE)
-    assert chosen(terms(), both, wasteful)[0] is OTHER
+    assert chosen(placement_request(), both, wasteful)[0] is OTHER
     worse = wasteful.after(OTHER, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=0)
-    assert chosen(terms(), both, worse)[0] is SPOT
+    assert chosen(placement_request(), both, worse)[0] is SPOT
 
 
 def test_a_faster_machine_may_be_dearer() -> None:
     fast = replace(SPOT, instance_type="a100", price=Price(1_800_000))
     memory = FRESH.after(fast, now=Instant(0), paid_ns=300 * MINUTE, gained_ns=600 * MINUTE)
     assert memory.price(fast, Instant(0)) < memory.price(SPOT, Instant(0))
-    assert chosen(terms(offers=(DEMAND, SPOT, fast)), observation(there=(SPOT, fast)), memory)[0] is fast
+    assert (
+        chosen(placement_request(offers=(DEMAND, SPOT, fast)), observation(there=(SPOT, fast)), memory)[0]
+        is fast
+    )
 
 
 def storm(memory: Memory, now: int, minutes: int) -> Memory:
@@ -238,20 +259,27 @@ def storm(memory: Memory, now: int, minutes: int) -> Memory:
 def test_in_a_storm_spot_counts_as_not_there() -> None:
     there = (SPOT, OTHER)
     stormy = storm(FRESH, 0, 120)
-    assert chosen(terms(), observation(now=1, left=790, there=there), stormy)[0] is None
-    assert chosen(terms(), observation(now=30, left=790, there=there), stormy) == (DEMAND, "behind")
-    endless = terms(time=None)
+    assert chosen(placement_request(), observation(now=1, left=790, there=there), stormy)[0] is None
+    assert chosen(placement_request(), observation(now=30, left=790, there=there), stormy) == (
+        DEMAND,
+        "behind",
+    )
+    endless = placement_request(time=None)
     assert chosen(endless, observation(now=1, there=there), stormy)[0] is None
     assert chosen(endless, observation(now=30, there=there), stormy) == (DEMAND, "out of patience")
-    assert chosen(terms("spot"), observation(there=there), stormy)[0] is SPOT  # there is no other offer
+    assert (
+        chosen(placement_request("spot"), observation(there=there), stormy)[0] is SPOT
+    )  # there is no other offer
 
 
 def test_a_storm_is_forgotten_and_looked_for_again_in_time() -> None:
     stormy, there = storm(FRESH, 0, 600), (SPOT,)
-    choice = choose(terms(time=100_000, work=50_000), stormy, observation(left=50_000, there=there))[1]
+    choice = choose(
+        placement_request(time=100_000, work=50_000), stormy, observation(left=50_000, there=there)
+    )[1]
     assert choice == Choice(None, "waits", Instant(RETRY_NS))
     later = observation(now=4 * HALF_LIFE_NS / MINUTE, left=50_000, there=there)
-    assert chosen(terms(time=100_000, work=50_000), later, stormy)[0] is SPOT
+    assert chosen(placement_request(time=100_000, work=50_000), later, stormy)[0] is SPOT
 
 
 @given(
@@ -328,14 +356,14 @@ class World:
 
     def run(self) -> int:
         """Run to the end, and return the minute in which the work was finished."""
-        asked = terms(work=self.work, time=self.time, offers=(DEMAND, SPOT))
+        asked = placement_request(work=self.work, time=self.time, offers=(DEMAND, SPOT))
         while self.saved < 100 * self.work and self.now < 10 * self.time:
             if self.leaves is None:
                 self._move(asked)
             self._minute()
         return self.now
 
-    def _move(self, asked: Terms) -> None:
+    def _move(self, asked: PlacementRequest) -> None:
         for _ in range(3):  # an attempt that ends at once is followed by another decision
             seen = replace(
                 observation(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import EPOCH, CheapestFree, Place, Placement, Places, TrialSnapshot
-from tuner.tuning.placement import HALF_LIFE_NS, Choice, Memory, Observation, Terms, choose
+from tuner.tuning.placement import HALF_LIFE_NS, Choice, Memory, Observation, PlacementRequest, choose
 
 # After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
 # save one.
@@ -37,7 +37,9 @@ class FallbackState:
     """The state that `SpotWithFallback` keeps about one trial."""
 
     target: int | None = None  #: The step that the trial may train to.
-    terms: Terms | None = None  #: The placement rules' input (offers, deadline, patience) until `target`.
+    request: PlacementRequest | None = (
+        None  #: The placement rules' input (offers, deadline, patience) until `target`.
+    )
     memory: Memory | None = None  #: The progress of the trial so far.
     #: The offer on which it was placed last, if it has not been seen to run there yet.
     waits_for: Offer | None = None
@@ -181,7 +183,7 @@ class SpotWithFallback:
 
     def _choice(self, state: FallbackState, trial: TrialSnapshot) -> Choice:
         """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
-        terms = self._terms_of(state, trial)
+        request = self._request_of(state, trial)
         # An unknown length must not count as zero.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
         observation = Observation(
@@ -193,22 +195,22 @@ class SpotWithFallback:
             there=self._there(trial),
         )
         memory = replace(state.memory or Memory(trial.now, left_ns), records=self._shared.records)
-        state.memory, choice = choose(terms, memory, observation)
+        state.memory, choice = choose(request, memory, observation)
         return choice
 
-    def _terms_of(self, state: FallbackState, trial: TrialSnapshot) -> Terms:
+    def _request_of(self, state: FallbackState, trial: TrialSnapshot) -> PlacementRequest:
         """Return the input of the placement rules (offers, deadline, patience) for training up to the trial's
         target step.
 
-        The terms are computed again when the target changes, and once the duration of the training is known.
+        The request is computed again when the target changes, and once the duration of the training is known.
         There is a deadline only if training on demand can meet it; otherwise on-demand machines are not worth
         their price.
         """
-        terms = state.terms
+        request = state.request
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
-        if terms is None or state.target != trial.target or (meets and terms.deadline is None):
+        if request is None or state.target != trial.target or (meets and request.deadline is None):
             deadline = Instant(trial.now + (trial.time_ns or 0)) if meets else None
-            terms = Terms(
+            request = PlacementRequest(
                 market="spot_with_fallback",
                 offers=self._offers,
                 begun=trial.now,
@@ -216,8 +218,8 @@ class SpotWithFallback:
                 deadline=deadline,
                 patience_ns=self._patience_ns,
             )
-            state.target, state.terms, state.memory = trial.target, terms, None
-        return terms
+            state.target, state.request, state.memory = trial.target, request, None
+        return request
 
     def _there(self, trial: TrialSnapshot) -> list[Offer]:
         """Return the spot offers that have room for another trial.

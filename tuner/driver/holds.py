@@ -74,7 +74,7 @@ class AttemptLease:
         return self.place.offer if self.found is None else self.found.offer
 
     @property
-    def earned_more(self) -> bool:
+    def may_train_further(self) -> bool:
         """Whether the attempt may train beyond its last reported step."""
         return self.until is None or self.last_step < self.until
 
@@ -182,7 +182,7 @@ class AttemptLease:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LeaseRequest:
     """A request for a lease."""
 
     need_ns: int  #: The shortest useful lease, in nanoseconds.
@@ -201,7 +201,7 @@ class HoldService:
         self._job, self._slice_ns = job, slice_ns
 
     def open(
-        self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], wanted: Wanted
+        self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], request: LeaseRequest
     ) -> tuple[Place, int, Cost] | None:
         """Place the first hold of an attempt. Its place is the first one in `places` that the budget allows.
 
@@ -210,27 +210,27 @@ class HoldService:
             places.
         """
         for place in places:
-            lease = self._affordable(tx.allowance(wanted.at).left, place.rate, wanted)
+            lease = self._affordable(tx.allowance(request.at).left, place.rate, request)
             cost = place.rate.cost(lease)
-            if lease and self._hold(tx, (trial, attempt, 1), cost, lease, wanted.at):
+            if lease and self._hold(tx, (trial, attempt, 1), cost, lease, request.at):
                 return place, lease, cost
         return None
 
-    def extend(self, tx: JournalTx, lease: AttemptLease, wanted: Wanted) -> bool:
+    def extend(self, tx: JournalTx, lease: AttemptLease, request: LeaseRequest) -> bool:
         """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
 
         Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
         """
         unused = lease.lease_ns - lease.meter.total_ns
-        left = self._left(tx, lease, lease.held - self._used(lease), wanted.at)
-        more = self._affordable(left, lease.rate, replace(wanted, need_ns=max(wanted.need_ns, unused)))
+        left = self._left(tx, lease, lease.held - self._used(lease), request.at)
+        more = self._affordable(left, lease.rate, replace(request, need_ns=max(request.need_ns, unused)))
         if more <= unused:
             return False
         lease_ns = lease.meter.total_ns + more
-        self._settle(tx, lease, lease.meter.minus(lease.settled), wanted.at)
+        self._settle(tx, lease, lease.meter.minus(lease.settled), request.at)
         lease.slice, lease.lease_ns = lease.slice + 1, lease_ns
         lease.held = lease.rate.cost(lease_ns) - lease.rate.cost(lease.meter.total_ns)
-        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), lease.held, more, wanted.at):
+        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), lease.held, more, request.at):
             raise AssertionError("the account was read in this transaction")
         return True
 
@@ -308,7 +308,7 @@ class HoldService:
         """Return the spend of the whole job so far, including the part that is not posted yet."""
         return sum((lease.unposted() for lease in leases), start=tx.account().posted.usd)
 
-    def limit(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, gpus: bool) -> tuple[Limit, str]:
+    def limit(self, tx: JournalTx, rate: Rate, request: LeaseRequest, *, gpus: bool) -> tuple[Limit, str]:
         """Return the limit for which a lease was refused, and the name of the shared budget that it belongs
         to.
 
@@ -317,33 +317,33 @@ class HoldService:
         Args:
             tx: The transaction.
             rate: The rate of the attempt's machine.
-            wanted: The request that was refused.
+            request: The request that was refused.
             gpus: Whether the job has a limit of GPU-hours.
         """
-        if wanted.deadline_ns is not None and wanted.deadline_ns < wanted.need_ns:
+        if request.deadline_ns is not None and request.deadline_ns < request.need_ns:
             return "wall_clock", ""
-        allowed, own = tx.allowance(wanted.at), tx.account().left
-        left = allowed.left if self._affordable(own, rate, wanted) else own
+        allowed, own = tx.allowance(request.at), tx.account().left
+        left = allowed.left if self._affordable(own, rate, request) else own
         gpu_binds = (gpus or left.gpu_ms < own.gpu_ms) and rate.affords_ns(left) < rate.price.affords_ns(
             left.usd
         )
         above = allowed.above_gpus if gpu_binds else allowed.above_usd
         return "budget_gpu_hours" if gpu_binds else "budget_usd", above if left != own else ""
 
-    def affords(self, tx: JournalTx, rate: Rate, wanted: Wanted, *, instead_of: AttemptLease) -> bool:
+    def affords(self, tx: JournalTx, rate: Rate, request: LeaseRequest, *, instead_of: AttemptLease) -> bool:
         """Return whether the budget would allow an attempt at this rate if the waiting attempt `instead_of`
         released its hold.
         """
-        left = self._left(tx, instead_of, instead_of.held, wanted.at)
-        return self._affordable(left, rate, wanted) > 0
+        left = self._left(tx, instead_of, instead_of.held, request.at)
+        return self._affordable(left, rate, request) > 0
 
     def _left(self, tx: JournalTx, lease: AttemptLease, freed: Cost, at: Instant) -> Cost:
         freeing = hold_id(self._job, lease.trial, lease.attempt, lease.slice)
         return tx.allowance(at, freeing=freeing, freed=freed).left
 
-    def _affordable(self, left: Cost, rate: Rate, wanted: Wanted) -> int:
-        lease = lease_ns(left, rate, need_ns=wanted.need_ns, active=wanted.active, slice_ns=self._slice_ns)
-        return fits_deadline(lease, need_ns=wanted.need_ns, left_ns=wanted.deadline_ns)
+    def _affordable(self, left: Cost, rate: Rate, request: LeaseRequest) -> int:
+        lease = lease_ns(left, rate, need_ns=request.need_ns, active=request.active, slice_ns=self._slice_ns)
+        return fits_deadline(lease, need_ns=request.need_ns, left_ns=request.deadline_ns)
 
     def _hold(self, tx: JournalTx, where: tuple[str, int, int], cost: Cost, lease: int, at: Instant) -> bool:
         trial, attempt, number = where

@@ -22,13 +22,13 @@ from tuner.domain.preemption_policy import pause_ns
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import AttemptEnd
 from tuner.driver.deadlines import Deadlines
-from tuner.driver.holds import AttemptLease, HoldService, Wanted
+from tuner.driver.holds import AttemptLease, HoldService, LeaseRequest
 from tuner.driver.learning import Learner
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import DONE_AGAIN, ENDED, Progress, StepReport, end_of, event_of
 from tuner.driver.pace import OVERHEAD, Pace
 from tuner.driver.placement import AnyMachine, Place, Placement, TrialSnapshot
-from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, Terms, Turn, World
+from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, LoopConfig, Turn, World
 from tuner.driver.trial_snapshot import lost_ns, may_move, snapshot
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.tuning.decide import decide
@@ -47,7 +47,7 @@ class Loop:
     def __init__(
         self,
         spec: JobSpec,
-        terms: Terms,
+        loop_config: LoopConfig,
         *,
         sampler: Sampler,
         journal: Journal,
@@ -57,13 +57,13 @@ class Loop:
         machine_check: MachineCheck | None = None,
         warm_starts: WarmStarts = NO_WARM_STARTS,
     ) -> None:
-        self.job = terms.job
-        self.state = State.fresh(spec, concurrency=terms.concurrency, rate=terms.rate)
+        self.job = loop_config.job
+        self.state = State.fresh(spec, concurrency=loop_config.concurrency, rate=loop_config.rate)
         self.learner = Learner(spec, sampler, warm_starts)
         self.pace = Pace()
-        self.hold_service = HoldService(terms.job, terms.slice_ns)
+        self.hold_service = HoldService(loop_config.job, loop_config.slice_ns)
         self._placement, self._machine_check = (
-            placement or AnyMachine(terms.rate),
+            placement or AnyMachine(loop_config.rate),
             machine_check or MachineCheck(),
         )
         # By trial: the money of its current attempt, and why its hanging attempt is being stopped.
@@ -158,8 +158,8 @@ class Loop:
         if place is None:
             return False
         with self._turn() as turn:
-            wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
-            if not self.hold_service.affords(turn.tx, place.rate, wanted, instead_of=lease):
+            request = self._lease_request(turn, self.pace.begin_need_ns(trial))
+            if not self.hold_service.affords(turn.tx, place.rate, request, instead_of=lease):
                 return False
             self._close(turn, lease, "paused", "no machine of this kind was available")
             order = do.Begin(trial, self.state.trial(trial).config, lease.until)
@@ -304,11 +304,11 @@ class Loop:
     def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
         """Begin an attempt at the first place that the budget allows. Return an event if it allows none of them."""
         trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
-        wanted = self._wanted(turn, self.pace.begin_need_ns(trial))
+        request = self._lease_request(turn, self.pace.begin_need_ns(trial))
         places = places or self._placement.choose(self._snapshot(trial))
-        opened = self.hold_service.open(turn.tx, trial, attempt, places, wanted)
+        opened = self.hold_service.open(turn.tx, trial, attempt, places, request)
         if opened is None:
-            return [self._refused(turn, trial, wanted, places[0].rate, running=False)]
+            return [self._refused(turn, trial, request, places[0].rate, running=False)]
         place, lease_ns, held = opened
         step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
         lease = AttemptLease(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, order.until, step)
@@ -327,7 +327,7 @@ class Loop:
         found = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
         turn.tx.put_attempt(lease.row)
         if found == "refused":
-            refused = self._refused(turn, lease.trial, self._wanted(turn, 0), lease.rate, running=True)
+            refused = self._refused(turn, lease.trial, self._lease_request(turn, 0), lease.rate, running=True)
             self._tell(turn, refused)
         elif found == "wrong_machine":
             turn.orders.append(lambda: self._world.stop(lease.trial, keep_best=False))
@@ -401,7 +401,9 @@ class Loop:
             turn.orders.append(lambda: self._world.stop(trial, keep_best=False))
             return
         waits = (
-            status == "running" and progress.state == "waiting" and (trial in turn.go or lease.earned_more)
+            status == "running"
+            and progress.state == "waiting"
+            and (trial in turn.go or lease.may_train_further)
         )
         used = lease.meter.total_ns - lease.settled.total_ns
         low = used * 2 > lease.lease_ns - lease.settled.total_ns
@@ -409,13 +411,13 @@ class Loop:
             return
         unused = lease.lease_ns - lease.meter.total_ns
         need = max(unused + progress.need_ns, self.pace.step_need_ns(trial)) if progress.need_ns else 0
-        wanted = self._wanted(turn, need)
-        extended = self.hold_service.extend(turn.tx, lease, wanted)
+        request = self._lease_request(turn, need)
+        extended = self.hold_service.extend(turn.tx, lease, request)
         if extended or (waits and not progress.need_ns):
             best = self._job_best()
             turn.orders.append(lambda: self._world.go(trial, lease.until, lease.lease_ns, best))
         elif waits:
-            self._tell(turn, self._refused(turn, trial, wanted, lease.rate, running=True))
+            self._tell(turn, self._refused(turn, trial, request, lease.rate, running=True))
 
     def _reconsider(self, turn: Turn, lease: AttemptLease) -> None:
         """Pause a trial that should be on another kind of machine, if it can be saved.
@@ -449,14 +451,16 @@ class Loop:
 
     # Money and time
 
-    def _wanted(self, turn: Turn, need_ns: int) -> Wanted:
+    def _lease_request(self, turn: Turn, need_ns: int) -> LeaseRequest:
         """Return the request for a lease of at least this length."""
-        return Wanted(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
+        return LeaseRequest(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
 
-    def _refused(self, turn: Turn, trial: str, wanted: Wanted, rate: Rate, *, running: bool) -> ev.Event:
+    def _refused(
+        self, turn: Turn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool
+    ) -> ev.Event:
         """Return the event that a hold was refused, with the limit that has no room for it."""
         limit, above = self.hold_service.limit(
-            turn.tx, rate, wanted, gpus=self.state.budget.gpu_ms is not None
+            turn.tx, rate, request, gpus=self.state.budget.gpu_ms is not None
         )
         return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
 

@@ -33,7 +33,7 @@ from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
 from tuner.driver.placement import Places
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.driver.ray_display import RayDisplay, Spend
 from tuner.driver.ray_machines import Machines
 from tuner.driver.recovery import recover
@@ -246,13 +246,13 @@ def rebuild(
         losses=context.losses,
     )
     actuator = Actuator(orders.begin)
-    terms = Terms(
+    loop_config = LoopConfig(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )
     sampler = sampler_for(row.spec, past_trials(context.database, row.id, row.spec))
     loop = Loop(
         row.spec,
-        terms,
+        loop_config,
         sampler=sampler,
         journal=journal,
         world=actuator,

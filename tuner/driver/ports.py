@@ -45,8 +45,8 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The conditions of a job beyond its spec, fixed when its driver starts."""
+class LoopConfig:
+    """What a loop needs to know about its job beyond the spec. It is fixed when the driver starts."""
 
     job: str
     #: The rate of the most expensive machine that the job's trials may be given. Decisions estimate costs

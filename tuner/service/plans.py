@@ -15,7 +15,7 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import NS_PER_HOUR, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant, rfc3339
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.planning import planner
 from tuner.planning.alternatives import Candidate
 from tuner.planning.evidence import Delays, of_given
@@ -81,7 +81,9 @@ def _run(scenario: Scenario) -> SimulatedRun:
         up_times = None if life.mean_ns is None else _up_times(scenario, life, life.mean_ns)
     return SimulatedRun(
         scenario.spec,
-        Terms("job_planned", dearest, scenario.concurrency, max(scenario.slice_ns, SLICE_STEPS * step_ns)),
+        LoopConfig(
+            "job_planned", dearest, scenario.concurrency, max(scenario.slice_ns, SLICE_STEPS * step_ns)
+        ),
         training,
         overheads=_overheads(scenario.delays, spot=life is not None),
         seed=scenario.seed,

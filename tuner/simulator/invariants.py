@@ -138,11 +138,11 @@ class Invariants:
         """
         if run.faults.clock_jump:
             return
-        paid = run.terms.rate.cost(run.clock.elapsed_ns() * run.terms.concurrency)
+        paid = run.loop_config.rate.cost(run.clock.elapsed_ns() * run.loop_config.concurrency)
         if self._posted.usd.micro_usd > paid.usd.micro_usd + len(self._slices):
             _broken(
                 "I5",
-                f"{self._posted} was posted in {run.clock.elapsed_ns()} ns of {run.terms.concurrency} workers",
+                f"{self._posted} was posted in {run.clock.elapsed_ns()} ns of {run.loop_config.concurrency} workers",
             )
 
     # At the end
@@ -173,7 +173,7 @@ class Invariants:
 
 def rebuilt(loop: Loop, run: SimulatedRun) -> State:
     """Return the state rebuilt from the recorded events alone."""
-    state = State.fresh(run.spec, concurrency=run.terms.concurrency, rate=run.terms.rate)
+    state = State.fresh(run.spec, concurrency=run.loop_config.concurrency, rate=run.loop_config.rate)
     for event in loop.journal.events():
         state, _ = decide(state, event)
     return state

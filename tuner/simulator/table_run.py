@@ -15,7 +15,7 @@ from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.time import NS
 from tuner.driver.placement import PATIENCE_NS
-from tuner.driver.ports import Terms
+from tuner.driver.ports import LoopConfig
 from tuner.simulator.journal import Committed, Tables
 from tuner.simulator.markets import Markets
 from tuner.simulator.recorded import RecordedTable, RowsSampler, TableTraining
@@ -118,7 +118,7 @@ def table_run(
     seen = spot.trace if spot and spot.market != "on_demand" else None
     return SimulatedRun(
         spec,
-        Terms("job_simulated", rate, workers, max(NS, round(SLICE_STEPS * step_ns))),
+        LoopConfig("job_simulated", rate, workers, max(NS, round(SLICE_STEPS * step_ns))),
         TableTraining(table),
         overheads=spot.overheads(overheads) if spot else overheads,
         faults=faults,

@@ -12,7 +12,7 @@ from tuner.driver.loop import Loop
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import Progress
 from tuner.driver.placement import Placement, exposure
-from tuner.driver.ports import Assignment, Terms
+from tuner.driver.ports import Assignment, LoopConfig
 from tuner.driver.recovery import recover
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.simulator.fleet import Fleet, Worker
@@ -99,7 +99,7 @@ class SimulatedRun:
     def __init__(
         self,
         spec: JobSpec,
-        terms: Terms,
+        loop_config: LoopConfig,
         training: Training,
         *,
         overheads: Overheads = NORMAL,
@@ -118,17 +118,17 @@ class SimulatedRun:
         look_ns: int = LOOK_NS,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
-        self.spec, self.terms, self.training, self.overheads = spec, terms, training, overheads
+        self.spec, self.loop_config, self.training, self.overheads = spec, loop_config, training, overheads
         self.placement, self.markets, self.warm_starts = placement, markets, warm_starts
         self._machine_check, self._machine, self._look_ns = machine_check, machine, look_ns
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
-        self.journal, self._losses = MemoryJournal(terms.job, spec.budget), LossesSeen()
+        self.journal, self._losses = MemoryJournal(loop_config.job, spec.budget), LossesSeen()
         self.journal.watchers += [self._losses.recorded, *watchers]
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
         self.restarts = self.crashes = self.resent = self.repeated = self.clock_jumps = 0
-        count, self._looks = terms.concurrency, False
+        count, self._looks = loop_config.concurrency, False
         self.fleet = Fleet(
             self.clock,
             markets.workers(count) if markets else [Worker() for _ in range(count)],
@@ -172,7 +172,7 @@ class SimulatedRun:
         self.world = SimulatedWorld(self)
         self.loop = Loop(
             self.spec,
-            self.terms,
+            self.loop_config,
             sampler=self.sampler(),
             journal=self.journal,
             world=self.world,

@@ -319,7 +319,7 @@ def _fill(state: State) -> list[Command]:
         and not state.exhausted_limit
         and len(state.active) < state.concurrency
     ):
-        trial = _earned_more(state)
+        trial = _next_to_run(state)
         if trial is None and state.may_suggest:
             if not state.suggesting:
                 state.suggesting = True
@@ -336,7 +336,7 @@ def _fill(state: State) -> list[Command]:
     return orders
 
 
-def _earned_more(state: State) -> TrialRecord | None:
+def _next_to_run(state: State) -> TrialRecord | None:
     """Return the next trial to start or resume: a waiting trial, preempted ones first, or else one to promote.
 
     A trial whose hold was refused is skipped (`State.skipped`). While there are such trials, no trial is promoted, because they

@@ -90,7 +90,7 @@ class Memory:
         return found
 
     def waits(self, now: Instant) -> Self:
-        """Return the memory after the machine was lost. The limit on waiting for spot (`Terms.patience_ns`) counts from now on."""
+        """Return the memory after the machine was lost. The limit on waiting for spot (`PlacementRequest.patience_ns`) counts from now on."""
         return replace(self, progressed=now)
 
     def after(self, offer: Offer, *, now: Instant, paid_ns: int, gained_ns: int) -> Self:
@@ -137,7 +137,7 @@ Why = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class PlacementRequest:
     """What the user requested for a training.
 
     Raises:
@@ -196,32 +196,32 @@ class Choice:
     until: Instant | None = None  #: None if the choice has no time limit.
 
 
-def choose(terms: Terms, memory: Memory, observation: Observation) -> tuple[Memory, Choice]:
+def choose(request: PlacementRequest, memory: Memory, observation: Observation) -> tuple[Memory, Choice]:
     """Return the updated memory and the offer that the training should run on now."""
     memory = memory.looked(observation.now, at=observation.at, left_ns=observation.left_ns)
     if observation.left_ns <= 0:
         return memory, Choice(None, "done")
-    if terms.market == "on_demand":
-        return memory, _on_demand(terms, memory, observation, "asked for")
-    if observation.at is not None and observation.at.market == "spot" and terms.market == "spot":
+    if request.market == "on_demand":
+        return memory, _on_demand(request, memory, observation, "asked for")
+    if observation.at is not None and observation.at.market == "spot" and request.market == "spot":
         return memory, Choice(observation.at, "stays")
-    if terms.market == "spot":
+    if request.market == "spot":
         found = memory.cheapest(observation.there, observation.now)
         return memory, Choice(found, "cheapest" if found else "waits")
-    if not _has_cheaper_spot(terms, memory, observation.now):
-        return memory, _on_demand(terms, memory, observation, "cheapest")
-    if _nearly_done(terms, memory, observation):
+    if not _has_cheaper_spot(request, memory, observation.now):
+        return memory, _on_demand(request, memory, observation, "cheapest")
+    if _nearly_done(request, memory, observation):
         return memory, Choice(observation.at, "stays")
-    if terms.deadline is None:
-        return memory, _patient(terms, memory, observation)
-    return memory, _uniform(terms, memory, observation)
+    if request.deadline is None:
+        return memory, _patient(request, memory, observation)
+    return memory, _uniform(request, memory, observation)
 
 
-def _uniform(terms: Terms, memory: Memory, observation: Observation) -> Choice:
-    now, schedule = observation.now, Schedule.of(terms, observation)
+def _uniform(request: PlacementRequest, memory: Memory, observation: Observation) -> Choice:
+    now, schedule = observation.now, Schedule.of(request, observation)
     if observation.at is not None and observation.at.market == "spot":
         if schedule.slack_ns < observation.changeover_ns:
-            return _on_demand(terms, memory, observation, "safety net")
+            return _on_demand(request, memory, observation, "safety net")
         return Choice(
             observation.at, "stays", Instant(now + schedule.slack_ns - observation.changeover_ns + 1)
         )
@@ -233,19 +233,19 @@ def _uniform(terms: Terms, memory: Memory, observation: Observation) -> Choice:
             until = None if catching_up_ns is None else Instant(now + catching_up_ns)
             return Choice(observation.at, "catches up", until)
     elif schedule.slack_ns < 2 * observation.changeover_ns:
-        return _on_demand(terms, memory, observation, "safety net")
-    spot = _worthwhile(terms, memory, observation)
+        return _on_demand(request, memory, observation, "safety net")
+    spot = _worthwhile(request, memory, observation)
     if spot is not None:
         return Choice(spot, "cheapest")
     if observation.at is not None:
         return Choice(None, "ahead")
     behind_ns, unsafe_ns = schedule.until_off_line_ns(), schedule.slack_ns - 2 * observation.changeover_ns + 1
     if behind_ns <= 0:
-        return _on_demand(terms, memory, observation, "behind")
+        return _on_demand(request, memory, observation, "behind")
     return Choice(None, "waits", _retried(observation, min(behind_ns, unsafe_ns)))
 
 
-def _patient(terms: Terms, memory: Memory, observation: Observation) -> Choice:
+def _patient(request: PlacementRequest, memory: Memory, observation: Observation) -> Choice:
     """Choose for a training without a deadline."""
     if observation.at is not None and observation.at.market == "spot":
         return Choice(observation.at, "stays")
@@ -257,12 +257,12 @@ def _patient(terms: Terms, memory: Memory, observation: Observation) -> Choice:
                 "catches up",
                 Instant(observation.now + 2 * observation.changeover_ns - worked_ns),
             )
-    spot = _worthwhile(terms, memory, observation)
+    spot = _worthwhile(request, memory, observation)
     if spot is not None:
         return Choice(spot, "cheapest")
-    left_ns = memory.progressed + terms.patience_ns - observation.now
+    left_ns = memory.progressed + request.patience_ns - observation.now
     if observation.at is not None or left_ns <= 0:
-        return _on_demand(terms, memory, observation, "out of patience")
+        return _on_demand(request, memory, observation, "out of patience")
     return Choice(None, "waits", _retried(observation, left_ns))
 
 
@@ -274,17 +274,17 @@ def _retried(observation: Observation, within_ns: int) -> Instant:
     return Instant(observation.now + (min(within_ns, RETRY_NS) if observation.there else within_ns))
 
 
-def _on_demand(terms: Terms, memory: Memory, observation: Observation, why: Why) -> Choice:
+def _on_demand(request: PlacementRequest, memory: Memory, observation: Observation, why: Why) -> Choice:
     """Choose on demand: the machine that the training has, or else the cheapest offer."""
     if observation.at is not None and observation.at.market == "on_demand":
         until = Instant(observation.now + RETRY_NS) if observation.there else None
         return Choice(observation.at, why, until)
-    return Choice(memory.cheapest(_of(terms, "on_demand"), observation.now), why)
+    return Choice(memory.cheapest(_of(request, "on_demand"), observation.now), why)
 
 
-def _worthwhile(terms: Terms, memory: Memory, observation: Observation) -> Offer | None:
+def _worthwhile(request: PlacementRequest, memory: Memory, observation: Observation) -> Offer | None:
     """Return the cheapest available spot offer, or None if progress on it is not cheaper than on demand."""
-    demand = memory.cheapest(_of(terms, "on_demand"), observation.now)
+    demand = memory.cheapest(_of(request, "on_demand"), observation.now)
     spot = memory.cheapest(observation.there, observation.now)
     if (
         spot is None
@@ -295,28 +295,28 @@ def _worthwhile(terms: Terms, memory: Memory, observation: Observation) -> Offer
     return spot
 
 
-def _has_cheaper_spot(terms: Terms, memory: Memory, now: Instant) -> bool:
+def _has_cheaper_spot(request: PlacementRequest, memory: Memory, now: Instant) -> bool:
     """Return whether any spot offer costs less than on demand. If not, waiting for spot is useless.
 
     The comparison uses the spot price itself, without the time that was wasted on spot so far.
     """
-    demand = memory.cheapest(_of(terms, "on_demand"), now)
-    return demand is not None and any(o.price < memory.price(demand, now) for o in _of(terms, "spot"))
+    demand = memory.cheapest(_of(request, "on_demand"), now)
+    return demand is not None and any(o.price < memory.price(demand, now) for o in _of(request, "spot"))
 
 
-def _nearly_done(terms: Terms, memory: Memory, observation: Observation) -> bool:
+def _nearly_done(request: PlacementRequest, memory: Memory, observation: Observation) -> bool:
     """Return whether so little work is left on demand that a move to spot would cost more than it saves."""
     if observation.at is None or observation.at.market != "on_demand":
         return False
     left_ns = observation.left_ns - observation.unsaved_ns
-    spot = min(memory.price(offer, observation.now) for offer in _of(terms, "spot"))
+    spot = min(memory.price(offer, observation.now) for offer in _of(request, "spot"))
     return spot.of(left_ns + observation.changeover_ns) >= memory.price(observation.at, observation.now).of(
         left_ns
     )
 
 
-def _of(terms: Terms, market: Market) -> list[Offer]:
-    return [offer for offer in terms.offers if offer.market == market]
+def _of(request: PlacementRequest, market: Market) -> list[Offer]:
+    return [offer for offer in request.offers if offer.market == market]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +328,9 @@ class Schedule:
     line: Fraction  #: Work per unit of time on the line.
 
     @classmethod
-    def of(cls, terms: Terms, observation: Observation) -> Self:
-        assert terms.deadline is not None
-        return cls(observation.left_ns, terms.deadline - observation.now, terms.line)
+    def of(cls, request: PlacementRequest, observation: Observation) -> Self:
+        assert request.deadline is not None
+        return cls(observation.left_ns, request.deadline - observation.now, request.line)
 
     def with_saved(self, unsaved_ns: int) -> Self:
         return type(self)(self.left_ns - unsaved_ns, self.time_ns, self.line)
