@@ -118,7 +118,7 @@ def test_an_attempt_is_replaced_as_a_whole_and_read_as_it_was_written(journal: J
         from_step=3,
         to_step=7,
         costs={"train": cost(5, 6), "lost": cost(-1)},
-        landed_at=Instant(10),
+        assigned_at=Instant(10),
         environment=Environment(threads=2, seed=7, versions={"torch": "2.13.0"}, code="c0de"),
     )
     put_attempt(journal, ended)

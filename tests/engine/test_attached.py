@@ -25,7 +25,7 @@ def word(attempt: int, **facts: str) -> Progress:
 
 
 @pytest.mark.usefixtures("seen")
-def test_it_is_told_when_it_landed_and_again_when_its_cloud_said_more() -> None:
+def test_the_node_is_reported_when_assigned_and_again_when_its_cloud_says_more() -> None:
     found = ray_machines.Attached()
     machine = found.machine_of("t", 1, "n1")
     assert machine is not None

@@ -16,7 +16,7 @@ from tuner.checkpoints.checkpoints import (
     CheckpointStore,
     Found,
 )
-from tuner.worker.publishing import leads_astray
+from tuner.worker.publishing import unsafe_reason
 
 SECRET = b"what nobody is to see"
 TRIAL, FOUND = "trial_00000", Found(3, 1)
@@ -145,8 +145,8 @@ def test_a_checkpoint_is_only_what_lies_in_its_directory(tmp_path: Path, claim: 
     (tmp_path / "staging/other").mkdir()
     (staging / "link-out").symlink_to("/etc")
     (staging / "link-up").symlink_to("..")
-    assert leads_astray(staging / "step", staging) == ""
-    assert "is not in the directory for checkpoints" in leads_astray(staging / claim, staging)
+    assert unsafe_reason(staging / "step", staging) == ""
+    assert "is not in the directory for checkpoints" in unsafe_reason(staging / claim, staging)
 
 
 TARGETS = [
@@ -168,7 +168,7 @@ def test_a_link_out_of_a_checkpoint_is_not_stored(tmp_path: Path, target: str, p
     (step / place).parent.mkdir(parents=True)
     (step / "real").write_text("state")
     (step / "fine").symlink_to("real")
-    assert leads_astray(step, tmp_path / "staging") == ""
+    assert unsafe_reason(step, tmp_path / "staging") == ""
     (step / place).symlink_to(target if target.startswith("/") else "../" * place.count("/") + target)
     assert os.path.islink(step / place)
-    assert f"{place} is a link out of the checkpoint" in leads_astray(step, tmp_path / "staging")
+    assert f"{place} is a link out of the checkpoint" in unsafe_reason(step, tmp_path / "staging")

@@ -245,7 +245,7 @@ def test_the_first_attempts_of_each_worker_say_how_long_it_takes_to_be_warm() ->
         began, ended = Instant(round(begin_s * NS)), Instant(round((begin_s + setup_s + 1) * NS))
         return AttemptRow(
             f"trial_{trial}", 1, began, node="n", from_step=0, to_step=3, costs=costs, market="on_demand",
-            price=price, landed_at=began, ended_at=ended,
+            price=price, assigned_at=began, ended_at=ended,
         )  # fmt: skip
 
     found = delays_of([attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)])

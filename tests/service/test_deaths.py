@@ -156,8 +156,8 @@ def test_of_a_job_that_is_given_up_only_what_had_a_machine_is_billed(
     fakes.begin(service, job)
     epoch, now = launch_of(service, job).epoch, service.now()
     with SqlJournal(service.database, job, service.project, epoch, now).transaction() as tx:
-        for trial, landed_at in (("trial_00000", None), ("trial_00001", now)):
-            tx.put_attempt(AttemptRow(trial, 1, now, landed_at=landed_at))
+        for trial, assigned_at in (("trial_00000", None), ("trial_00001", now)):
+            tx.put_attempt(AttemptRow(trial, 1, now, assigned_at=assigned_at))
             name, cost = hold_id(job, trial, 1, 1), Cost(Money(500))
             assert tx.hold(OpenHold(name, trial, 1, 1, cost, now, Instant(now + NS)))
     service.now.pass_s(2)

@@ -164,7 +164,7 @@ def test_what_waits_for_a_machine_costs_nothing_when_it_is_lost() -> None:
     while run.clock.elapsed_ns() < 50 * 10**9:
         run.clock.run_next()
     waiting = next(lease for lease in run.loop.leases.values() if lease.slice == 1)
-    waiting.landed_at = None
+    waiting.assigned_at = None
     run.loop.lost(waiting.trial, waiting.attempt, "Tune gave up")
     (ended,) = (
         a for a in run.journal.tables.attempts.values() if a.trial == waiting.trial and a.attempt == 1

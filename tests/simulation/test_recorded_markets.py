@@ -92,7 +92,7 @@ def lost(run: SimulatedRun) -> int:
 
 def markets(run: SimulatedRun) -> list[str]:
     """Return the market of each attempt that had a machine, in order."""
-    return [row.market for row in run.journal.tables.attempts.values() if row.landed_at is not None]
+    return [row.market for row in run.journal.tables.attempts.values() if row.assigned_at is not None]
 
 
 # Budgets hold

@@ -65,7 +65,7 @@ def test_a_worker_that_came_late_is_billed_from_when_it_came() -> None:
     passes(run, HOUR_NS)
     lease = next(iter(run.loop.leases.values()))
     run.loop.node_assigned(lease.trial, lease.attempt)
-    assert run.journal.tables.attempts[lease.trial, lease.attempt].landed_at == run.clock.now()
+    assert run.journal.tables.attempts[lease.trial, lease.attempt].assigned_at == run.clock.now()
     passes(run, 2 * NS)
     run._launch(ev.ControlRequested(run.clock.now(), "resume"))
     spent = run.journal.tables.account.posted.usd

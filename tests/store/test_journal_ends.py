@@ -72,7 +72,7 @@ def test_what_a_dead_driver_left_open_is_ended_as_lost_with_what_it_cost(databas
     with journal.transaction() as tx:
         tx.put_trial(DONE, "running", at=AT, config={})
         tx.put_trial(WAITS, "completed", at=AT, config={})
-        tx.put_attempt(AttemptRow(DONE, 1, AT, landed_at=Instant(AT + 1)))
+        tx.put_attempt(AttemptRow(DONE, 1, AT, assigned_at=Instant(AT + 1)))
         tx.put_attempt(AttemptRow(WAITS, 1, AT, ended_at=AT, end="completed"))
         tx.put_attempt(AttemptRow(WAITS, 2, AT))
         assert tx.hold(hold(1, cost(9)))

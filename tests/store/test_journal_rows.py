@@ -240,7 +240,7 @@ def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
         for number, end in enumerate(ends):
             began, ended = Instant(10 * number), Instant(10 * number + 7) if end else None
             assigned_at = Instant(began + 3)
-            tx.put_attempt(AttemptRow(TRIAL, number + 1, began, ended, end, landed_at=assigned_at))
+            tx.put_attempt(AttemptRow(TRIAL, number + 1, began, ended, end, assigned_at=assigned_at))
         tx.put_attempt(AttemptRow(TRIAL, 5, Instant(0), Instant(50), "lost"))
         tx.put_attempt(AttemptRow(TRIAL, 6, Instant(50)))
     with database.read() as db:
@@ -259,7 +259,7 @@ def test_losses_are_of_one_market_and_not_of_drivers(journal: SqlJournal, databa
     ]
     with journal.transaction() as tx:
         for number, (market, end, why) in enumerate(had):
-            times = {"began_at": Instant(0), "ended_at": Instant(10), "landed_at": Instant(number)}
+            times = {"began_at": Instant(0), "ended_at": Instant(10), "assigned_at": Instant(number)}
             tx.put_attempt(AttemptRow(TRIAL, number + 1, end=end, reason=why, market=market, **times))
     with database.read() as db:
         assert losses(db, JOB, "spot", Instant(90)) == Losses(10 + 9, {"preempted": 1})

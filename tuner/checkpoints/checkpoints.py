@@ -119,9 +119,9 @@ class CheckpointStore:
             with contextlib.suppress(Exception):  # each kind of storage has errors of its own
                 self._storage.names(self._project, self._job)
 
-    def stays_so(self, error: Exception) -> bool:
+    def is_lasting(self, error: Exception) -> bool:
         """Return whether an error of the storage is expected to last too long for retries to help."""
-        return self._storage.stays_so(error)
+        return self._storage.is_lasting(error)
 
     def found(self, trial: str) -> list[Found]:
         """Return the directories that may hold a checkpoint of the trial, newest first."""

@@ -43,7 +43,7 @@ class Storage:
     def path(self, *parts: str) -> str:
         return "/".join((self._root, *parts))
 
-    def stays_so(self, error: Exception) -> bool:
+    def is_lasting(self, error: Exception) -> bool:
         """Return whether an error is a lasting one of a local folder, which is full, refuses access or does
         not exist.
 

@@ -145,7 +145,7 @@ attempts = Table(
     Column("costs", Text, nullable=False),
     Column("market", String(20), nullable=False, server_default="on_demand"),
     Column("price", BigInteger, nullable=False, server_default="0"),
-    Column("landed_at", BigInteger),
+    Column("landed_at", BigInteger),  # when a node was assigned to the attempt; billing begins here
     Column("instance_type", String(200)),
     Column("region", String(200)),
     Column("machine_price", BigInteger),

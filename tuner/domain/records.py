@@ -65,7 +65,7 @@ class AttemptRow:
     market: str = "on_demand"
     price: Price = NO_PRICE  #: Price of the trial's share of the machine.
     #: When it got a machine, and began to pay for it. None if it has not got one.
-    landed_at: Instant | None = None
+    assigned_at: Instant | None = None
     machine: MachineFound | None = None  #: The machine that it ran on. None if that was not checked.
     cause: AttemptCause | None = None  #: Why it was preempted, lost or failed.
     environment: Environment | None = None  #: None until its worker sent it.

@@ -49,7 +49,7 @@ class AttemptLease:
     node: str = ""  #: Ray's id of the node; empty: unknown.
     leaving: bool = False  #: The machine is about to be taken away.
     #: Since when it has a machine. None: it waits for one, and costs nothing.
-    landed_at: Instant | None = None
+    assigned_at: Instant | None = None
     #: The place to which the trial moves once this attempt has saved and paused. None: it stays.
     moving: Place | None = None
     again_until: int = 0  #: Up to this step the attempt repeats training that was done before.
@@ -63,7 +63,7 @@ class AttemptLease:
 
     @property
     def waits(self) -> bool:
-        return self.landed_at is None
+        return self.assigned_at is None
 
     @property
     def rate(self) -> Rate:
@@ -157,7 +157,7 @@ class AttemptLease:
             costs=dict(self.posted),
             market=offer.market if offer is not None else "on_demand",
             price=self.rate.price,
-            landed_at=self.landed_at,
+            assigned_at=self.assigned_at,
             machine=None if self.found is None else MachineFound.of(self.found.offer),
             environment=self.environment,
         )

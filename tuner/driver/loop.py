@@ -141,7 +141,7 @@ class Loop:
         lease.heard_ns = self._clock.elapsed_ns()
         if lease.waits or machine:
             with self._turn() as turn:
-                lease.landed_at = turn.at if lease.waits else lease.landed_at
+                lease.assigned_at = turn.at if lease.waits else lease.assigned_at
                 self._look_at(turn, lease, machine)
         return lease.lease_ns
 
@@ -312,7 +312,7 @@ class Loop:
         place, lease_ns, held = opened
         step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
         lease = AttemptLease(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, order.until, step)
-        lease.landed_at = turn.at if place.offer is None else None
+        lease.assigned_at = turn.at if place.offer is None else None
         lease.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.leases[trial] = attempt, lease
         turn.tx.put_attempt(lease.row)

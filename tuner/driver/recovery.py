@@ -31,7 +31,7 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     loop.state.changed.clear()
     loop.saved.update(loop.journal.newest_checkpoints())
     attempts = {row.trial: row for row in loop.journal.attempts()}
-    assigned_at = {(row.trial, row.attempt): row.landed_at for row in attempts.values()}
+    assigned_at = {(row.trial, row.attempt): row.assigned_at for row in attempts.values()}
     loop.attempts.update({trial: row.attempt for trial, row in attempts.items()})
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:

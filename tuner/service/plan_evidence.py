@@ -281,7 +281,7 @@ def _on_new_workers(attempts: Sequence[AttemptRow]) -> set[tuple[str, int]]:
     return {
         (row.trial, row.attempt)
         for row in attempts
-        if row.node not in first_end or (row.landed_at or row.began_at) < first_end[row.node]
+        if row.node not in first_end or (row.assigned_at or row.began_at) < first_end[row.node]
     }
 
 

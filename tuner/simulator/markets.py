@@ -78,8 +78,8 @@ class LossesSeen:
         for row in committed.attempts:
             key = row.trial, row.attempt
             if row.ended_at is None or row.end is None:
-                if row.landed_at is not None:
-                    self._since[key] = row.landed_at
+                if row.assigned_at is not None:
+                    self._since[key] = row.assigned_at
                 continue
             since = self._since.pop(key, row.ended_at)
             self._held_ns += max(0, row.ended_at - since)

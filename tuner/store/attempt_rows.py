@@ -49,13 +49,13 @@ def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
         "from_step",
         "to_step",
         "market",
-        "landed_at",
         "cause",
     )
     price, machine = Price(found["price"]), _machine(found)
     sent = found["environment"]
     return AttemptRow(
         **{name: found[name] for name in names},
+        assigned_at=found["landed_at"],
         costs=costs,
         price=price,
         machine=machine,
@@ -94,7 +94,7 @@ def values_of(attempt: AttemptRow) -> dict[str, Any]:
         "costs": costs_text(attempt.costs),
         "market": attempt.market,
         "price": attempt.price.micro_usd_per_hour,
-        "landed_at": attempt.landed_at,
+        "landed_at": attempt.assigned_at,
         "cause": attempt.cause,
         **_machine_values(attempt.machine),
         **({} if attempt.environment is None else {"environment": json.dumps(attempt.environment.message())}),

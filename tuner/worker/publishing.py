@@ -78,7 +78,7 @@ def tried(
         try:
             return work()
         except Exception as error:  # each kind of storage has errors of its own
-            is_futile = number >= FEW and store.stays_so(error)
+            is_futile = number >= FEW and store.is_lasting(error)
             impatient = is_futile or time.monotonic() - began > PATIENCE_S
             if impatient or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
                 raise
@@ -104,10 +104,10 @@ def publish(
     Returns:
         The stored checkpoint and an empty text, or None and the reason why it was not stored.
     """
-    astray = leads_astray(path, attempt.staging)
-    if astray:
-        log.warning("%s: step %d was not saved: %s", attempt.trial, step, astray)
-        return None, astray
+    unsafe = unsafe_reason(path, attempt.staging)
+    if unsafe:
+        log.warning("%s: step %d was not saved: %s", attempt.trial, step, unsafe)
+        return None, unsafe
 
     def newest() -> bool:
         best = attempt.best is not None and attempt.best[1] == step
@@ -129,7 +129,7 @@ def publish(
     return published, ""
 
 
-def leads_astray(path: Path, staging: Path | None) -> str:
+def unsafe_reason(path: Path, staging: Path | None) -> str:
     """Return why a checkpoint is unsafe to store, or an empty text if it is safe.
 
     The checkpoint must be inside the staging directory and must not have links that leave it. The supervisor reads and deletes the

@@ -44,7 +44,7 @@ def wipe(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def anew(folder: Path, *inner: str) -> Path:
+def new_directory(folder: Path, *inner: str) -> Path:
     """Create an empty directory in place of an existing one. With `inner`, create and return a directory within it."""
     wipe(folder)
     made = folder.joinpath(*inner)

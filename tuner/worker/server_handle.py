@@ -20,7 +20,7 @@ from tuner.worker.limits import Limits
 from tuner.worker.packages import Opened, Stored, opened
 from tuner.worker.process_tree import kill_descendants
 from tuner.worker.publishing import background
-from tuner.worker.scratch import anew
+from tuner.worker.scratch import new_directory
 
 READY_TIMEOUT_S = 120.0
 CLEAN_TIMEOUT_S = 10.0
@@ -230,7 +230,7 @@ class Servers:
             except Exception as error:  # each kind of storage has errors of its own
                 self._trouble, entry = error, ""
         package = "" if self._opened is None else str(self._opened.path)
-        server = ForkServer(entry, self._on_exit, self._limits, anew(self._tmp), package=package)
+        server = ForkServer(entry, self._on_exit, self._limits, new_directory(self._tmp), package=package)
         roots = [package] if package else os.environ.get("PYTHONPATH", "").split(os.pathsep)
         # In a thread, because the digest reads all files that the trainable imports.
         background("environment", self._describe, server, roots)

@@ -35,7 +35,7 @@ from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.worker.publishing import Publisher, background, older_than, publish, restored
 from tuner.worker.sampling import Sampler, look
-from tuner.worker.scratch import Scratch, anew, wipe
+from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers
 from tuner.worker.watchdog import NoticeSource, Watchdog
 
@@ -184,9 +184,9 @@ class Supervisor:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
 
     def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
-        cwd = anew(self._home / "cwd")
+        cwd = new_directory(self._home / "cwd")
         # Each attempt has its own folder: a save of an earlier attempt that hung and then continues must not find this attempt's files.
-        staging = anew(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
+        staging = new_directory(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
         server = self._servers.living()
         pump = LogPump(attempt.order)
         try:
