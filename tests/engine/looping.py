@@ -25,10 +25,10 @@ class World:
     def begin(self, assignment: Assignment) -> None:
         self.begun[assignment.trial] = assignment
 
-    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
         pass
 
-    def park(self, trial: str) -> None:
+    def pause(self, trial: str) -> None:
         pass
 
     def finish(self, trial: str) -> None:

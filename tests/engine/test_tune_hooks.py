@@ -165,7 +165,7 @@ def test_an_attempt_that_is_to_be_elsewhere_is_called_off_and_its_next_one_looke
     assert a not in driver.tune.live
     again = driver.tune_asks()
     assert (again.config["trial"], again.config["attempt"]) == ("a", 2)
-    assert [one.attempt for one in driver.actuator.looking()] == [1, 2]
+    assert [one.attempt for one in driver.actuator.pending()] == [1, 2]
 
 
 def test_a_worker_that_starts_on_its_machine_is_waited_for_and_not_for_ever(driver: Driver) -> None:
@@ -225,7 +225,7 @@ def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attemp
     driver.messenger.on_trial_error(driver.tune, trial)
     assert driver.loop.told == [("a", 1, {"preempted": True, "node": "gone"})]
     assert not driver.tune._staged_trials
-    assert driver.actuator.looking() == []
+    assert driver.actuator.pending() == []
 
 
 def test_a_worker_whose_own_code_fails_before_its_first_word_is_looked_for_by_its_actor(

@@ -85,8 +85,8 @@ def test_by_forecast_nobody_is_promoted_as_long_as_new_ones_may_be_asked_for() -
 
 def test_without_rungs_or_promotion_a_trial_goes_on_or_stops() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
-    assert FullFidelity().at_rung(state, state.trials[0]) == "go"
+    assert FullFidelity().at_rung(state, state.trials[0]) == "continue"
     assert state.trials[0].until == 16
     assert FullFidelity().promote(state) is StoppingAsha().promote(state) is None
-    assert StoppingAsha().at_rung(state, state.trials[1]) == "go"
+    assert StoppingAsha().at_rung(state, state.trials[1]) == "continue"
     assert StoppingAsha().at_rung(state, state.trials[2]) == "stop"

@@ -46,10 +46,10 @@ class Actuator:
     def begin(self, assignment: Assignment) -> None:
         self._queue.append(assignment)
 
-    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
         self._send(trial, {"order": "go", "until": until, "lease_ns": lease_ns, "job_best": job_best})
 
-    def park(self, trial: str) -> None:
+    def pause(self, trial: str) -> None:
         if not self._send(trial, {"order": "pause"}):
             self._call_off(trial, "paused")
 
@@ -108,7 +108,7 @@ class Actuator:
         if trial in self._pending and self._pending[trial].attempt == attempt:
             del self._pending[trial]
 
-    def looking(self) -> list[Assignment]:
+    def pending(self) -> list[Assignment]:
         """Return the attempts for which Tune looks for a worker."""
         return list(self._pending.values())
 
@@ -164,7 +164,7 @@ FRESH_S = 1.0
 
 
 @dataclass(frozen=True)
-class Orders:
+class BeginMessages:
     """The messages with which attempts of one job begin."""
 
     row: JobRow

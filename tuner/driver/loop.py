@@ -84,12 +84,12 @@ class Loop:
     def handle_event(self, event: ev.Event) -> None:
         """Record an event, decide about it in one transaction, and carry the decisions out."""
         with self._turn() as turn:
-            self._tell(turn, event)
+            self._record_and_decide(turn, event)
 
     def budget_changed(self, budget: Budget) -> None:
         """Adopt a new budget. The caller must change the limit of the job's account first."""
         with self._turn() as turn:
-            self._tell(turn, ev.BudgetChanged(turn.at, budget))
+            self._record_and_decide(turn, ev.BudgetChanged(turn.at, budget))
         self._hours.limit(self.state.budget)
 
     def tick(self) -> None:
@@ -142,7 +142,7 @@ class Loop:
         if lease.waits or machine:
             with self._turn() as turn:
                 lease.assigned_at = turn.at if lease.waits else lease.assigned_at
-                self._look_at(turn, lease, machine)
+                self._check_machine(turn, lease, machine)
         return lease.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
@@ -162,9 +162,9 @@ class Loop:
             if not self.hold_service.affords(turn.tx, place.rate, request, instead_of=lease):
                 return False
             self._close(turn, lease, "paused", "no machine of this kind was available")
-            order = do.Begin(trial, self.state.trial(trial).config, lease.until)
-            for event in self._begin(turn, order, [place]):
-                self._tell(turn, event)
+            command = do.Begin(trial, self.state.trial(trial).config, lease.until)
+            for event in self._begin(turn, command, [place]):
+                self._record_and_decide(turn, event)
         return True
 
     def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
@@ -223,8 +223,8 @@ class Loop:
             turn = Turn(tx, self._clock.now())
             yield turn
             self.record_changed(tx, turn.at)
-        for order in turn.orders:
-            order()
+        for command in turn.commands:
+            command()
         if turn.suggest is not None:
             self.handle_event(self.learner.answer(self.state, turn.suggest, self._clock))
 
@@ -235,7 +235,7 @@ class Loop:
             tx.put_trial(trial.id, PUBLIC[trial.status], at=at, config=trial.config, reason=trial.reason)
         self.state.changed.clear()
 
-    def _tell(self, turn: Turn, event: ev.Event) -> None:
+    def _record_and_decide(self, turn: Turn, event: ev.Event) -> None:
         """Record an event, decide on it, and carry out the resulting commands.
 
         Each event that a command produces is treated in the same way.
@@ -246,45 +246,50 @@ class Loop:
             if isinstance(next_event, ev.Suggested) and next_event.inherited is not None:
                 self.saved[next_event.trial] = self.learner.warm_starts.record(turn.tx, next_event)
             turn.tx.append(next_event)
-            self.state, orders = decide(self.state, next_event)
+            self.state, commands = decide(self.state, next_event)
             self.learner.learn(self.state, next_event)
-            for order in orders:
-                waiting.extend(self._carry_out(turn, order))
+            for command in commands:
+                waiting.extend(self._carry_out(turn, command))
 
-    def _carry_out(self, turn: Turn, order: do.Command) -> list[ev.Event]:
+    def _carry_out(self, turn: Turn, command: do.Command) -> list[ev.Event]:
         """Carry out one command of `decide`, and return the events that follow from it."""
-        match order:
+        match command:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
-                turn.suggest = order  # a slow sampler must not hold the transaction open
+                turn.suggest = command  # a slow sampler must not hold the transaction open
             case do.Suggest() | do.Predict():
-                return [self.learner.answer(self.state, order, self._clock)]
+                return [self.learner.answer(self.state, command, self._clock)]
             case do.Begin():
-                return self._begin(turn, order)
+                return self._begin(turn, command)
             case do.Continue(trial, until):
                 self.leases[trial].until = until
                 turn.go.add(trial)
             case do.Pause(trial):
-                turn.orders.append(lambda: self._world.park(trial))
+                turn.commands.append(lambda: self._world.pause(trial))
             case do.Finish(trial):
-                turn.orders.append(lambda: self._world.finish(trial))
+                turn.commands.append(lambda: self._world.finish(trial))
             case do.Stop(trial):
                 keep_best = self.state.ending is None  # a job that is cancelled ends at once
-                turn.orders.append(lambda: self._world.stop(trial, keep_best=keep_best))
+                turn.commands.append(lambda: self._world.stop(trial, keep_best=keep_best))
             case do.EndJob():
-                self._end_job(turn, order)
+                self._end_job(turn, command)
         return []
 
-    def _end_job(self, turn: Turn, order: do.EndJob) -> None:
-        again_at = self._hours.next_opening(turn.at) if order.reopens else None
-        detail = order.detail
-        if order.state == "failed" and order.reason in LIMITS:
-            detail += self._where_the_money_went(turn.tx)
+    def _end_job(self, turn: Turn, command: do.EndJob) -> None:
+        again_at = self._hours.next_opening(turn.at) if command.reopens else None
+        detail = command.detail
+        if command.state == "failed" and command.reason in LIMITS:
+            detail += self._spending_detail(turn.tx)
         turn.tx.put_job(
-            order.state, order.reason, at=turn.at, detail=detail, again_at=again_at, waits_for=order.waits_for
+            command.state,
+            command.reason,
+            at=turn.at,
+            detail=detail,
+            again_at=again_at,
+            waits_for=command.waits_for,
         )
-        self.end = order
+        self.end = command
 
-    def _where_the_money_went(self, tx: JournalTx) -> str:
+    def _spending_detail(self, tx: JournalTx) -> str:
         """Describe what a job without reports paid for, and suggest a larger budget. Return "" if it spent nothing."""
         spent: Counter[CostKind] = Counter()
         for trial, attempts in self.attempts.items():
@@ -301,9 +306,9 @@ class Loop:
             f"the job again with at least ${enough / 1e6:.6f}"
         )
 
-    def _begin(self, turn: Turn, order: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
+    def _begin(self, turn: Turn, command: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
         """Begin an attempt at the first place that the budget allows. Return an event if it allows none of them."""
-        trial, attempt = order.trial, self.attempts.get(order.trial, 0) + 1
+        trial, attempt = command.trial, self.attempts.get(command.trial, 0) + 1
         request = self._lease_request(turn, self.pace.begin_need_ns(trial))
         places = places or self._placement.choose(self._snapshot(trial))
         opened = self.hold_service.open(turn.tx, trial, attempt, places, request)
@@ -311,26 +316,26 @@ class Loop:
             return [self._refused(turn, trial, request, places[0].rate, running=False)]
         place, lease_ns, held = opened
         step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
-        lease = AttemptLease(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, order.until, step)
+        lease = AttemptLease(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, command.until, step)
         lease.assigned_at = turn.at if place.offer is None else None
         lease.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.leases[trial] = attempt, lease
         turn.tx.put_attempt(lease.row)
         not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
-        work = (order.config, order.until, lease_ns, step or None)
+        work = (command.config, command.until, lease_ns, step or None)
         assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, self._job_best())
-        turn.orders.append(lambda: self._world.begin(assignment))
+        turn.commands.append(lambda: self._world.begin(assignment))
         return []
 
-    def _look_at(self, turn: Turn, lease: AttemptLease, machine: Machine | None) -> None:
+    def _check_machine(self, turn: Turn, lease: AttemptLease, machine: Machine | None) -> None:
         """Have the attempt pay for the machine that it was given. Stop the attempt if it may not use that machine."""
         found = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
         turn.tx.put_attempt(lease.row)
         if found == "refused":
             refused = self._refused(turn, lease.trial, self._lease_request(turn, 0), lease.rate, running=True)
-            self._tell(turn, refused)
+            self._record_and_decide(turn, refused)
         elif found == "wrong_machine":
-            turn.orders.append(lambda: self._world.stop(lease.trial, keep_best=False))
+            turn.commands.append(lambda: self._world.stop(lease.trial, keep_best=False))
 
     # Messages of workers
 
@@ -363,7 +368,7 @@ class Loop:
             price,
             names,
         )
-        self._tell(turn, ev.Reported(*report_values))
+        self._record_and_decide(turn, ev.Reported(*report_values))
 
     def _on_end(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
         trial, trouble = lease.trial, progress.trouble
@@ -398,7 +403,7 @@ class Loop:
         )
         if progress.state == "running" and hangs:
             self.stalled[trial] = hangs
-            turn.orders.append(lambda: self._world.stop(trial, keep_best=False))
+            turn.commands.append(lambda: self._world.stop(trial, keep_best=False))
             return
         waits = (
             status == "running"
@@ -415,9 +420,9 @@ class Loop:
         extended = self.hold_service.extend(turn.tx, lease, request)
         if extended or (waits and not progress.need_ns):
             best = self._job_best()
-            turn.orders.append(lambda: self._world.go(trial, lease.until, lease.lease_ns, best))
+            turn.commands.append(lambda: self._world.continue_to(trial, lease.until, lease.lease_ns, best))
         elif waits:
-            self._tell(turn, self._refused(turn, trial, request, lease.rate, running=True))
+            self._record_and_decide(turn, self._refused(turn, trial, request, lease.rate, running=True))
 
     def _reconsider(self, turn: Turn, lease: AttemptLease) -> None:
         """Pause a trial that should be on another kind of machine, if it can be saved.
@@ -427,14 +432,14 @@ class Loop:
         if may_move(self.state.trial(lease.trial), lease) and lease.trial not in self.stalled:
             lease.moving = self._placement.elsewhere(self._snapshot(lease.trial))
             if lease.moving is not None:
-                turn.orders.append(lambda: self._world.park(lease.trial))
+                turn.commands.append(lambda: self._world.pause(lease.trial))
 
     def _end(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
         trial, saved = lease.trial, self.saved.get(lease.trial, 0)
         self._close(turn, lease, end, reason, detail)
         stalled = self.stalled.pop(trial, None)
         failed = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
-        self._tell(turn, failed or event_of(end, turn.at, trial, saved=saved, reason=reason))
+        self._record_and_decide(turn, failed or event_of(end, turn.at, trial, saved=saved, reason=reason))
 
     def _close(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
         """Settle the attempt's money and record its end.

@@ -28,7 +28,7 @@ from tuner.domain.events import ControlRequested
 from tuner.domain.money import ZERO
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.driver.actuator import Actuator, MemoryLimit, Orders, package_of
+from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, package_of
 from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
@@ -237,7 +237,7 @@ def rebuild(
     journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)
     journal.budget_version = row.budget_version
     mode, size = row.spec.objective.mode, row.spec.resources
-    orders = Orders(
+    begin_messages = BeginMessages(
         row,
         settings.storage,
         MemoryLimit(ray.nodes, size),
@@ -245,7 +245,7 @@ def rebuild(
         saved_by=journal.saved_by,
         losses=context.losses,
     )
-    actuator = Actuator(orders.begin)
+    actuator = Actuator(begin_messages.begin)
     loop_config = LoopConfig(
         row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
     )

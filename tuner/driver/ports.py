@@ -64,14 +64,14 @@ class World(Protocol):
 
     def begin(self, assignment: Assignment) -> None: ...
 
-    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
         """Let an attempt train up to the step `until`.
 
         `lease_ns` is the length of the attempt's whole lease, counted from its beginning. `job_best` is the
         job's best score so far.
         """
 
-    def park(self, trial: str) -> None: ...
+    def pause(self, trial: str) -> None: ...
 
     def finish(self, trial: str) -> None: ...
 
@@ -194,7 +194,7 @@ class Turn:
 
     tx: JournalTx
     at: Instant
-    orders: list[Callable[[], None]] = field(default_factory=list)
+    commands: list[Callable[[], None]] = field(default_factory=list)
     #: The trials that were promoted or allowed to continue in this turn.
     go: set[str] = field(default_factory=set)
     suggest: Suggest | None = (

@@ -215,9 +215,9 @@ class EventScheduler(Unrecorded, TrialScheduler):
             if self._loop.relocate(waiting.trial, waiting.attempt):
                 self._actuator.ended(waiting.trial, waiting.attempt)
                 self._give_up(tune_controller, waiting.trial, waiting.attempt)
-        looking = {(one.trial, one.attempt) for one in self._actuator.looking()}
-        self._added = {name: trial for name, trial in self._added.items() if name in looking}
-        self._found_at = {name: at for name, at in self._found_at.items() if name in looking}
+        pending = {(one.trial, one.attempt) for one in self._actuator.pending()}
+        self._added = {name: trial for name, trial in self._added.items() if name in pending}
+        self._found_at = {name: at for name, at in self._found_at.items() if name in pending}
         return next(iter(self._added.values()), None)
 
     def _kill_silent_workers(self, tune: Any) -> None:
@@ -259,7 +259,7 @@ class EventScheduler(Unrecorded, TrialScheduler):
 
         A thousand attempts may wait while machines start, too many to check on each turn.
         """
-        waiting = self._actuator.looking()
+        waiting = self._actuator.pending()
         if self._next >= len(waiting):
             self._next = 0
         found = waiting[self._next : self._next + ASKED_AT_ONCE]

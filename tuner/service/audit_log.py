@@ -16,8 +16,8 @@ from tuner.domain.time import NS
 from tuner.service.bootstrap import Service
 from tuner.store import audit_log
 from tuner.store.audit_log import Entry as Entry
+from tuner.store.audit_log import EntryFilter as EntryFilter
 from tuner.store.audit_log import Facts
-from tuner.store.audit_log import Wanted as Wanted
 from tuner.store.jobs import JobRow
 
 
@@ -45,10 +45,10 @@ def note(
     audit_log.add(db, entry)
 
 
-def page(service: Service, wanted: Wanted, *, before: int | None, limit: int) -> Sequence[Entry]:
+def page(service: Service, only: EntryFilter, *, before: int | None, limit: int) -> Sequence[Entry]:
     """Return a page of the project's entries, newest first."""
     with service.database.read() as db:
-        return audit_log.page(db, service.project, wanted, before=before, limit=limit)
+        return audit_log.page(db, service.project, only, before=before, limit=limit)
 
 
 # The facts that entries contain

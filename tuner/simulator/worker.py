@@ -124,15 +124,15 @@ class SimulatedAttempt:
         self._later(setup_ns, self._restore if self.step else self._train)
         self._later(self._beat_ns(), self._beat, keep=True)
 
-    # Orders
+    # Commands
 
-    def go(self, until: int | None, lease_ns: int) -> None:
+    def continue_to(self, until: int | None, lease_ns: int) -> None:
         self.until, self.lease_ns = until, max(lease_ns, self.lease_ns)
         if self.waiting and not self.over:
             self.waiting = False
             self._next_step()
 
-    def park(self) -> None:
+    def pause(self) -> None:
         self.pausing = True
         if self.waiting and not self.over:
             self._save_and("paused")

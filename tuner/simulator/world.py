@@ -58,13 +58,13 @@ class SimulatedWorld:
         self._run.fleet.begin(assignment)
         self._run.look_later()
 
-    def go(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
-        self._send(trial, lambda attempt: attempt.go(until, lease_ns))
+    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+        self._send(trial, lambda attempt: attempt.continue_to(until, lease_ns))
 
-    def park(self, trial: str) -> None:
+    def pause(self, trial: str) -> None:
         called_off = self._run.fleet.call_off(trial, "paused")
         if called_off is None:
-            self._send(trial, lambda attempt: attempt.park())
+            self._send(trial, lambda attempt: attempt.pause())
         else:
             self._run.answer(called_off)
 

@@ -28,7 +28,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EntryFilter:
     """Filters of a listing. None matches every entry."""
 
     user: str | None = None
@@ -44,17 +44,17 @@ def add(db: Connection, entry: Entry) -> None:
     db.execute(insert(audit_log), {**values, **facts})
 
 
-def page(db: Connection, project: str, wanted: Wanted, *, before: int | None, limit: int) -> list[Entry]:
+def page(db: Connection, project: str, only: EntryFilter, *, before: int | None, limit: int) -> list[Entry]:
     """Return up to `limit` entries, newest first, starting before sequence number `before`."""
     a = audit_log.c
     query = select(audit_log).where(a.project == project)
-    for column, value in ((a.user, wanted.user), (a.action, wanted.action), (a.target, wanted.target)):
+    for column, value in ((a.user, only.user), (a.action, only.action), (a.target, only.target)):
         if value is not None:
             query = query.where(column == value)
-    if wanted.since is not None:
-        query = query.where(a.at >= wanted.since)
-    if wanted.until is not None:
-        query = query.where(a.at < wanted.until)
+    if only.since is not None:
+        query = query.where(a.at >= only.since)
+    if only.until is not None:
+        query = query.where(a.at < only.until)
     if before is not None:
         query = query.where(a.seq < before)
     rows = db.execute(query.order_by(a.seq.desc()).limit(limit))

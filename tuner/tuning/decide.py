@@ -17,9 +17,17 @@ from tuner.domain.quota import BUDGET
 from tuner.tuning import stopping
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
-from tuner.tuning.schedulers.base import send_on
+from tuner.tuning.schedulers.base import raise_target
 from tuner.tuning.state import Ending, State, Status, TrialRecord
-from tuner.tuning.steps import at_step, drop, go_on, make_room, no_metric, park_at_rung, record_rungs
+from tuner.tuning.steps import (
+    at_step,
+    continue_trial,
+    drop,
+    make_room,
+    no_metric,
+    pause_at_rung,
+    record_rungs,
+)
 from tuner.tuning.warm_starts import inherit
 
 LOSSES_WITHOUT_PROGRESS = 5
@@ -117,10 +125,10 @@ def _on_predicted(state: State, event: ev.Predicted) -> list[Command]:
         return [] if state.active else _out_of(state, state.exhausted_limit)
     trial = state.trial(event.trial)
     if trial.status == "running":
-        return go_on(state, trial) if event.go else park_at_rung(state, trial)
+        return continue_trial(state, trial) if event.go else pause_at_rung(state, trial)
     state.suggesting = False
     if event.go and trial.status == "paused":
-        send_on(state, trial)
+        raise_target(state, trial)
         state.set(trial, "paused")
     return []
 
@@ -284,25 +292,25 @@ def _on_asked(state: State, event: ev.ControlRequested) -> list[Command]:
             return [] if state.ending and state.ending.found else _end(state, Ending("paused", None))
         case "cancel":
             state.ending = None
-            return _end(state, Ending("cancelled", "cancelled"), park=False)
+            return _end(state, Ending("cancelled", "cancelled"), pause=False)
         case _:
             assert_never(event.what)
 
 
-def _end(state: State, ending: Ending, *, park: bool = True) -> list[Command]:
+def _end(state: State, ending: Ending, *, pause: bool = True) -> list[Command]:
     """Set the job's ending, so that no attempt starts any more, and end the active attempts.
 
     Args:
-        park: Pause running trials with a checkpoint. If false, stop them at once.
+        pause: Pause running trials with a checkpoint. If false, stop them at once.
     """
     state.ending = ending
     orders: list[Command] = []
     for number in sorted(state.active):
         trial = state.trials[number]
-        if park and trial.status == "running":
+        if pause and trial.status == "running":
             state.set(trial, "pausing")
             orders.append(do.Pause(trial.id))
-        elif not park and trial.status in ("running", "pausing", "finishing"):
+        elif not pause and trial.status in ("running", "pausing", "finishing"):
             orders += drop(state, trial, "stopped", ending.detail or str(ending.reason))
     return orders
 
@@ -361,7 +369,7 @@ def _leader_unfinished(state: State) -> TrialRecord | None:
     leader = state.trials[state.leader]
     if leader.status != "paused":
         return None
-    send_on(state, leader)
+    raise_target(state, leader)
     return leader
 
 

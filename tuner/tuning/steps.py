@@ -6,7 +6,7 @@ from tuner.domain import commands as do
 from tuner.domain.commands import Command
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import scheduler_for
-from tuner.tuning.schedulers.base import send_on
+from tuner.tuning.schedulers.base import raise_target
 from tuner.tuning.state import State, Status, TrialRecord
 
 NAMES_SHOWN = 10
@@ -41,28 +41,28 @@ def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
 
 def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
     match scheduler_for(state.spec).at_rung(state, trial):
-        case "consult":
+        case "predict":
             return [do.Predict(trial.id)]
-        case "go":
+        case "continue":
             return [do.Continue(trial.id, trial.until)]
         case "stop":
             return drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
-        case "park":
-            return park_at_rung(state, trial)
+        case "pause":
+            return pause_at_rung(state, trial)
 
 
-def go_on(state: State, trial: TrialRecord) -> list[Command]:
-    send_on(state, trial)
+def continue_trial(state: State, trial: TrialRecord) -> list[Command]:
+    raise_target(state, trial)
     return [do.Continue(trial.id, trial.until)]
 
 
-def park_at_rung(state: State, trial: TrialRecord) -> list[Command]:
+def pause_at_rung(state: State, trial: TrialRecord) -> list[Command]:
     if not state.may_suggest and not state.suggesting and state.leader == trial.number:
-        return go_on(state, trial)
-    return _park(state, trial)
+        return continue_trial(state, trial)
+    return _pause(state, trial)
 
 
-def _park(state: State, trial: TrialRecord) -> list[Command]:
+def _pause(state: State, trial: TrialRecord) -> list[Command]:
     state.set(trial, "pausing")
     return [do.Pause(trial.id)]
 
@@ -73,7 +73,7 @@ def make_room(state: State) -> list[Command]:
     orders: list[Command] = []
     for trial in reserve.in_the_way() if reserve is not None else ():
         if trial.resumable:
-            orders += _park(state, trial)
+            orders += _pause(state, trial)
     return orders
 
 

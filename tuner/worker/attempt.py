@@ -28,7 +28,7 @@ from tuner.worker.child_channel import (
 from tuner.worker.metering import Stopwatch, Use
 from tuner.worker.saves import Saves
 
-Wanted = Literal["go", "pause", "finish", "stop"]
+DriverCommand = Literal["go", "pause", "finish", "stop"]
 MARGIN_NS = 20_000_000
 # The driver records all reports of one result in one transaction. A child with very short steps waits until the result is sent.
 MAX_UNSENT_REPORTS = 100
@@ -53,7 +53,7 @@ class Attempt:
     durable: int = 0  # the newest step whose checkpoint is in shared storage
     announced: int = 0  # `durable` when the last result was returned
     recorded: int = 0  # the newest durable step that the driver has recorded
-    wanted: Wanted = "go"  # the driver's last order
+    last_command: DriverCommand = "go"  # the driver's last command
     held: int | None = None  # the step whose report waits for a reply
     resumable: bool = False  # whether the child can save a checkpoint of the newest step
     saving: bool = False  # whether a checkpoint is being written or stored
@@ -271,9 +271,9 @@ class Attempt:
         if self.held is None:
             return None
         flush = self.kept_step is not None and not self.improved
-        if self.wanted == "stop":
+        if self.last_command == "stop":
             return Reply(stop=True, save=self.improved, flush=flush)
-        if self.wanted != "go" or self.notice is not None:
+        if self.last_command != "go" or self.notice is not None:
             # After a notice there may be time for one save only, which must be the newest step.
             save = self.resumable and self.held > self.durable
             return Reply(stop=True, save=save, flush=flush and self.notice is None)
@@ -285,7 +285,7 @@ class Attempt:
 
     def waits_for_driver(self) -> bool:
         """Return True if the child may not continue before the driver raises its target step or renews its lease."""
-        ends = self.wanted != "go" or self.notice is not None
+        ends = self.last_command != "go" or self.notice is not None
         return self.held is not None and not ends and (self.at_stop() or self.need_ns() > 0)
 
     def _save_is_due(self) -> bool:
@@ -332,7 +332,7 @@ class Attempt:
         """End the attempt in the state that the driver ordered. If the driver ordered nothing, the machine has a preemption
         notice, and the attempt ends as preempted.
         """
-        match self.wanted:
+        match self.last_command:
             case "finish":
                 self.end("finished")
             case "pause":

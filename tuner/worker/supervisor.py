@@ -95,7 +95,7 @@ class Supervisor:
         self._answered_at = 0.0
         self._fresh = True
 
-    # Orders of the driver
+    # Commands of the driver
 
     def order(self, message: dict[str, Any]) -> None:
         """Carry out one order of the driver. An order for an attempt that has ended is ignored.
@@ -116,9 +116,9 @@ class Supervisor:
                     attempt.learn_job_best(message.get("job_best"))
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
                 case "pause" | "finish":
-                    attempt.wanted = message["order"]
+                    attempt.last_command = message["order"]
                 case "stop" if message.get("keep_best") and attempt.has_unsaved_best():
-                    attempt.wanted = "stop"
+                    attempt.last_command = "stop"
                 case "stop":
                     attempt.end("stopped")
                     self.kill()
@@ -356,7 +356,7 @@ class Supervisor:
 
         The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
         """
-        if attempt.wanted == "stop":
+        if attempt.last_command == "stop":
             attempt.close()
         else:
             attempt.end("failed", trouble)

@@ -8,27 +8,27 @@ from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.domain.time import rfc3339
 from tuner.schemas.access import AuditEntry, AuditPage
 from tuner.service import audit_log
-from tuner.service.audit_log import Entry, Wanted
+from tuner.service.audit_log import Entry, EntryFilter
 from tuner.service.spend import between
 
 router = APIRouter(prefix="/audit", tags=["access"])
 Word = Annotated[str | None, Query(max_length=300)]
 
 
-def _wanted(
+def _filter(
     user: Word = None,
     action: Word = None,
     target: Word = None,
     since: str | None = None,
     until: str | None = None,
-) -> Wanted:
-    return Wanted(user, action, target, *between(since, until, "UTC"))
+) -> EntryFilter:
+    return EntryFilter(user, action, target, *between(since, until, "UTC"))
 
 
 @router.get("")
 def list_audit(
     service: Svc,
-    wanted: Annotated[Wanted, Depends(_wanted)],
+    only: Annotated[EntryFilter, Depends(_filter)],
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> AuditPage:
@@ -38,7 +38,7 @@ def list_audit(
     name. `since` and `until` are dates in UTC, or times. Entries cannot be changed.
     """
     place = read_cursor(cursor, int)
-    found = audit_log.page(service, wanted, before=None if place is None else place[0], limit=limit + 1)
+    found = audit_log.page(service, only, before=None if place is None else place[0], limit=limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     return AuditPage(
         items=[_shown(entry) for entry in found[:limit]],

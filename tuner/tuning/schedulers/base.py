@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 from tuner.tuning.state import State, TrialRecord
 
-Verdict = Literal["go", "park", "stop", "consult"]
+Verdict = Literal["continue", "pause", "stop", "predict"]
 
 
 class Scheduler(Protocol):
@@ -28,7 +28,7 @@ def next_stop(state: State, step: int) -> int | None:
     return next((rung.step for rung in state.rungs if rung.step > step), state.max_step)
 
 
-def send_on(state: State, trial: TrialRecord) -> None:
+def raise_target(state: State, trial: TrialRecord) -> None:
     """Let the trial run to the next rung, and record its promotion on the rungs below."""
     for rung in state.rungs:
         if rung.step <= trial.steps and trial.number in rung.recorded:

@@ -24,7 +24,7 @@ class ForecastPromotion(PromotionAsha):
     """Ask the model at each rung if the trial can be paused. If no new configuration may start, the ranks decide instead."""
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
-        return "consult" if trial.resumable else super().at_rung(state, trial)
+        return "predict" if trial.resumable else super().at_rung(state, trial)
 
     def promote(self, state: State) -> TrialRecord | None:
         return None if state.may_suggest else super().promote(state)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tuner.tuning.schedulers.base import Verdict, next_stop, send_on
+from tuner.tuning.schedulers.base import Verdict, next_stop, raise_target
 from tuner.tuning.state import State, TrialRecord
 
 
@@ -11,8 +11,8 @@ class FullFidelity:
         return state.max_step
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
-        send_on(state, trial)
-        return "go"
+        raise_target(state, trial)
+        return "continue"
 
     def promote(self, state: State) -> TrialRecord | None:
         return None
@@ -27,8 +27,8 @@ class StoppingAsha:
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
         if not keeps_going(state, trial):
             return "stop"
-        send_on(state, trial)
-        return "go"
+        raise_target(state, trial)
+        return "continue"
 
     def promote(self, state: State) -> TrialRecord | None:
         return None
@@ -55,14 +55,14 @@ class PromotionAsha:
             else keeps_going(state, trial)
         )
         if earned:
-            send_on(state, trial)
-            return "go"
-        return "park" if trial.resumable else "stop"
+            raise_target(state, trial)
+            return "continue"
+        return "pause" if trial.resumable else "stop"
 
     def promote(self, state: State) -> TrialRecord | None:
         trial = next(_promotable(state), None)
         if trial is not None:
-            send_on(state, trial)
+            raise_target(state, trial)
         return trial
 
 
