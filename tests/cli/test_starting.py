@@ -16,10 +16,10 @@ from tuner.cli import background as beside_
 from tuner.cli.background import Beside
 from tuner.cli.server import listen
 from tuner.database.database import Database
+from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import Reader
 from tuner.service.mirroring import Mirrors
 from tuner.service.preloading import LATER
-from tuner.service.upkeep import StorageWatch
 
 # Each takes a tenth of a second or more to import; torch and Ray take seconds.
 HEAVY = (

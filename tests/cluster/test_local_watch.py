@@ -65,7 +65,7 @@ def test_a_watch_of_no_cloud_is_over_and_one_that_failed_or_took_the_nodes_for_g
     program.write_text(f"#!/bin/sh\nexit {status}\n")
     program.chmod(0o700)
     found, pids = watch(str(program)), set[int]()
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
     for _ in range(3):
         found.keep(NOBODY)
         assert found._process is not None
@@ -122,7 +122,7 @@ def test_of_the_nodes_of_a_machine_one_may_be_told_and_all_are_told_what_is_for_
     """Nodes without work end at once, as drained nodes do. The head, which cannot be drained, notifies its
     workers.
     """
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
     head = LocalHead(tmp_path).found()
     assert head is not None
     it_is_kept_by_whoever_keeps_the_head(tmp_path, head, server, cluster)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import examples, spaces
-from tuner.domain.history import most_telling, transferred
+from tuner.domain.history import most_informative, transferred
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 
 SPACE = Space(
@@ -81,7 +81,7 @@ ENDS = st.lists(st.tuples(st.integers(-5, 5).map(float), st.integers(1, 27)), ma
 def test_so_many_trials_are_told_of_as_there_may_be_each_once_and_in_order(
     ends: list[tuple[float, int]], limit: int
 ) -> None:
-    found = most_telling(ends, limit)
+    found = most_informative(ends, limit)
     assert found == sorted(set(found))
     assert len(found) == min(limit, len(ends))
 
@@ -90,7 +90,7 @@ def test_so_many_trials_are_told_of_as_there_may_be_each_once_and_in_order(
 def test_nobody_left_out_is_better_than_the_best_half_nor_more_trained_than_the_rest(
     ends: list[tuple[float, int]], limit: int
 ) -> None:
-    found = most_telling(ends, limit)
+    found = most_informative(ends, limit)
     left = [ends[i] for i in range(len(ends)) if i not in found]
     by_score = sorted(found, key=lambda i: -ends[i][0])
     best, rest = by_score[: limit - limit // 2], by_score[limit - limit // 2 :]
@@ -101,5 +101,5 @@ def test_nobody_left_out_is_better_than_the_best_half_nor_more_trained_than_the_
 
 def test_half_are_the_best_and_half_the_most_trained_of_the_others() -> None:
     ends = [(0.1, 27), (0.9, 1), (0.8, 1), (0.2, 9), (0.7, 1), (0.3, 1)]
-    assert most_telling(ends, 4) == [0, 1, 2, 3]
-    assert most_telling(ends, 3) == [0, 1, 2]
+    assert most_informative(ends, 4) == [0, 1, 2, 3]
+    assert most_informative(ends, 3) == [0, 1, 2]

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tuner.worker.self_test import Verdict, examined, self_test
+from tuner.worker.self_test import Verdict, self_test, self_test_with
 from tuner.worker.supervisor import Supervisor
 
 ORDER: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, "limit_s": 240}
@@ -24,7 +24,7 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
     def run(case: str, *, configs: Sequence[dict[str, float]] = ({"x": 0.1},), **more: Any) -> Verdict:
         module = f"tests.engine.{case.partition(':')[0]}"
         storage = tmp_path / str(next(numbers))
-        return examined(supervisor_of(module), storage, f"tests.engine.{case}", configs, **ORDER | more)
+        return self_test_with(supervisor_of(module), storage, f"tests.engine.{case}", configs, **ORDER | more)
 
     return run
 

@@ -22,7 +22,7 @@ from tests.fakes import FakeService
 from tests.monitoring.prometheus import PROMETHEUS
 from tuner.api.app import create_app
 from tuner.service.audit import Audit
-from tuner.service.upkeep import StorageWatch
+from tuner.service.maintenance import StorageWatch
 
 pytestmark = pytest.mark.needs("prometheus")
 

@@ -21,6 +21,7 @@ from tuner.ledger import ledger
 from tuner.ledger.tables import accounts, holds
 from tuner.service import metrics_snapshot
 from tuner.service.audit import Audit
+from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import (
     KEEP_NS,
     Reader,
@@ -32,7 +33,6 @@ from tuner.service.metrics_snapshot import (
     spent,
     watched,
 )
-from tuner.service.upkeep import StorageWatch
 from tuner.simulator.world import Faults
 from tuner.store import totals
 from tuner.store.totals import Running

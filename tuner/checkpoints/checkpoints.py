@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.checkpoints.chunks import CHUNK_BYTES, ChunkWriter, chunks_of, put_together
+from tuner.checkpoints.chunks import CHUNK_BYTES, ChunkWriter, assemble, chunks_of
 from tuner.checkpoints.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"
@@ -176,7 +176,7 @@ class CheckpointStore:
             for file in manifest["files"]:
                 if chunks := chunks_of(file):
                     path = directory / file["path"]
-                    put_together(self._storage, chunks, path, self._project, self._job, trial)
+                    assemble(self._storage, chunks, path, self._project, self._job, trial)
                 described = _describe(directory, directory / file["path"])
                 if described != {name: file.get(name) for name in described}:
                     raise CheckpointDamaged(f"{found.name}: {file['path']} is damaged")

@@ -95,7 +95,7 @@ def chunks_of(file: Mapping[str, Any]) -> list[Chunk]:
     return [(folder, name) for name in names]
 
 
-def put_together(storage: Storage, chunks: Sequence[Chunk], into: Path, *trial: str) -> None:
+def assemble(storage: Storage, chunks: Sequence[Chunk], into: Path, *trial: str) -> None:
     """Write a file from its chunks. Raise FileNotFoundError if one is missing."""
     into.parent.mkdir(parents=True, exist_ok=True)
     with into.open("wb") as file:

@@ -13,10 +13,10 @@ from tuner.domain.errors import Unavailable
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import fault_of_prices
 from tuner.service.doctor import fault_of_cluster
+from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import Reader
 from tuner.service.mirroring import Mirrors
 from tuner.service.preloading import preload
-from tuner.service.upkeep import StorageWatch
 
 LATEST_S = (
     10.0  # Begin after this time even if the cluster is not ready: this work does not need the cluster.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tuner.schemas.answers import Package, Replay, ReplayDifference
     from tuner.service.backup import BackedUp, PausedJob, Restored
     from tuner.service.doctor import Findings
-    from tuner.service.upkeep import Migrated
+    from tuner.service.maintenance import Migrated
 
 
 SHOWN = 10
@@ -155,10 +155,10 @@ To = Annotated[
 @with_problems
 def migrate(to: To = None, as_json: Json = False) -> None:
     """Upgrade the database schema and exit, for deployments that migrate before they start services."""
-    from tuner.service import upkeep  # imported late because it is slow
+    from tuner.service import maintenance  # imported late because it is slow
 
     settings = Settings.from_env()
-    done = upkeep.migrate(settings) if to is None else upkeep.downgrade(settings, to)
+    done = maintenance.migrate(settings) if to is None else maintenance.downgrade(settings, to)
     Frame(as_json).show(done, _migrated)
 
 

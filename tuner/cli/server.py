@@ -21,11 +21,11 @@ from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import refuse_unfit, refuse_without_key, warn_of_open_home
 from tuner.service.leading import Renewing
+from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import has_live_jobs
 from tuner.service.mirroring import Mirrors
 from tuner.service.reconciler import Reconciler
 from tuner.service.replicas import is_led
-from tuner.service.upkeep import StorageWatch
 from tuner.settings import Settings
 
 

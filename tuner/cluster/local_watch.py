@@ -16,7 +16,7 @@ from tuner.cluster.launch import ray_environment
 from tuner.cluster.notice_watch import NO_CLOUD
 from tuner.cluster.processes import mark_of, marked
 
-AGAIN_S = 10.0
+RETRY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LocalWatch:
         """Start the watch process if the head has none, or if it ended. Cheap enough to call every second."""
         if self._metadata.cloud == "none" or not self._is_wanted(head) or time.monotonic() < self._not_before:
             return
-        self._not_before = time.monotonic() + AGAIN_S
+        self._not_before = time.monotonic() + RETRY_S
         with (self._home / "watch.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # a service and a `tuner cluster` of one home share one head
             found = next(marked(self._mark), None)

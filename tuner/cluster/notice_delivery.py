@@ -17,7 +17,7 @@ from tuner.cluster.notices.watcher import Watcher
 from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
 
 
-def hide_those_of_others() -> None:
+def hide_unrequested_gpus() -> None:
     """Hide all GPUs from an actor that requested none. Call it in the actor before anything looks for a GPU.
 
     Ray (2.60) sets the visible GPUs of an actor that requested some, but leaves all GPUs of the machine to an actor
@@ -82,7 +82,7 @@ class MachineWatch:
         self.watcher = Watcher(self._on_notice, self._on_withdrawn, sources)
         # Held while nodes are notified. Otherwise a node that starts while a notice arrives could miss the
         # notice.
-        self._telling = threading.Lock()
+        self._delivering = threading.Lock()
         self._nodes: dict[str, RayNode] = {}
         self._standing: dict[str, Notice] = {}
         self._trouble = ""
@@ -113,7 +113,7 @@ class MachineWatch:
         Raise TunerError if the cluster does not answer.
         """
         found = self._here()
-        with self._telling:
+        with self._delivering:
             for node in [node for node_id, node in found.items() if node_id not in self._nodes]:
                 self._welcome(node)
             if found:
@@ -145,13 +145,13 @@ class MachineWatch:
         """
         if not notice.ends_node:
             return
-        with self._telling:
+        with self._delivering:
             self._standing[notice.id] = notice
             self._tell(self._nodes.values(), notice)
 
     def _on_withdrawn(self, notice: Notice) -> None:
         """Withdraw a notice from all nodes. Work that still runs continues, but a drained node gets no new work."""
-        with self._telling:
+        with self._delivering:
             self._standing.pop(notice.id, None)
             for node in self._nodes.values():
                 node.boards.withdraw(node.id, notice.id)
@@ -179,7 +179,7 @@ class MachineWatch:
         """Tell the cloud to take the machine before the deadline, because all nodes have ended. The rest of
         the time is then not billed.
         """
-        with self._telling:
+        with self._delivering:
             standing = list(self._standing.values()) if self._may_release else []
         for notice in standing:
             if self.watcher.release(notice):

@@ -19,7 +19,7 @@ def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
     return found if space.contains(found) else None
 
 
-def most_telling(ends: Sequence[tuple[float, int]], limit: int = MAX_TRIALS) -> list[int]:
+def most_informative(ends: Sequence[tuple[float, int]], limit: int = MAX_TRIALS) -> list[int]:
     """Return the indices, ascending, of at most `limit` trials to learn from.
 
     Half of them are the best by score, the rest the most trained of the others. Ties go to the earlier trial.

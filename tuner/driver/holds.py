@@ -246,7 +246,7 @@ class HoldService:
             lease.found = place
             return True
         lease_ns = lease.lease_ns
-        self.confine(lease, place)
+        self.charge_assigned_machine(lease, place)
         held = place.rate.cost(lease_ns) - place.rate.cost(lease.meter.total_ns)
         if not held.fits(self._left(tx, lease, lease.held - self._used(lease), at)):
             return False
@@ -257,7 +257,7 @@ class HoldService:
             raise AssertionError("the account was read in this transaction")
         return True
 
-    def confine(self, lease: AttemptLease, place: Place) -> None:
+    def charge_assigned_machine(self, lease: AttemptLease, place: Place) -> None:
         """Charge the attempt for the machine that it was given.
 
         Its lease ends when its current hold is used up at that machine's price.

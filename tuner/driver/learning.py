@@ -57,7 +57,7 @@ class Learner:
         finish the best trials, nothing is chosen. If the remaining money cannot finish any trial, it is spent
         on new trials.
         """
-        promoted = self._earned(state)
+        promoted = self._to_promote(state)
         if promoted is not None:
             return ev.Predicted(at, promoted.id, go=True)
         if (heir := self.warm_starts.proposal(trial, at)) is not None:
@@ -73,9 +73,9 @@ class Learner:
     def advise(self, state: State, trial: str, at: Instant) -> ev.Predicted:
         """Decide whether a trial that waits at a rung continues."""
         waits = state.trial(trial)
-        return ev.Predicted(at, trial, go=self._earned(state, waits) is waits)
+        return ev.Predicted(at, trial, go=self._to_promote(state, waits) is waits)
 
-    def _earned(self, state: State, also: TrialRecord | None = None) -> TrialRecord | None:
+    def _to_promote(self, state: State, also: TrialRecord | None = None) -> TrialRecord | None:
         if self._spec.algorithm.scheduler != "auto" or not state.rungs:
             return None
         return earned(state, self._sampler.forecast(), also)

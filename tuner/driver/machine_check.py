@@ -58,7 +58,7 @@ class MachineCheck:
         place = Place(offer, offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus))
         why_not = forbidden(offer, self.wanted)
         if why_not is not None:
-            hold_service.confine(lease, place)
+            hold_service.charge_assigned_machine(lease, place)
             lease.wrong_machine = why_not
             return "wrong_machine"
         return "stays" if hold_service.reprice(tx, lease, place, at) else "refused"

@@ -52,7 +52,7 @@ from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
 
-BEAT_S = 0.5  # between heartbeats
+HEARTBEAT_S = 0.5  # between heartbeats
 LOOK_S = 0.25  # between looks for control requests
 HANGS_AFTER_S = 60.0  # no heartbeat is recorded once the loop has made no progress for so long
 # How long to wait for a database that restarts. Trials continue within their leases during the wait.
@@ -150,7 +150,7 @@ class Heartbeat(threading.Thread):
         self.turned_at = time.monotonic()
 
     def run(self) -> None:
-        while not self._over.wait(BEAT_S):
+        while not self._over.wait(HEARTBEAT_S):
             if time.monotonic() - self.turned_at < HANGS_AFTER_S:
                 self._beat()
 

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import ray
 
-from tuner.cluster.notice_delivery import hide_those_of_others
+from tuner.cluster.notice_delivery import hide_unrequested_gpus
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
-from tuner.worker import BORN_NS
+from tuner.worker import STARTED_NS
 from tuner.worker.self_test import SelfTestActorLost, Verdict, self_test
 
 
@@ -21,8 +21,8 @@ class Tester:
 
     def test(self, order: dict[str, Any]) -> tuple[Verdict, int]:
         """Return the verdict, and the age of this process in nanoseconds."""
-        hide_those_of_others()
-        return self_test(**order), time.monotonic_ns() - BORN_NS
+        hide_unrequested_gpus()
+        return self_test(**order), time.monotonic_ns() - STARTED_NS
 
 
 class SelfTestActor:

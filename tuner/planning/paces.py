@@ -76,7 +76,7 @@ class Paces:
         trials = self.evidence.curves if self.knows_curves else self.evidence.trials
         if not trials:
             return None
-        alike = rng.random() < self.likeness
+        alike = rng.random() < self.similarity
         if alike and self._near:
             return self._near[int(np.argmin(self._squares(self._cube.point(config))))]
         return trials[int(rng.random() * len(trials))]
@@ -85,7 +85,7 @@ class Paces:
         return np.asarray(((self._points - point) ** 2).sum(axis=1), dtype=np.float64)
 
     @cached_property
-    def likeness(self) -> float:
+    def similarity(self) -> float:
         """How similar nearest neighbours are, from 0 to 1: the larger of the correlations of their paces and of their scores.
 
         It is the probability that a configuration gets the pace and the curve of its nearest neighbour. It is 0 with fewer than
@@ -122,7 +122,7 @@ class Paces:
         return float(self._ends.std()) if self.knows_curves else 0.0
 
     @cached_property
-    def togetherness(self) -> float:
+    def pace_score_correlation(self) -> float:
         """The correlation of the logarithm of the pace with the score. It is positive if slower configurations are better."""
         if not self.knows_curves:
             return 0.0
@@ -251,7 +251,7 @@ class DrawnTraining:
         elif (pace := paces.pace_of(seen, config, rng)) is not None:
             moved, ns = paces.moved(seen, talent), seen.step_ns * pace
         else:
-            together = paces.togetherness
+            together = paces.pace_score_correlation
             aside = together * talent + math.sqrt(1 - together * together) * own
             ns = math.exp(
                 smoothed(math.log(seen.step_ns), paces.log_pace, evidence.spread, aside, paces.width)

@@ -20,9 +20,9 @@ from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.views import JobView, view_of
-from tuner.store import jobs, seen
+from tuner.store import earlier_jobs, jobs
+from tuner.store.earlier_jobs import Paced
 from tuner.store.jobs import JobRow
-from tuner.store.seen import Paced
 from tuner.worker.environment import code_of
 
 LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
@@ -59,8 +59,8 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence
     used: list[str] = []
     for row in rows:
         with service.database.read() as db:
-            ran = seen.attempts_of(db, row.id)
-            found = list(seen.paced(db, row.id))
+            ran = earlier_jobs.attempts_of(db, row.id)
+            found = list(earlier_jobs.paced(db, row.id))
         comparable = _seen(found, ran, row.spec.objective, like=spec.objective)
         if comparable:
             trials, attempts, used = [*trials, *comparable], [*attempts, *ran], [*used, row.id]
@@ -105,8 +105,8 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     setups, steps = list[int](), list[int]()
     for row in _alike(service, spec):
         with service.database.read() as db:
-            ran = seen.attempts_of(db, row.id)
-            found = list(seen.paced(db, row.id))
+            ran = earlier_jobs.attempts_of(db, row.id)
+            found = list(earlier_jobs.paced(db, row.id))
         fresh = _on_new_workers(ran)
         setups += [
             ns_of(one, "setup") or 0
@@ -131,7 +131,7 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     the same constants as this job, only jobs with the same constants are returned.
     """
     with service.database.read() as db:
-        found = seen.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
+        found = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
     found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
     found = [row for row in found if packages.same(service, row.spec, spec)]
     same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]

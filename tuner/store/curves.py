@@ -93,7 +93,7 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
         state_of = {row.trial: row.state for row in db.execute(select(t.trial, t.state).where(t.job == job))}
     names = sorted(state_of)
     for first in range(0, len(names), TRIALS_PAGE):
-        query = _telling(job, names[first : first + TRIALS_PAGE], mode, rungs)
+        query = _curve_reports(job, names[first : first + TRIALS_PAGE], mode, rungs)
         with database.read() as db:
             rows = db.execute(query).all()
         for trial, found in groupby(rows, key=lambda row: str(row.trial)):
@@ -103,7 +103,7 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
             yield Trained(state_of[trial], begun, points)
 
 
-def _telling(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
+def _curve_reports(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
     """Return a query for the reports of these trials that belong in `Trained.curve`, ordered by trial and step."""
     r = reports.c
     of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}

@@ -16,7 +16,7 @@ from tuner.database.codec import decode
 from tuner.database.database import Database
 from tuner.database.tables import checkpoints, events, jobs, reports, trials, warm_starts
 from tuner.domain.events import Inherited
-from tuner.domain.history import MAX_TRIALS, most_telling, transferred
+from tuner.domain.history import MAX_TRIALS, most_informative, transferred
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Objective
@@ -82,7 +82,7 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
     with database.read() as db:
         counted = marks(db, job)
     ends = [end for mark in counted for end in _ends(database, mark, spec.space, spec.objective)]
-    chosen = [ends[i] for i in most_telling([(end.score, end.step) for end in ends], limit)]
+    chosen = [ends[i] for i in most_informative([(end.score, end.step) for end in ends], limit)]
     curves: dict[tuple[str, str], Curve] = {}
     for mark in counted:
         names = [end.trial for end in chosen if end.mark is mark]

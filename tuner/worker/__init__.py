@@ -3,4 +3,4 @@
 import time
 
 # When the worker began to cost money. Set here because no other module of the worker is imported earlier.
-BORN_NS = time.monotonic_ns()
+STARTED_NS = time.monotonic_ns()

@@ -9,8 +9,8 @@ from typing import Any
 import ray
 
 from tuner.cluster.drain import own_board
-from tuner.cluster.notice_delivery import hide_those_of_others
-from tuner.worker import BORN_NS
+from tuner.cluster.notice_delivery import hide_unrequested_gpus
+from tuner.worker import STARTED_NS
 from tuner.worker.packages import Stored
 from tuner.worker.supervisor import Supervisor
 
@@ -26,12 +26,12 @@ class Worker:
 
     def __init__(self, config: dict[str, Any], storage: object = None) -> None:
         """Start the supervisor. `storage` is where Tune would keep results, which is not used."""
-        hide_those_of_others()
+        hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = Supervisor(
             config["entry"],
             package=Stored.parse(config.get("package")),
-            born_ns=BORN_NS,
+            born_ns=STARTED_NS,
             notice=lambda: self._board.standing(self._node),
             owns_process=True,
         )

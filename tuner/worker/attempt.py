@@ -293,7 +293,9 @@ class Attempt:
         if not ready:
             return False
         longest = max(self.step_ns)
-        return self.saves.due(longest, time.monotonic_ns()) or (self.improved and self.saves.cheap(longest))
+        return self.saves.due(longest, time.monotonic_ns()) or (
+            self.improved and self.saves.is_cheap(longest)
+        )
 
     def has_unsaved_best(self) -> bool:
         """Return whether the child waits for a reply and the job's best step, which it holds, has no checkpoint yet."""
@@ -344,7 +346,7 @@ class Attempt:
 
     def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:
         """End the attempt because its machine has a preemption notice."""
-        self.end(state, endings.machine_goes(self.notice.text if self.notice else ""))
+        self.end(state, endings.machine_leaves(self.notice.text if self.notice else ""))
 
     def cannot_gain(self) -> bool:
         """Return True if the machine will be gone before the attempt can save anything more.

@@ -36,7 +36,7 @@ class NotTrainable(Exception):
     """The entry does not name a function or class that can be trained."""
 
 
-def come_from(package: str) -> None:
+def import_first_from(package: str) -> None:
     """Make this process and the processes that it starts import from the folder `package` first. Do nothing if it is empty.
 
     Bytecode is not written, so the folder stays unchanged.
@@ -61,7 +61,7 @@ def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: s
     """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    _settle_in(place["cwd"], output_fd)
+    _prepare_process(place["cwd"], output_fd)
     code = 0
     try:
         channel = words.open_channel(Connection(channel_fd))
@@ -77,7 +77,7 @@ def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: s
     os._exit(code)
 
 
-def _settle_in(cwd: str, output_fd: int) -> None:
+def _prepare_process(cwd: str, output_fd: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(output_fd, 1)

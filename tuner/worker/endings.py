@@ -62,11 +62,11 @@ def lease_ended() -> Trouble:
     return {"kind": "lease", "type": "", "message": message, "traceback": ""}
 
 
-def machine_goes(notice: str) -> Trouble:
+def machine_leaves(notice: str) -> Trouble:
     return {"kind": "notice", "type": "", "message": notice or "its machine had a notice", "traceback": ""}
 
 
-def beyond(pid: int, limits: Limits, memory_bytes: int | None) -> Trouble | None:
+def limit_exceeded(pid: int, limits: Limits, memory_bytes: int | None) -> Trouble | None:
     """Describe the limit that the processes of a fork server exceed. Return None if they are within their limits.
 
     Args:
@@ -99,7 +99,7 @@ def not_begun(error: Exception) -> Trouble:
     return {"kind": kind, "type": "StartFailed", "message": message, "traceback": ""}
 
 
-def raised(message: FailedMessage) -> Trouble:
+def user_code_raised(message: FailedMessage) -> Trouble:
     """Describe the exception that the child reported."""
     text = {"type": message.error, "message": message.message, "traceback": message.traceback}
     return {"kind": message.kind, **text}

@@ -27,7 +27,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tuner.worker.child import come_from, run_child
+from tuner.worker.child import import_first_from, run_child
 from tuner.worker.limits import give_up_privileges
 from tuner.worker.process_tree import become_subreaper, kill_own_descendants
 
@@ -36,7 +36,7 @@ PR_SET_PDEATHSIG = 1
 # The server imports it once for all attempts, but only if the user code matches this pattern.
 NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
 # Packages that are not searched: they use an optimizer only if user code, which is searched, does.
-OF_EVERYBODY = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
+NOT_SEARCHED = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
 # User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
 # dictionary. The import takes two seconds of processor time, once for all attempts, and is skipped if the code does not match.
 USES_TORCH = re.compile(r"torch|tuner\.training|save_checkpoint")
@@ -53,7 +53,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     resume_at_parents_death()
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    come_from(package)
+    import_first_from(package)
     gc.disable()  # saves a tenth of the processor time of the imports
     if entry:
         _preload(entry)
@@ -98,7 +98,7 @@ def _preload(entry: str) -> None:
     forked safely, so the server restarts itself without the trainable, with those costly modules that the trainable needs.
     """
     module, before = entry.partition(":")[0], set(sys.modules)
-    with contextlib.suppress(BaseException), _unheard():
+    with contextlib.suppress(BaseException), _output_discarded():
         found = importlib.import_module(module)
         if IMPORTS_RAY.search(inspect.getsource(found)):
             importlib.import_module("ray.tune")
@@ -113,7 +113,7 @@ def _preload(entry: str) -> None:
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
+def _output_discarded() -> Iterator[None]:
     """Discard the output that user code prints while it is imported.
 
     It would go to the worker's log, whose size is not limited.
@@ -174,7 +174,7 @@ def _may_import_torch(modules: Iterable[str]) -> bool:
 def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
     """Yield the files of modules written in Python, with their source."""
     for name in modules:
-        if name.partition(".")[0] in OF_EVERYBODY or name.startswith("tuner.training"):
+        if name.partition(".")[0] in NOT_SEARCHED or name.startswith("tuner.training"):
             continue
         with contextlib.suppress(
             Exception

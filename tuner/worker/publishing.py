@@ -60,7 +60,7 @@ class StorageFailed(Exception):
     """A checkpoint could not be read from storage after all retries."""
 
 
-def tried(
+def with_retries(
     attempt: Attempt,
     store: CheckpointStore,
     work: Callable[[], T],
@@ -114,7 +114,7 @@ def publish(
         return best or attempt.saved_step <= step
 
     try:
-        published = tried(
+        published = with_retries(
             attempt, store, lambda: store.publish(attempt.trial, attempt.number, step, path), wanted=newest
         )
     except Exception as error:
@@ -158,7 +158,7 @@ def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int,
     expected = Found(step, number) if number is not None else None
     newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
     try:
-        return tried(attempt, store, newest)
+        return with_retries(attempt, store, newest)
     except Exception as error:
         found = None
         with contextlib.suppress(Exception):

@@ -70,7 +70,7 @@ class Saves:
         steps = steps_between(step_ns=step_ns, saving=saving, exposure=self.exposure)
         return self._trained_ns >= max(STALL_PART * stall_ns, steps * step_ns - step_ns // 2)
 
-    def cheap(self, step_ns: int) -> bool:
+    def is_cheap(self, step_ns: int) -> bool:
         """Return whether saving at every step costs little: `STALL_PART` stalls fit into a step, and a save is durable before the
         next one.
         """

@@ -68,7 +68,7 @@ def self_test(
     """Run the restore self-test in a supervisor of its own, and return the verdict. Blocks for up to `limit_s` plus a few seconds."""
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:
-        return examined(
+        return self_test_with(
             supervisor,
             scratch.path / "storage",
             entry,
@@ -82,7 +82,7 @@ def self_test(
         scratch.close()
 
 
-def examined(
+def self_test_with(
     supervisor: Supervisor,
     storage: Path,
     entry: str,

@@ -218,11 +218,11 @@ class Servers:
 
     def close(self) -> None:
         self.current.close()
-        self._let_go()
+        self._close_package()
 
     def _new(self, entry: str) -> ForkServer:
         """Start a fork server. If the package cannot be opened, start it without the trainable. `living` then raises the error."""
-        self._let_go()
+        self._close_package()
         self._trouble = None
         if self._package is not None:
             try:
@@ -239,7 +239,7 @@ class Servers:
     def _describe(self, server: ForkServer, roots: list[str]) -> None:
         server.environment = environment_of(self._entry, roots, server.variables)
 
-    def _let_go(self) -> None:
+    def _close_package(self) -> None:
         if self._opened is not None:
             self._opened.close()
         self._opened = None

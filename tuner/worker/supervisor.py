@@ -252,7 +252,7 @@ class Supervisor:
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
-                attempt.end("failed", endings.raised(message))
+                attempt.end("failed", endings.user_code_raised(message))
 
     def reply_if_due(self, attempt: Attempt) -> None:
         """Reply to the report that waits for a reply, if the reply is due.

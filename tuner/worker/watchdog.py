@@ -102,7 +102,7 @@ class Watchdog:
     def _watch(self, attempt: Attempt) -> None:
         looks = 0
         while attempt.state is None:
-            self._heed(attempt, self._notice())
+            self._set_notice(attempt, self._notice())
             looks += 1
             if looks % LIMITS_EVERY == 0:
                 self._hold_to_limits(attempt)
@@ -114,7 +114,7 @@ class Watchdog:
         Before the attempt has a child, this applies to the user code that the fork server imports, and the server is killed.
         """
         server = self._watched.server
-        trouble = endings.beyond(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
+        trouble = endings.limit_exceeded(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
         if trouble is None:
             return
         with self._changed:
@@ -122,7 +122,7 @@ class Watchdog:
             if not self._watched.pid:
                 server.kill()
 
-    def _heed(self, attempt: Attempt, notice: Notice | None) -> None:
+    def _set_notice(self, attempt: Attempt, notice: Notice | None) -> None:
         with self._changed:
             if attempt.state is not None:
                 return

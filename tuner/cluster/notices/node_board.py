@@ -18,7 +18,7 @@ from tuner.domain.time import Instant, seconds_ns
 
 # The time left that is assumed for a node whose notice has no deadline. It is half of the clouds' shortest
 # notice, to allow for its delivery.
-UNTOLD_S = 15.0
+DEFAULT_LEFT_S = 15.0
 
 
 class NodeBoard:
@@ -41,7 +41,7 @@ class NodeBoard:
         if not notice.ends_node:
             return
         if notice.deadline is None:
-            notice = replace(notice, deadline=Instant(wall_clock() + seconds_ns(UNTOLD_S)))
+            notice = replace(notice, deadline=Instant(wall_clock() + seconds_ns(DEFAULT_LEFT_S)))
         board = self._folder / node_id
         board.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(OSError, ValueError, TypeError):

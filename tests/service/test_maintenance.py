@@ -9,7 +9,7 @@ from tuner.database.database import newest_revision
 from tuner.domain.errors import Conflict, Invalid
 from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
-from tuner.service.upkeep import Migrated, downgrade, migrate
+from tuner.service.maintenance import Migrated, downgrade, migrate
 from tuner.settings import Settings
 from tuner.worker.limits import Limits
 

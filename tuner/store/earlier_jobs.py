@@ -20,7 +20,7 @@ TRIALS_PAGE = 100
 TRIALS_MAX = 300
 ATTEMPTS_MAX = 500
 # The steps of a thinned curve, about 15 % apart. The first and last step of each trial are added.
-TELLING = tuple(sorted({round(1.15**n) for n in range(116)}))
+THINNED_STEPS = tuple(sorted({round(1.15**n) for n in range(116)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ def _points(
         .subquery()
     )
     e = ends.c
-    telling = or_(r.step.in_(TELLING), r.step == e.low, r.step == e.high)
+    kept = or_(r.step.in_(THINNED_STEPS), r.step == e.low, r.step == e.high)
     query = (
         select(r.trial, r.step, r.value, r.duration_ns)
         .join(ends, and_(r.trial == e.trial))
-        .where(r.job == job, telling)
+        .where(r.job == job, kept)
         .order_by(r.trial, r.step)
     )
     for trial, found in groupby(db.execute(query).all(), key=lambda row: str(row.trial)):
