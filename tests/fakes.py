@@ -306,7 +306,7 @@ class SimulatedSqlJournal(SqlJournal):
         with database.write() as db:
             launch = launches.get(db, job)
             assert launch is not None
-            launches.beat(db, job, launch.epoch, at)
+            launches.record_heartbeat(db, job, launch.epoch, at)
             jobs.begin_running(db, job, at=at)
         super().__init__(database, job, project, launch.epoch, at)
         self.ran_ns, self.watchers = super().running_ns(), list[Any]()
@@ -391,7 +391,7 @@ def begin(service: FakeService, job: str) -> None:
     with service.database.write() as db:
         launch = launches.get(db, job)
         assert launch is not None
-        launches.beat(db, job, launch.epoch, service.now())
+        launches.record_heartbeat(db, job, launch.epoch, service.now())
         jobs.begin_running(db, job, at=service.now())
 
 

@@ -30,11 +30,11 @@ def test_the_node_is_reported_when_assigned_and_again_when_its_cloud_says_more()
     machine = found.machine_of("t", 1, "n1")
     assert machine is not None
     assert (its.market_of(machine.labels), machine.cpus, machine.gpus) == ("spot", 4.0, 1.0)
-    assert found.heard(word(1)) is None
-    more = found.heard(word(1, market="on_demand", instance_type="g6.xlarge"))
+    assert found.note_message(word(1)) is None
+    more = found.note_message(word(1, market="on_demand", instance_type="g6.xlarge"))
     assert more is not None
     assert (its.market_of(more.labels), its.instance_type_of(more.labels)) == ("on_demand", "g6.xlarge")
-    assert found.heard(word(1, market="on_demand", instance_type="g6.xlarge")) is None
+    assert found.note_message(word(1, market="on_demand", instance_type="g6.xlarge")) is None
     known = found.machine_of("t", 2, "n1")
     assert known is not None
     assert its.instance_type_of(known.labels) == "g6.xlarge", "the next attempt there knows at once"
@@ -45,5 +45,5 @@ def test_what_ray_did_not_say_at_first_is_looked_at_with_the_worker_s_first_word
     seen.clear()
     assert found.machine_of("t", 1, "n1") is None
     seen.append(NODE)
-    assert found.heard(word(1)) is not None
-    assert found.heard(word(1)) is None
+    assert found.note_message(word(1)) is not None
+    assert found.note_message(word(1)) is None

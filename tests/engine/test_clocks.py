@@ -98,11 +98,11 @@ def test_time_that_is_given_to_a_job_while_it_runs_is_counted_from_its_beginning
 
 def test_a_hold_that_is_refused_for_want_of_time_is_told_which_of_the_two_is_in_the_way() -> None:
     clock = SimulatedClock()
-    assert hours(clock, wall_clock_ns=60 * NS).which("wall_clock") == "wall_clock"
-    assert hours(clock, window=EVENING).which("wall_clock") == "window"
-    assert hours(clock, window=EVENING).which("budget_usd") == "budget_usd"
-    assert hours(clock, window=EVENING, wall_clock_ns=60 * NS).which("wall_clock") == "wall_clock"
-    assert hours(clock, window=EVENING, wall_clock_ns=2 * HOUR_NS).which("wall_clock") == "window"
+    assert hours(clock, wall_clock_ns=60 * NS).binding_limit("wall_clock") == "wall_clock"
+    assert hours(clock, window=EVENING).binding_limit("wall_clock") == "window"
+    assert hours(clock, window=EVENING).binding_limit("budget_usd") == "budget_usd"
+    assert hours(clock, window=EVENING, wall_clock_ns=60 * NS).binding_limit("wall_clock") == "wall_clock"
+    assert hours(clock, window=EVENING, wall_clock_ns=2 * HOUR_NS).binding_limit("wall_clock") == "window"
 
 
 def test_a_window_closes_and_says_when_it_opens_next() -> None:

@@ -57,12 +57,12 @@ class Cluster:
         self.stands(at=place, waited_ns=None if runs else 0)
         return place.offer
 
-    def elsewhere(self) -> Offer | None:
-        found = self.placement.elsewhere(self.trial)
+    def relocation(self) -> Offer | None:
+        found = self.placement.relocation(self.trial)
         return None if found is None else found.offer
 
     def moves(self) -> Offer | None:
-        found = self.elsewhere()
+        found = self.relocation()
         if found is not None:
             self.stands(at=self.placement._places.of(found), waited_ns=None)
         return found
@@ -77,9 +77,9 @@ def test_a_trial_waits_for_spot_so_long_and_no_longer() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     assert cluster.begins() == SPOT
     cluster.passes(59)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(2)
-    assert cluster.elsewhere() == DEMAND
+    assert cluster.relocation() == DEMAND
 
 
 def test_what_one_trial_has_waited_for_in_vain_the_next_does_not_wait_for() -> None:
@@ -100,14 +100,14 @@ def test_the_wait_for_spot_begins_when_the_machine_is_lost_not_at_the_checkpoint
     assert cluster.begins() == SPOT
     cluster.passes(200)
     cluster.stands(unsaved_ns=200 * NS)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.machines = [DEMAND_MACHINE]
     cluster.stands(unsaved_ns=0, preemptions_without_progress=1)
     assert cluster.begins() == SPOT
     cluster.passes(59)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(2)
-    assert cluster.elsewhere() == DEMAND
+    assert cluster.relocation() == DEMAND
 
 
 def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> None:
@@ -115,9 +115,9 @@ def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> N
     cluster.stands(left_ns=100 * NS, target=9, time_ns=165 * NS)
     assert cluster.begins() == SPOT
     cluster.passes(22)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(1)  # seven tenths of the remaining time are needed now
-    assert cluster.elsewhere() == DEMAND
+    assert cluster.relocation() == DEMAND
 
 
 def test_much_time_is_no_reason_to_wait_longer() -> None:
@@ -127,7 +127,7 @@ def test_much_time_is_no_reason_to_wait_longer() -> None:
     cluster.passes(61)
     assert cluster.moves() == DEMAND
     cluster.passes(15)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
 
 
 def test_where_time_is_short_from_the_beginning_it_begins_on_demand_unless_spot_is_there_in_time() -> None:
@@ -141,7 +141,7 @@ def test_what_cannot_be_done_in_time_anyhow_is_done_at_the_price_of_spot() -> No
     cluster.stands(left_ns=130 * NS, least_ns=100 * NS, target=9, time_ns=99 * NS)
     assert cluster.begins() == SPOT
     cluster.passes(60)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
 
 
 def test_what_may_be_done_in_time_on_demand_and_on_spot_would_not_is_done_on_demand() -> None:
@@ -150,9 +150,9 @@ def test_what_may_be_done_in_time_on_demand_and_on_spot_would_not_is_done_on_dem
     assert cluster.begins() == DEMAND
     cluster.passes(5)
     cluster.stands(left_ns=90 * NS)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.stands(left_ns=50 * NS)  # steps took less time than expected
-    assert cluster.elsewhere() == SPOT
+    assert cluster.relocation() == SPOT
 
 
 def test_with_a_wall_clock_the_first_step_is_done_on_demand() -> None:
@@ -160,16 +160,16 @@ def test_with_a_wall_clock_the_first_step_is_done_on_demand() -> None:
     cluster.stands(time_ns=10_000 * NS)
     assert cluster.begins() == DEMAND
     cluster.passes(500)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.stands(left_ns=900 * NS, least_ns=300 * NS, target=9, unsaved_ns=100 * NS)
-    assert cluster.elsewhere() == SPOT
+    assert cluster.relocation() == SPOT
 
 
 def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=105 * NS, occupied={DEMAND: 1})
     assert cluster.begins() == SPOT
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.stands(preemptions_without_progress=SERIES_LENGTH)
     assert cluster.begins() == SPOT
 
@@ -179,9 +179,9 @@ def test_a_trial_on_spot_goes_on_demand_while_there_is_time_for_the_move() -> No
     cluster.stands(left_ns=100 * NS, target=9, time_ns=200 * NS)
     assert cluster.begins() == SPOT
     cluster.passes(90)  # nothing was saved in the meantime
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(6)
-    assert cluster.elsewhere() == DEMAND
+    assert cluster.relocation() == DEMAND
 
 
 def test_it_goes_back_once_spot_is_there_and_it_has_worked_for_a_while() -> None:
@@ -193,10 +193,10 @@ def test_it_goes_back_once_spot_is_there_and_it_has_worked_for_a_while() -> None
     cluster.machines = [SPOT_MACHINE, DEMAND_MACHINE]
     cluster.passes(9)
     cluster.stands(unsaved_ns=9 * NS)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(2)
     cluster.stands(unsaved_ns=11 * NS)
-    assert cluster.elsewhere() == SPOT
+    assert cluster.relocation() == SPOT
 
 
 def test_it_does_not_go_back_for_the_little_that_is_left() -> None:
@@ -208,7 +208,7 @@ def test_it_does_not_go_back_for_the_little_that_is_left() -> None:
     cluster.machines = [SPOT_MACHINE, DEMAND_MACHINE]
     cluster.passes(18)
     cluster.stands(unsaved_ns=18 * NS)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
 
 
 def test_repeated_preemptions_move_the_trial_on_demand_until_it_saves() -> None:
@@ -216,16 +216,16 @@ def test_repeated_preemptions_move_the_trial_on_demand_until_it_saves() -> None:
     cluster.stands(left_ns=1000 * NS, target=9, preemptions_without_progress=SERIES_LENGTH - 1)
     assert cluster.begins() == SPOT
     cluster.stands(preemptions_without_progress=SERIES_LENGTH)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     assert cluster.begins() == DEMAND
     cluster.passes(60)
     cluster.stands(unsaved_ns=60 * NS)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.stands(preemptions_without_progress=0, left_ns=940 * NS, unsaved_ns=0)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(11)
     cluster.stands(unsaved_ns=11 * NS)
-    assert cluster.elsewhere() == SPOT
+    assert cluster.relocation() == SPOT
 
 
 def test_where_every_kind_was_waited_for_in_vain_they_are_tried_in_turn() -> None:
@@ -254,7 +254,7 @@ def test_each_further_series_of_preemptions_doubles_the_backoff() -> None:
         assert cluster.begins() == DEMAND
         began = cluster.trial.now
         cluster.stands(preemptions_without_progress=0)
-        while cluster.elsewhere() is None:
+        while cluster.relocation() is None:
             cluster.passes(10)
             cluster.stands(unsaved_ns=cluster.trial.now - began)
         waited.append((cluster.trial.now - began) // NS)
@@ -271,7 +271,7 @@ def test_spot_that_wasted_more_than_it_saves_is_not_taken_until_that_is_forgotte
     assert cluster.begins() == SPOT  # it would wait there: it is not late yet
     cluster.stands(waited_ns=0)
     cluster.passes(61)
-    assert cluster.elsewhere() == DEMAND
+    assert cluster.relocation() == DEMAND
     cluster.passes(24 * 3600)
     assert cluster.begins() == SPOT
 
@@ -289,12 +289,12 @@ def test_spot_that_should_be_free_and_is_not_counts_as_full_for_a_while() -> Non
     cluster.begins()
     cluster.stands(waited_ns=0)
     cluster.passes(59)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(2)
     assert cluster.moves() == DEMAND
     cluster.passes(FULL_NS / NS - 1)
     cluster.stands(left_ns=1000 * NS, unsaved_ns=200 * NS)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
 
 
 def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
@@ -325,9 +325,9 @@ def test_spot_that_another_job_keeps_is_asked_for_less_and_less_often_until_it_w
     assert all(later > 1.8 * earlier for earlier, later in pairwise(between))
     spot, left = cluster.placement._places.of(SPOT), (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
     cluster.stands(at=spot, waited_ns=0, left_ns=left, unsaved_ns=0)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.stands(waited_ns=None)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.stands(at=spot, waited_ns=0)
     assert len(asked_for_spot(cluster, 400)) == 1
 
@@ -338,7 +338,7 @@ def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:
     assert cluster.placement.choose(cluster.trial)[0].offer == SPOT  # it waits for its turn
     cluster.stands(at=cluster.placement._places.of(SPOT), waited_ns=0)
     cluster.passes(61)
-    assert cluster.elsewhere() == DEMAND
+    assert cluster.relocation() == DEMAND
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_machines_of_several_sizes_are_compared_by_what_a_trial_takes_of_them(
     assert begun in offers
     assert begun.market == chosen
     cluster.stands(left_ns=1000 * NS, target=9)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
 
 
 def test_what_is_known_of_one_kind_says_nothing_of_another_that_differs_in_its_labels_only() -> None:
@@ -376,9 +376,9 @@ def test_spot_that_has_yet_to_come_is_asked_for_and_waited_for_so_long_and_no_lo
     assert cluster.begins() == SPOT
     cluster.stands(waited_ns=0)
     cluster.passes(59)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.passes(2)
-    assert cluster.elsewhere() == DEMAND
+    assert cluster.relocation() == DEMAND
 
 
 def test_one_that_runs_on_demand_goes_back_to_spot_that_is_there_not_to_spot_that_may_come() -> None:
@@ -390,6 +390,6 @@ def test_one_that_runs_on_demand_goes_back_to_spot_that_is_there_not_to_spot_tha
     cluster.machines = [replace(SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
     cluster.passes(FULL_NS / NS)
     cluster.stands(unsaved_ns=FULL_NS)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.machines = [SPOT_MACHINE, DEMAND_MACHINE]
-    assert cluster.elsewhere() == SPOT
+    assert cluster.relocation() == SPOT

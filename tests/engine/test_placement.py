@@ -75,7 +75,7 @@ def test_one_machine_holds_as_many_trials_as_fit() -> None:
     there = CheapestFree(Places([large], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
     either = [large, replace(large, labels=())]
     other = CheapestFree(Places(either, wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
-    assert there.elsewhere(waits(there.choose(begins())[0], 0, {large: 1})) is None
+    assert there.relocation(waits(there.choose(begins())[0], 0, {large: 1})) is None
     assert other.choose(begins({large: 1}))[0].offer == large
     assert other.choose(begins({large: 2}))[0].offer != large
     assert Machine({}, 4, 1).fits(Resources(cpus=2, gpus=0.5)) == 2
@@ -85,14 +85,14 @@ def test_one_machine_holds_as_many_trials_as_fit() -> None:
 
 def test_an_attempt_waits_where_its_kind_is_there_until_its_patience_ends() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
-    assert there.elsewhere(waits(place(SPOT), PATIENCE_NS - 1)) is None
-    found = there.elsewhere(waits(place(SPOT), PATIENCE_NS))
+    assert there.relocation(waits(place(SPOT), PATIENCE_NS - 1)) is None
+    found = there.relocation(waits(place(SPOT), PATIENCE_NS))
     assert found is not None
     assert found.offer == DEMAND
 
 
 def test_an_attempt_whose_machines_are_gone_goes_elsewhere_at_once() -> None:
-    found = placement(DEMAND_MACHINE).elsewhere(waits(place(SPOT), NS))
+    found = placement(DEMAND_MACHINE).relocation(waits(place(SPOT), NS))
     assert found is not None
     assert found.offer == DEMAND
 
@@ -100,13 +100,13 @@ def test_an_attempt_whose_machines_are_gone_goes_elsewhere_at_once() -> None:
 @pytest.mark.parametrize("occupied", [{}, {DEMAND: 1}])
 def test_an_attempt_stays_where_there_is_nowhere_to_go(occupied: dict[Offer, int]) -> None:
     machines = [DEMAND_MACHINE] if occupied else []
-    assert placement(*machines).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS, occupied)) is None
-    assert placement(SPOT_MACHINE, offers=(SPOT,)).elsewhere(waits(place(SPOT), 10 * PATIENCE_NS)) is None
+    assert placement(*machines).relocation(waits(place(SPOT), 10 * PATIENCE_NS, occupied)) is None
+    assert placement(SPOT_MACHINE, offers=(SPOT,)).relocation(waits(place(SPOT), 10 * PATIENCE_NS)) is None
 
 
 def test_an_attempt_that_runs_stays_where_it_is() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
-    assert there.elsewhere(TrialSnapshot(trial=TRIAL, at=place(DEMAND))) is None
+    assert there.relocation(TrialSnapshot(trial=TRIAL, at=place(DEMAND))) is None
 
 
 def test_what_an_attempt_brought_changes_nothing_about_which_kind_is_the_cheapest() -> None:
@@ -119,7 +119,7 @@ def test_what_an_attempt_brought_changes_nothing_about_which_kind_is_the_cheapes
 def test_anywhere_has_one_price_and_no_labels() -> None:
     rate = Rate(Price(7))
     assert AnyMachine(rate).choose(begins()) == [Place(None, rate)]
-    assert AnyMachine(rate).elsewhere(waits(Place(None, rate), 10**18)) is None
+    assert AnyMachine(rate).relocation(waits(Place(None, rate), 10**18)) is None
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_a_machine_that_has_yet_to_come_is_waited_for_longer_and_all_kinds_have_
         Places((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * PATIENCE_NS
     )
     assert first(coming) == SPOT
-    assert coming.elsewhere(waits(place(SPOT), 5 * PATIENCE_NS - 1)) is None
+    assert coming.relocation(waits(place(SPOT), 5 * PATIENCE_NS - 1)) is None
     turns = []
     at = place(SPOT)
     for _ in range(3):
-        found = coming.elsewhere(waits(at, 5 * PATIENCE_NS))
+        found = coming.relocation(waits(at, 5 * PATIENCE_NS))
         assert found is not None
         turns.append(found.offer)
         at = found
@@ -149,6 +149,6 @@ def test_a_machine_that_has_yet_to_come_is_waited_for_longer_and_all_kinds_have_
 
 def test_one_that_waited_in_vain_goes_to_a_machine_that_is_there_before_one_that_may_come() -> None:
     kinds = [SPOT_MACHINE, replace(OTHER_SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
-    found = placement(*kinds).elsewhere(waits(place(SPOT), PATIENCE_NS))
+    found = placement(*kinds).relocation(waits(place(SPOT), PATIENCE_NS))
     assert found is not None
     assert found.offer == DEMAND

@@ -38,7 +38,7 @@ def test_storage_that_fails_in_its_own_way_fails_the_attempt_and_is_named(
     assert "the bucket is gone" in failed["error"]["message"]
     trouble = Progress.parse(failed).trouble
     assert trouble is not None
-    assert trouble.no_fault
+    assert trouble.is_storage_failure
 
 
 def test_storage_that_falters_costs_some_time(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:

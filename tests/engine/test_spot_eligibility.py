@@ -48,7 +48,7 @@ def gate(
         new = new_job(limits=Budget(usd=Money(usd)))
         create(database, replace(new, offer=offers[0], others=offers[1:]))
         with database.write() as db:
-            launches.beat(db, JOB, 1, Instant(1))
+            launches.record_heartbeat(db, JOB, 1, Instant(1))
             jobs.begin_running(db, JOB, at=Instant(1))
     with database.read() as db:
         row = jobs.get(db, JOB)

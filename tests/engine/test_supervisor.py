@@ -273,7 +273,7 @@ def test_a_module_that_takes_its_importer_with_it_is_left_to_the_child(drive: An
     driver.begin()
     trouble = Progress.parse(driver.until_state("failed")).trouble
     assert trouble is not None
-    assert trouble.no_fault
+    assert trouble.is_storage_failure
     driver.begin()
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "exited"

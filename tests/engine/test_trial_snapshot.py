@@ -57,6 +57,6 @@ def test_of_a_machine_that_is_of_no_offer_nothing_is_learned() -> None:
     """The attempt could run on any machine."""
     cluster, anywhere = Cluster([SPOT_MACHINE, DEMAND_MACHINE]), Place(None, Rate(Price(10)))
     cluster.stands(at=anywhere)
-    assert cluster.elsewhere() is None
+    assert cluster.relocation() is None
     cluster.placement.paid(anywhere, 10**6 * NS, gained_ns=0, now=Instant(NS))
     assert cluster.begins() == SPOT

@@ -106,7 +106,7 @@ def test_a_job_that_is_over_is_ended_once() -> None:
 class Elsewhere(OnlySpot):
     """A placement policy that wants to move every attempt to an offer that the budget cannot pay for."""
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         return Place(DEAR, Rate(DEAR.price))
 
 
@@ -116,7 +116,7 @@ class Cheaper(OnlySpot):
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return [Place(SPOT, Rate(SPOT.price))]
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         return Place(DEAR, Rate(Price(1000)))
 
 
@@ -144,7 +144,7 @@ class GoesOnce(OnlySpot):
 
     gone = False
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         if self.gone or trial.waited_ns is not None:
             return None
         self.gone = True

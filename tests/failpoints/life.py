@@ -212,8 +212,8 @@ class Life:
         """Run a launched driver for `messages` messages, or return None if it refused to run."""
         post = self.post(job)
         self._cluster.statuses[f"{job}-{post.epoch}"] = "running"
-        post.beat()
-        post.say_versions()
+        post.record_heartbeat()
+        post.record_versions()
         row = post.begin()
         if any(offer.market == "spot" for offer in row.offers):
             actors = FakeActors(list(row.offers), [self.verdicts[job]])

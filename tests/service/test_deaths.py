@@ -162,7 +162,7 @@ def test_of_a_job_that_is_given_up_only_what_had_a_machine_is_billed(
             assert tx.hold(OpenHold(name, trial, 1, 1, cost, now, Instant(now + NS)))
     service.now.pass_s(2)
     with service.database.write() as db:
-        launches.beat(db, job, epoch, service.now())
+        launches.record_heartbeat(db, job, epoch, service.now())
     die(service, job)
     kill_all(service, job)
     assert row_of(service, job).state == "failed"

@@ -22,7 +22,7 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
     one_pass(service)
     epoch = launch_of(service, job).epoch
     with service.database.write() as db:
-        launches.beat(db, job, epoch, service.now())
+        launches.record_heartbeat(db, job, epoch, service.now())
         jobs.begin_running(db, job, at=service.now())
         row = jobs.get(db, job)
     seen = service.cluster.codes[-1]

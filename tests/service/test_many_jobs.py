@@ -58,7 +58,7 @@ def test_a_driver_that_is_silent_is_asked_for_first(
     with service.database.write() as db:
         for launch in launches.live(db):
             if launch.job != "job_copy30":
-                launches.beat(db, launch.job, launch.epoch, service.now())
+                launches.record_heartbeat(db, launch.job, launch.epoch, service.now())
     for _ in range(3):
         del asked[:]
         controller.one_pass()

@@ -183,7 +183,7 @@ def doctor(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> dict[str, s
 def say_versions(service: FakeService, job: str, tuner: str) -> None:
     fakes.begin(service, job)
     with service.database.write() as db:
-        launches.say_versions(db, job, 1, tuner=tuner, ray="2.60.0", python="3.12.1")
+        launches.record_versions(db, job, 1, tuner=tuner, ray="2.60.0", python="3.12.1")
 
 
 def test_doctor_names_who_leads_and_drivers_of_another_version(

@@ -220,12 +220,12 @@ def test_a_driver_of_before_can_write_nothing_any_more(
             with pytest.raises(Fenced), journal.transaction():
                 pass
         with pytest.raises(Fenced), service.database.write() as db:
-            launches.beat(db, lost, 1, service.now())
+            launches.record_heartbeat(db, lost, 1, service.now())
         with service.database.read() as db:
             launch = launches.get(db, job)
         assert launch is not None
         with service.database.write() as db:
-            launches.beat(db, job, launch.epoch, service.now())
+            launches.record_heartbeat(db, job, launch.epoch, service.now())
         old.append(SqlJournal(service.database, job, service.project, launch.epoch, service.now()))
 
 

@@ -35,7 +35,7 @@ def start_driver(main: ModuleType, service: FakeService, job: str) -> None:
     with service.database.write() as db:
         launch = launches.get(db, job)
         assert launch is not None
-        launches.beat(db, job, launch.epoch, service.now())
+        launches.record_heartbeat(db, job, launch.epoch, service.now())
         jobs.begin_running(db, job, at=service.now())
         row = jobs.get(db, job)
     post = main.LaunchContext(service.database, job, launch.epoch)

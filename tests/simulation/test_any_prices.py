@@ -84,7 +84,7 @@ class Whims:
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return self._rng.sample(self._places, len(self._places))
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         assert trial.at is not None
         others = [place for place in self._places if place != trial.at]
         return self._rng.choice(others) if others and self._rng.random() < 0.05 else None

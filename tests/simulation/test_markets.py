@@ -35,7 +35,7 @@ class Fickle:
         second = DEMAND if first == SPOT else SPOT
         return [PLACES[first]] if self._only else [PLACES[first], PLACES[second]]
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         assert trial.at is not None
         other = DEMAND if trial.at.offer == SPOT else SPOT
         return PLACES[other] if self._rng.random() < (0.02 if trial.waited_ns is None else 0.3) else None

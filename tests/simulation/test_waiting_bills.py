@@ -22,7 +22,7 @@ class OnlySpot:
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return [Place(SPOT, Rate(SPOT.price))]
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         return None
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:

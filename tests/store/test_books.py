@@ -177,7 +177,7 @@ def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(databas
         wanted = launches.get(db, JOB)
         assert wanted is not None
         launches.put_off(db, wanted, Instant(7))
-        launches.say_versions(db, JOB, 1, tuner="1.0", ray="2.60", python="3.11")
+        launches.record_versions(db, JOB, 1, tuner="1.0", ray="2.60", python="3.11")
         found = job_summaries.of_jobs(db, [JOB, "job_of_nobody"])
         assert list(found) == [JOB]
         launch = found[JOB].launch
@@ -186,7 +186,7 @@ def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(databas
         assert (launch.not_before, launch.tuner_version) == (Instant(7), "1.0")
         assert launches.submitted(db, JOB, 1, NOW)
         launches.put_off(db, wanted, Instant(9))
-        launches.say_versions(db, JOB, 2, tuner="2.0", ray="2.60", python="3.11")
+        launches.record_versions(db, JOB, 2, tuner="2.0", ray="2.60", python="3.11")
         launch = launches.get(db, JOB)
         assert launch is not None
         assert launch.not_before == Instant(7), "it is not wanted any more"

@@ -45,7 +45,7 @@ def submitted(database: Database, epoch: int) -> bool:
 
 def beat(database: Database, epoch: int) -> None:
     with database.write() as db:
-        launches.beat(db, JOB, epoch, BEAT)
+        launches.record_heartbeat(db, JOB, epoch, BEAT)
 
 
 def check(database: Database, epoch: int) -> None:

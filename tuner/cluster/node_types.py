@@ -52,7 +52,7 @@ class NodeTypes:
     types: tuple[NodeType, ...] = ()
     at_most: int = 0
 
-    def to_come(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
+    def startable(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
         """Return a type for each machine that may still be started.
 
         `there` lists the existing workers as labels, CPUs and GPUs.
@@ -71,11 +71,11 @@ class NodeTypes:
         workers = ((node.labels, node.cpus, node.gpus) for node in there if node.alive and not node.is_head)
         return [
             Node("", one.cpus, one.gpus, one.memory_bytes, one.labels, alive=False, name=one.name)
-            for one in self.to_come(workers)
+            for one in self.startable(workers)
         ]
 
     def machines_to_come(self, workers: Sequence[Machine]) -> list[Machine]:
-        found = self.to_come((one.labels, one.cpus, one.gpus) for one in workers)
+        found = self.startable((one.labels, one.cpus, one.gpus) for one in workers)
         return [Machine(one.labels, one.cpus, one.gpus, to_come=True) for one in found]
 
     def text(self) -> str:

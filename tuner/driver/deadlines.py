@@ -40,7 +40,7 @@ class Deadlines:
             return ev.WallClockEnded(at)
         return ev.WindowClosed(at) if self._window_ns() == 0 else None
 
-    def which(self, limit: ev.Limit) -> ev.Limit:
+    def binding_limit(self, limit: ev.Limit) -> ev.Limit:
         """Return the limit to name for a refused hold.
 
         `limit` is the one that the ledger found. If it is the wall clock but the window closes sooner, return

@@ -98,7 +98,7 @@ class SpotWithFallback:
         first = self._place[state.waits_for]
         return [first, *(place for place in self._places.all if place != first)]
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         if trial.at is None or trial.at.offer is None:
             return None
         at = self._priced[trial.at.offer]

@@ -154,7 +154,7 @@ class Loop:
         lease = self._lease(trial, attempt)
         if lease is None or not lease.waits:
             return False
-        place = self._placement.elsewhere(self._snapshot(trial))
+        place = self._placement.relocation(self._snapshot(trial))
         if place is None:
             return False
         with self._turn() as turn:
@@ -430,7 +430,7 @@ class Loop:
         Its next attempt begins at once.
         """
         if may_move(self.state.trial(lease.trial), lease) and lease.trial not in self.stalled:
-            lease.moving = self._placement.elsewhere(self._snapshot(lease.trial))
+            lease.moving = self._placement.relocation(self._snapshot(lease.trial))
             if lease.moving is not None:
                 turn.commands.append(lambda: self._world.pause(lease.trial))
 
@@ -467,7 +467,7 @@ class Loop:
         limit, above = self.hold_service.limit(
             turn.tx, rate, request, gpus=self.state.budget.gpu_ms is not None
         )
-        return ev.Refused(turn.at, trial, self._hours.which(limit), running, above)
+        return ev.Refused(turn.at, trial, self._hours.binding_limit(limit), running, above)
 
     def _job_best(self) -> float | None:
         """Return the best score that any trial reported, or None before the first."""

@@ -119,11 +119,11 @@ class LaunchContext:
         with self.database.read() as db:
             return losses(db, self.job, market, Instant(time.time_ns()))
 
-    def say_versions(self) -> None:
+    def record_versions(self) -> None:
         """Record the versions of this driver's software, for users who upgrade the service while the driver runs."""
         versions = {"tuner": release(), "ray": ray.__version__, "python": platform.python_version()}
         with self.database.write("driver.versions") as db:
-            launches.say_versions(db, self.job, self.epoch, **versions)
+            launches.record_versions(db, self.job, self.epoch, **versions)
 
     def begin(self) -> JobRow:
         """Set the job's state to running, and return its row."""
@@ -131,10 +131,10 @@ class LaunchContext:
             jobs.begin_running(db, self.job, at=Instant(time.time_ns()))
             return jobs.get(db, self.job)
 
-    def beat(self) -> None:
+    def record_heartbeat(self) -> None:
         """Record a heartbeat. Raise Fenced if this driver is not the job's current one."""
         with self.database.write("driver.beat") as db:
-            launches.beat(db, self.job, self.epoch, Instant(time.time_ns()))
+            launches.record_heartbeat(db, self.job, self.epoch, Instant(time.time_ns()))
 
 
 class Heartbeat(threading.Thread):
@@ -156,7 +156,7 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> None:
         try:
-            self._context.beat()
+            self._context.record_heartbeat()
         except Fenced as fenced:
             with self._context.database.read() as db:
                 launch = launches.get(db, self._context.job)
@@ -345,8 +345,8 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     context = LaunchContext(database, args.job, args.epoch)
     died_at = _died_at(context)
     try:
-        context.beat()
-        context.say_versions()
+        context.record_heartbeat()
+        context.record_versions()
     except Fenced as fenced:
         log.error("this driver exits, because it does not own the job: %s", fenced.detail)
         return 1

@@ -68,7 +68,7 @@ class Trouble:
     traceback: str = ""
 
     @property
-    def no_fault(self) -> bool:
+    def is_storage_failure(self) -> bool:
         """Whether the storage caused the failure, and not the trial."""
         return self.kind == "storage"
 
@@ -172,9 +172,11 @@ def end_of(progress: Progress) -> AttemptEnd:
     failure that its shutdown also causes counts as a preemption.
     """
     if progress.state == "failed" and progress.trouble is not None:
-        if progress.leaving and (progress.trouble.no_fault or progress.trouble.kind in _BY_ITS_MACHINE):
+        if progress.leaving and (
+            progress.trouble.is_storage_failure or progress.trouble.kind in _BY_ITS_MACHINE
+        ):
             return "preempted"
-        if progress.trouble.no_fault:
+        if progress.trouble.is_storage_failure:
             return "lost"
     return _ENDS[progress.state]
 

@@ -68,7 +68,7 @@ class Placement(Protocol):
         The loop takes the first that the budget allows.
         """
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
@@ -91,7 +91,7 @@ class AnyMachine:
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return [Place(None, self.rate)]
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         return None
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
@@ -140,7 +140,7 @@ class CheapestFree:
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return sorted(self._places.all, key=lambda place: self._places.room(place, trial.occupied) <= 0)
 
-    def elsewhere(self, trial: TrialSnapshot) -> Place | None:
+    def relocation(self, trial: TrialSnapshot) -> Place | None:
         at, waited_ns = trial.at, trial.waited_ns
         if at is None or waited_ns is None:
             return None

@@ -44,7 +44,7 @@ class Attached:
         )
         return None
 
-    def heard(self, progress: Progress) -> Machine | None:
+    def note_message(self, progress: Progress) -> Machine | None:
         """Return the attempt's machine if the message adds facts about it. Otherwise return None."""
         node, facts = progress.node, progress.machine
         if facts:
@@ -56,7 +56,7 @@ class Attached:
             return self._look(progress.trial, progress.attempt, node)
         return None
 
-    def gone(self, trial: str, attempt: int) -> None:
+    def forget(self, trial: str, attempt: int) -> None:
         """Forget an attempt that ended."""
         self._known.pop((trial, attempt), None)
 

@@ -161,13 +161,13 @@ class EventScheduler(Unrecorded, TrialScheduler):
         progress = Progress.parse(result[MESSAGES][0])
         self._nodes[trial.trial_id] = progress.node
         over = progress.state in ENDED
-        machine = self._attached.heard(progress)
+        machine = self._attached.note_message(progress)
         # Before the attempt's time is counted, so that all of it is billed at this machine's price.
         if machine is not None:
             self._loop.node_assigned(progress.trial, progress.attempt, machine)
         if over:
             self._actuator.ended(progress.trial, progress.attempt)
-            self._attached.gone(progress.trial, progress.attempt)
+            self._attached.forget(progress.trial, progress.attempt)
         self._loop.progress(progress)
         return str(TrialScheduler.STOP if over and not progress.leaving else TrialScheduler.CONTINUE)
 
@@ -180,7 +180,7 @@ class EventScheduler(Unrecorded, TrialScheduler):
         name, attempt = trial.config["trial"], trial.config["attempt"]
         error, node = _error(trial), self._nodes.pop(trial.trial_id, "")
         self._actuator.ended(name, attempt)
-        self._attached.gone(name, attempt)
+        self._attached.forget(name, attempt)
         _unstage(tune_controller, trial)
         if self._loop.runs(name, attempt):
             node = node or node_of(error, trial.temporary_state.ray_actor)
@@ -246,7 +246,7 @@ class EventScheduler(Unrecorded, TrialScheduler):
         """End the attempt of a killed worker as lost, although Ray has not reported the worker's death."""
         del self._killed[name, attempt]
         self._actuator.ended(name, attempt)
-        self._attached.gone(name, attempt)
+        self._attached.forget(name, attempt)
         if trial is not None:
             tune.stop_trial(trial)
             _unstage(tune, trial)

@@ -108,18 +108,18 @@ class SimulatedAttempt:
     generation: int = 0  # rises when scheduled calls of the training become invalid
     pending: list[StepReport] = field(default_factory=list)
     took_ns: int = 0  # duration of the newest step
-    told_ns: int = 0  # when the last message was sent
+    last_sent_ns: int = 0  # when the last message was sent
     flushing: bool = False  # whether a message with pending reports is scheduled
     line_ns: int = 0  # when the last message arrives at the driver
-    told_saved: int = 0  # `saved` in the last message
+    sent_saved: int = 0  # `saved` in the last message
     saving: int | None = None  # the step that is being saved in the background
     ends_as: WorkerState | None = None  # the state with which the attempt ends after the save in progress
     went_on_ns: int = 0  # when the current step began
 
     def start(self) -> None:
         self.lease_ns, self.until = self.given.lease_ns, self.given.until
-        self.step = self.saved = self.told_saved = self.given.restore_step or 0
-        self.since_ns = self.told_ns = self.clock.elapsed_ns()
+        self.step = self.saved = self.sent_saved = self.given.restore_step or 0
+        self.since_ns = self.last_sent_ns = self.clock.elapsed_ns()
         setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
         self._later(setup_ns, self._restore if self.step else self._train)
         self._later(self._beat_ns(), self._beat, keep=True)
@@ -316,7 +316,7 @@ class SimulatedAttempt:
 
     def _beat(self) -> None:
         """Send a message if none was sent for one heartbeat, so that the lease is renewed during long steps."""
-        silent_ns = self.clock.elapsed_ns() - self.told_ns
+        silent_ns = self.clock.elapsed_ns() - self.last_sent_ns
         if silent_ns >= self._beat_ns():
             self._say("waiting" if self.waiting else "running")
             silent_ns = 0
@@ -336,7 +336,7 @@ class SimulatedAttempt:
         """Send the pending reports now, or when `FLUSH_NS` have passed since the last message."""
         if not self.pending or self.flushing:
             return
-        wait_ns = self.told_ns + FLUSH_NS - self.clock.elapsed_ns()
+        wait_ns = self.last_sent_ns + FLUSH_NS - self.clock.elapsed_ns()
         if wait_ns <= 0:
             self._say("running")
             return
@@ -364,8 +364,8 @@ class SimulatedAttempt:
     ) -> None:
         reports, self.pending = tuple(self.pending), []
         new = (Saved(self.saved, f"sim://{self.given.trial}/{self.saved}", 1, 0.0),)
-        checkpoints = new if self.saved > self.told_saved else ()
-        self.told_saved = self.saved
+        checkpoints = new if self.saved > self.sent_saved else ()
+        self.sent_saved = self.saved
         progress = Progress(
             self.given.trial,
             self.given.attempt,
@@ -379,7 +379,7 @@ class SimulatedAttempt:
             self.warming_ns,
             leaving=self.leaving,
         )
-        self.told_ns = self.clock.elapsed_ns()
+        self.last_sent_ns = self.clock.elapsed_ns()
         self.tell(self, progress)
 
     def _switch(self, kind: CostKind) -> None:

@@ -107,7 +107,7 @@ def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
     return db.execute(update(launches).where(mine).values(state="submitted", submitted_at=at)).rowcount == 1
 
 
-def beat(db: Connection, job: str, epoch: int, at: Instant) -> None:
+def record_heartbeat(db: Connection, job: str, epoch: int, at: Instant) -> None:
     """Record a heartbeat of the driver.
 
     Raises:
@@ -118,7 +118,7 @@ def beat(db: Connection, job: str, epoch: int, at: Instant) -> None:
         raise Fenced(f"launch {epoch} of {job} is over")
 
 
-def say_versions(db: Connection, job: str, epoch: int, *, tuner: str, ray: str, python: str) -> None:
+def record_versions(db: Connection, job: str, epoch: int, *, tuner: str, ray: str, python: str) -> None:
     """Record the versions that the driver of a launch runs."""
     mine = (launches.c.job == job) & (launches.c.epoch == epoch)
     values = {"tuner_version": tuner, "ray_version": ray, "python_version": python}

@@ -126,7 +126,7 @@ class Attempt:
         """Note that the attempt has a child. Count the setup time until now as warming up the worker."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
-    def outage(self, ns: int) -> None:
+    def add_outage(self, ns: int) -> None:
         """Count `ns` nanoseconds of a storage outage if the attempt only restores or saves a checkpoint now,
         and does not train.
         """
@@ -211,7 +211,7 @@ class Attempt:
         self.scores = {s: value for s, value in self.scores.items() if s > step or value == self.own_best}
         return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
 
-    def went_on_from(self, step: int, older: frozenset[int]) -> None:
+    def restored_from(self, step: int, older: frozenset[int]) -> None:
         """Record that the attempt continues from the restored checkpoint of `step`.
 
         If this step is older than the one that the driver ordered, newer checkpoints are damaged and the best one may be among them.

@@ -84,7 +84,7 @@ def with_retries(
                 raise
             log.warning("%s: the storage failed, retrying: %s", attempt.trial, explained(error))
             wait_s *= random.uniform(1 - JITTER, 1 + JITTER)
-            attempt.outage(int((time.monotonic() - tried_at + wait_s) * 1e9))
+            attempt.add_outage(int((time.monotonic() - tried_at + wait_s) * 1e9))
             time.sleep(wait_s)
     return work()
 

@@ -177,7 +177,7 @@ class Supervisor:
         with self._changed:
             attempt.watch.switch("setup")
             if found is not None:
-                attempt.went_on_from(found[0], older)
+                attempt.restored_from(found[0], older)
         return found[1] if found else None
 
     def _restore_dir(self, attempt: Attempt) -> Path:
