@@ -235,7 +235,7 @@ def render(shown: Any) -> str:
 
 def test_a_plan_that_has_no_pilot_to_go_by_says_so(client: TestClient) -> None:
     asked = {"pilot": {"usd": 0.01}}
-    assert any("no pilot has told anything" in said for said in plan(client, asked)["warnings"])
+    assert any("no pilot of this job has results yet" in said for said in plan(client, asked)["warnings"])
     assert not any("no pilot" in said for said in plan(client, {"step_seconds": 1})["warnings"])
 
 

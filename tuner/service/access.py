@@ -250,7 +250,7 @@ def remove_member(service: Service, name: str) -> None:
 
 MISSING = "send the header Authorization: Bearer KEY, with your key, or that of $TUNER_HOME/api_key"
 WRONG = "there is no such key: a key begins with tnr_, or is the service's own, from $TUNER_HOME/api_key"
-MISTYPED = "this is no whole key, some of it is missing or mistyped: copy it again"
+MISTYPED = "part of the key is missing or mistyped: copy it again"
 ASK = "ask an admin of the project for another"
 
 

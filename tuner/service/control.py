@@ -76,7 +76,7 @@ def resume(service: Service, job: str) -> JobView:
     with service.database.write("job.resume") as db:
         row = jobs.get(db, job, service.project)
         if row.state in ("cancelled", "failed"):
-            raise Conflict(f"a job that is {row.state} stays so; submit it anew")
+            raise Conflict(f"a job that is {row.state} cannot be resumed; submit a new job")
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
             size = row.spec.resources

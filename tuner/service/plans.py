@@ -223,7 +223,7 @@ MAX_STEPS_FROM = 20
 MAX_PARTS = 2000
 MAX_NS = 366 * 86400 * NS
 NO_PILOT = (
-    "no pilot has told anything of this job yet: run one by POST /v1/pilots or tuner pilot, and plan again"
+    "no pilot of this job has results yet: run one by POST /v1/pilots or tuner pilot, and plan again"
 )
 # assumed time from a preemption until another spot machine is available; not measured
 SPOT_WAIT_NS = 120 * NS

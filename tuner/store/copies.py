@@ -156,7 +156,7 @@ def _patience(source: Path) -> Callable[[int, int, int], None]:
 
     def step(status: int, _left: int, _pages: int) -> None:
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
-            raise Unavailable(f"{source} was locked for {LOCKED_S:.0f} s: who writes to it for so long?")
+            raise Unavailable(f"{source} was locked for {LOCKED_S:.0f} s: stop the process that writes to it")
 
     return step
 

@@ -213,7 +213,7 @@ def _kind_fault(info: zipfile.ZipInfo) -> str | None:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return "is packed in another way than deflate: pack it with zip, or python -m zipfile"
     if info.filename != info.orig_filename:
-        return "has two names: pack it anew"
+        return "has two names: pack it again"
     return None
 
 
