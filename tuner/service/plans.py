@@ -222,9 +222,7 @@ MAX_STEPS_FROM = 20
 # most parts in which one training is simulated; ten simulations with this many take a few seconds
 MAX_PARTS = 2000
 MAX_NS = 366 * 86400 * NS
-NO_PILOT = (
-    "no pilot of this job has results yet: run one by POST /v1/pilots or tuner pilot, and plan again"
-)
+NO_PILOT = "no pilot of this job has results yet: run one by POST /v1/pilots or tuner pilot, and plan again"
 # assumed time from a preemption until another spot machine is available; not measured
 SPOT_WAIT_NS = 120 * NS
 

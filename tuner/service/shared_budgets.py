@@ -132,7 +132,9 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
     left = now.account.left
     gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
     usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
-    later = "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when its next period begins"
+    later = (
+        "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when its next period begins"
+    )
     name, fix = f"budget {budget.name!r} above this job", f"raise it with PUT /v1/budgets/{budget.name}"
     if budget.name == BUDGET:
         name, fix = "quota of this project", "the operator of the service can raise it with PUT /v1/quota"
