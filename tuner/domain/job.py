@@ -90,7 +90,7 @@ class Plateau:
 class CheckpointPolicy:
     """How often checkpoints are saved, and how many are kept."""
 
-    interval_ns: int | None = None  #: None if the engine chooses the interval from the cost of a checkpoint.
+    interval_ns: int | None = None  #: None if the worker chooses the interval from the cost of a checkpoint.
     keep: int = 2
 
 
