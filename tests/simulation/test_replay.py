@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import seeds
-from tests.simulation.test_simulated_jobs import Curves, spec, terms
+from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec, SamplerName, SchedulerName
@@ -35,7 +35,7 @@ POLICIES: list[tuple[SchedulerName, SamplerName]] = [
 def ran(
     job: JobSpec, *, concurrency: int = 2, faults: Faults = NONE, seed: int = 0, **more: Any
 ) -> SimulatedRun:
-    run = SimulatedRun(job, terms(concurrency), Curves(), faults=faults, seed=seed, **more)
+    run = SimulatedRun(job, loop_config(concurrency), Curves(), faults=faults, seed=seed, **more)
     run.run()
     return run
 
@@ -51,8 +51,8 @@ def replayed(run: SimulatedRun, record: JobRecord | None = None, **more: Any) ->
         record or record_of(run),
         run.spec,
         lambda: sampler_for(run.spec),
-        rate=run.terms.rate,
-        concurrencies=[run.terms.concurrency],
+        rate=run.loop_config.rate,
+        concurrencies=[run.loop_config.concurrency],
         **more,
     )
 
@@ -98,7 +98,7 @@ def test_slow_sampler_that_changes_to_quick_and_back_has_no_difference(
 ) -> None:
     """The record does not show which suggestions were made outside of a transaction."""
     run = SimulatedRun(
-        spec("0.008", scheduler="auto", sampler="auto", seed=seed), terms(4), Curves(), seed=seed
+        spec("0.008", scheduler="auto", sampler="auto", seed=seed), loop_config(4), Curves(), seed=seed
     )
     turns = 0
 
@@ -114,7 +114,9 @@ def test_slow_sampler_that_changes_to_quick_and_back_has_no_difference(
 
 def test_every_prefix_of_a_record_has_no_difference() -> None:
     """A job that still runs is compared as far as it has got."""
-    run = SimulatedRun(spec("0.003", scheduler="auto", seed=3), terms(4), Curves(), faults=FAULTS, seed=3)
+    run = SimulatedRun(
+        spec("0.003", scheduler="auto", seed=3), loop_config(4), Curves(), faults=FAULTS, seed=3
+    )
     while run.loop.end is None:
         assert run.clock.run_next()
         found = replayed(run)
@@ -261,7 +263,7 @@ def test_answer_computed_before_a_refused_hold_is_accepted(monkeypatch: pytest.M
             run = ran(job, concurrency=8, seed=seed)
             check_honest(run)
             record = record_of(run)
-            fold = Fold(job, sampler_for(job), record.events, concurrency=8, rate=run.terms.rate)
+            fold = Fold(job, sampler_for(job), record.events, concurrency=8, rate=run.loop_config.rate)
             for index, (number, event) in enumerate(record.events):
                 if isinstance(event, ev.Suggested | ev.Predicted):
                     pending = fold.pending_for(event)
@@ -281,7 +283,7 @@ def test_time_limit_is_reported(run: SimulatedRun) -> None:
 
 def test_number_of_trials_at_once_is_found_among_several(run: SimulatedRun) -> None:
     record = record_of(run)
-    options = {"rate": run.terms.rate, "concurrencies": [1, 2, 4]}
+    options = {"rate": run.loop_config.rate, "concurrencies": [1, 2, 4]}
     found = check(record, run.spec, lambda: sampler_for(run.spec), **options)  # type: ignore[arg-type]
     assert (found.difference, found.concurrency) == (None, 2)
 
@@ -298,7 +300,7 @@ def test_replay_without_time_does_not_hide_a_difference(run: SimulatedRun) -> No
         forged,
         run.spec,
         lambda: sampler_for(run.spec),
-        rate=run.terms.rate,
+        rate=run.loop_config.rate,
         concurrencies=[2, 4],
         may_continue=lambda: next(left, False),
     )
@@ -308,7 +310,7 @@ def test_replay_without_time_does_not_hide_a_difference(run: SimulatedRun) -> No
 
 def test_without_a_sampler_only_its_answers_are_not_checked(run: SimulatedRun) -> None:
     record = record_of(run)
-    found = check(record, run.spec, None, rate=run.terms.rate, concurrencies=[2])
+    found = check(record, run.spec, None, rate=run.loop_config.rate, concurrencies=[2])
     assert (found.difference, found.answers, found.events) == (None, 0, len(record.events))
 
 
@@ -376,9 +378,9 @@ def test_warm_start_from_a_job_without_a_record_is_not_checked() -> None:
 
 def compared(run: SimulatedRun, **algorithm: str) -> Replayed:
     other = replace(run.spec, algorithm=replace(run.spec.algorithm, **algorithm))  # type: ignore[arg-type]
-    record, concurrency = record_of(run), run.terms.concurrency
+    record, concurrency = record_of(run), run.loop_config.concurrency
     folds = [
-        Fold(job, sampler_for(job), record.events, concurrency=concurrency, rate=run.terms.rate)
+        Fold(job, sampler_for(job), record.events, concurrency=concurrency, rate=run.loop_config.rate)
         for job in (run.spec, other)
     ]
     return compare(record, *folds, concurrency=concurrency)
