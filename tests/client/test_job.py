@@ -211,7 +211,7 @@ def test_what_is_not_installed_is_named_with_the_mend(
     for module in [
         name
         for name in sys.modules
-        if name.startswith(("matplotlib.", "tuner.client.plots", "tuner.client.plots"))
+        if name.startswith(("matplotlib.", "tuner.client.frames", "tuner.client.plots"))
     ]:
         monkeypatch.delitem(sys.modules, module)
     for module in ("pandas", "matplotlib"):

@@ -121,7 +121,7 @@ def test_a_head_has_no_trials_and_is_found_where_the_service_looks() -> None:
 def watcher(text: str, values: dict[str, str]) -> list[str]:
     """Return the options with which a script starts the watcher."""
     (line,) = re.findall(
-        r"python -m tuner\.engine\.ray_node\.watch (.*?)(?:</dev/null|&)", text.replace("\\\n", "")
+        r"python -m tuner\.cluster\.notice_watch (.*?)(?:</dev/null|&)", text.replace("\\\n", "")
     )
     return shlex.split(re.sub(r"\$(\w+)", lambda m: values[m[1]], line))
 

@@ -12,7 +12,7 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
 from tests.mirrors.test_optuna import trials_of
-from tuner.mirrors import mlflow
+from tuner.mirrors import mlflow_environment
 from tuner.service import mirroring
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses deprecated features of SQLAlchemy
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses deprecated feat
 
 def mirror_to(uri: str, experiment: str) -> Any:
     """Open a mirror. MLflow is imported here, because that takes seconds."""
-    mlflow.set_defaults()
+    mlflow_environment.set_defaults()
     from tuner.mirrors.mlflow import MlflowMirror
 
     return MlflowMirror(uri, experiment)

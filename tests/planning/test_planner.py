@@ -27,7 +27,7 @@ from tuner.planning.paces import DrawnTraining, Paces, smoothed
 from tuner.planning.plan import Alternative, Plan
 from tuner.planning.simulations import SpotLife
 from tuner.service.plan_evidence import delays_of
-from tuner.service.plans import simulate
+from tuner.service.plan_runs import simulate
 
 SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
 PRICES: dict[Market, Sequence[str]] = {

@@ -1,6 +1,7 @@
 """`Job` and `AsyncJob`: a job as REST returns it, with methods for the calls about it."""
 
 import html
+import importlib
 from collections.abc import Callable
 from datetime import datetime
 from difflib import get_close_matches
@@ -13,7 +14,6 @@ from tuner.client import follow
 from tuner.client.calls import Calls
 from tuner.client.follow import html_of, line_of
 from tuner.client.http import BestQuery, Elsewhere
-from tuner.client.plots import load
 from tuner.client.steps import Awaiting, Blocking, Method, Series, Steps, call, collected, job_call, series
 from tuner.schemas import answers as show
 from tuner.schemas import best as choices
@@ -221,7 +221,7 @@ class Acting(JobFacts):
 
         A parameter `x` is the column `config.x`, with NA for trials that do not have it. Times are in UTC.
         """
-        frames = load("tuner.client.plots", "trials_dataframe()")
+        frames = _optional("tuner.client.frames", "trials_dataframe()")
         found = yield from collected(Calls.trials.steps(self._client, self.id))
         table: pandas.DataFrame = frames.trials(found, self.search_space)
         return table
@@ -233,7 +233,7 @@ class Acting(JobFacts):
         The column `metric` holds the metric that you name, or the objective's. Numbers are rounded if there are very many reports;
         `trial()` returns them exactly.
         """
-        frames = load("tuner.client.plots", "curves_dataframe()")
+        frames = _optional("tuner.client.frames", "curves_dataframe()")
         found = yield from Calls.curves.steps(self._client, self.id, metric=metric)
         table: pandas.DataFrame = frames.curves(found)
         return table
@@ -243,7 +243,7 @@ class Acting(JobFacts):
         """Return a plot: `curves` (learning curves with rungs, promotions and preemptions), `best` (best metric against dollars spent),
         `pareto` or `bill`. Without `kind`, all four are drawn."""
         kinds = chosen(kind)
-        plots = load("tuner.client.plots", "plot()")
+        plots = _optional("tuner.client.plots", "plot()")
         seen: dict[str, Any] = {"job": self}
         for what in dict.fromkeys(NEEDS[one] for one in kinds):
             seen[what] = yield from getattr(Calls, what).steps(self._client, self.id)
@@ -285,3 +285,13 @@ class Job(Acting, Blocking):
 
 class AsyncJob(Acting, Awaiting):
     """A job of an `AsyncClient`. Its methods are awaited."""
+
+
+def _optional(module: str, what_for: str) -> Any:
+    """Import a module. If a dependency is missing, raise an ImportError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or module).partition(".")[0]
+        text = f"{what_for} needs {missing}, which is not installed: pip install 'tuner[notebook]'"
+        raise ImportError(text, name=missing) from error

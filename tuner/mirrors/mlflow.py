@@ -1,12 +1,8 @@
 """Mirror of jobs and trials as MLflow runs.
 
 Each job is a run with a child run per trial, with parameters, metrics and cost by step, tags and the outcome.
-
-`set_defaults` sets default environment variables for MLflow's client. Call it before MLflow is imported, because MLflow
-reads them at import.
 """
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,19 +14,6 @@ from mlflow.tracking import MlflowClient
 
 from tuner.domain.time import Instant
 from tuner.mirrors.record import Changes, Job, Point, Position, Trial
-
-_DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # otherwise MLflow reports its use to its makers
-    # Otherwise the client repeats a failed request for minutes. The follower retries by itself.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
-
-
-def set_defaults() -> None:
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-
 
 T = TypeVar("T")
 MS = 1_000_000

@@ -14,15 +14,9 @@ How trials are shown:
 path is inserted into its page and script when they are served.
 """
 
-import gzip
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
-from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -259,81 +253,3 @@ def distribution(parameter: Parameter) -> BaseDistribution:
 def _time(at: Instant) -> datetime:
     """Return a naive local time, as Optuna uses it."""
     return datetime.fromtimestamp(at / NS)
-
-
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-# The place in the dashboard's page that contains the root path.
-_INDEX = 'src="/static/bundle.js"'
-# The places in the dashboard's script that contain the root path: its routes, requests and download links.
-_SCRIPT = ('url_prefix:"/dashboard"', "`${this.baseURL}/api", "`/csv/")
-
-
-class OptunaDashboard:
-    """The dashboard of one storage. It may be used from several threads. The storage is opened at first use."""
-
-    def __init__(self, url: str, path: str) -> None:
-        self._url, self._path = url, path
-        self._opening = Lock()
-        self._storage: RDBStorage | None = None
-
-    def study(self, name: str, job: str) -> int | None:
-        """Return the number of the job's study, or None if the job is not mirrored yet.
-
-        It raises the exceptions of the database.
-        """
-        pass
-
-        try:
-            return self._opened().get_study_id_from_name(study_name(name, job))
-        except KeyError:
-            return None
-
-    @cached_property
-    def wsgi(self) -> Wsgi:
-        """Return the WSGI application that answers data requests. It raises the exceptions of the database."""
-        from optuna_dashboard import wsgi
-
-        made: Wsgi = wsgi(self._opened())
-        return made
-
-    @cached_property
-    def index(self) -> bytes:
-        """Return the page. Raise ValueError if this release of optuna-dashboard is built differently."""
-        text = (_folder() / "index.html").read_text()
-        _check(text, (_INDEX,))
-        script = f"{self._path}/static/bundle.js?{version('optuna-dashboard')}"
-        return text.replace(_INDEX, f'src="{script}"').encode()
-
-    @cached_property
-    def script(self) -> bytes:
-        """Return the script, compressed by gzip. Raise ValueError if this release of optuna-dashboard is built differently."""
-        text = (_folder() / "public" / "bundle.js").read_text()
-        _check(text, _SCRIPT)
-        at = self._path
-        for words, replacement in zip(
-            _SCRIPT, (f'url_prefix:"{at}/dashboard"', f"`{at}/api", f"`{at}/csv/"), strict=True
-        ):
-            text = text.replace(words, replacement)
-        return gzip.compress(text.encode(), compresslevel=6)
-
-    def _opened(self) -> "RDBStorage":
-        pass
-
-        with self._opening:
-            if self._storage is None:
-                self._storage = open_storage(self._url)
-            return self._storage
-
-
-def _folder() -> Path:
-    spec = find_spec("optuna_dashboard")
-    if spec is None or spec.origin is None:
-        raise ValueError("optuna-dashboard is not installed")
-    return Path(spec.origin).parent
-
-
-def _check(text: str, words: Iterable[str]) -> None:
-    if any(one not in text for one in words):
-        raise ValueError(
-            f"optuna-dashboard {version('optuna-dashboard')} cannot be mounted; install one from 0.21 on, before 0.22"
-        )

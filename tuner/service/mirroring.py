@@ -13,7 +13,7 @@ from tuner.domain.errors import TunerError
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
-from tuner.mirrors import mlflow
+from tuner.mirrors import mlflow_environment
 from tuner.mirrors.follower import Follower
 from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
 from tuner.service.bootstrap import Service
@@ -216,7 +216,7 @@ def _tensorboard(folder: str) -> Mirror:
 
 
 def _mlflow(uri: str, experiment: str) -> Mirror:
-    mlflow.set_defaults()
+    mlflow_environment.set_defaults()
     with _IMPORTING:
         from tuner.mirrors.mlflow import MlflowMirror
 

@@ -1,26 +1,19 @@
-"""Plan a job: simulate it, and describe what it will cost and find.
+"""Plan a job: what it will cost, and what it will find.
 
 `plan` gives the planner (`tuner.planning.planner`) the evidence on the job's trainable, the machines that it could run
 on, and `simulate`, which runs the real loop with simulated workers.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
 
-from tuner.domain.cost import total
 from tuner.domain.errors import Fault, Invalid
-from tuner.domain.job import JobSpec, Resources
-from tuner.domain.money import NS_PER_HOUR, Money
-from tuner.domain.offer import Offer
+from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant, rfc3339
-from tuner.driver.ports import LoopConfig
 from tuner.planning import planner
 from tuner.planning.alternatives import Candidate
 from tuner.planning.evidence import Delays, of_given
 from tuner.planning.evidence import Evidence as Evidence
-from tuner.planning.paces import DrawnTraining
 from tuner.planning.plan import Alternative as Alternative
 from tuner.planning.plan import Chance as Chance
 from tuner.planning.plan import Comparison as Comparison
@@ -28,7 +21,7 @@ from tuner.planning.plan import Inputs as Inputs
 from tuner.planning.plan import Plan as Plan
 from tuner.planning.plan import PlannedRung as PlannedRung
 from tuner.planning.plan import Spread as Spread
-from tuner.planning.simulations import KnowingSampler, Outcome, RungUse, Scenario, SpotLife, coarsened, stops
+from tuner.planning.simulations import SpotLife, coarsened
 from tuner.service.bootstrap import Service
 from tuner.service.plan_candidates import Described as Described
 from tuner.service.plan_candidates import Listed as Listed
@@ -37,185 +30,7 @@ from tuner.service.plan_candidates import Needs as Needs
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, that_would_do
 from tuner.service.plan_evidence import evidence_for
 from tuner.service.submit import check, check_affords
-from tuner.simulator.markets import LABEL, Markets
-from tuner.simulator.traces import UpTimes
-from tuner.simulator.worker import Overheads
-from tuner.simulator.world import SimulatedRun
 from tuner.tuning.checkpointing import Hazard
-from tuner.tuning.samplers import Sampler
-from tuner.tuning.samplers.simple import GridSampler, RandomSampler
-
-TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
-SLICE_STEPS = 8  # steps of a simulated lease, at least
-# Samplers that learn, which `KnowingSampler` stands for.
-LEARNING = ("auto", "tpe", "gp", "cmaes")
-GRID_LISTED = 2000  # most points of a grid that are listed; listing a larger grid takes longer than drawing random points
-HEARTBEAT_STEPS = 4  # steps between simulated heartbeats
-SPOT_HEARTBEAT_NS = 60 * NS
-# How often a trial that waits for a spot machine checks the other market before its patience ends. With a check every second,
-# planning a job of a million steps took 36 s instead of 6 s.
-LOOKS = 6
-
-
-def simulate(scenario: Scenario) -> Outcome:
-    """Simulate a scenario. The same scenario always has the same outcome."""
-    run = _run(scenario)
-    run.run(turns_max=TURNS_MAX)
-    return _outcome(run, scenario)
-
-
-def _run(scenario: Scenario) -> SimulatedRun:
-    wanted = scenario.spec.resources
-    rates = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in scenario.offers]
-    dearest = max(rates, key=lambda rate: rate.price)
-    step_ns = round(scenario.paces.evidence.step_ns * scenario.factor * scenario.coarse)
-    training = DrawnTraining(
-        scenario.paces, seed=scenario.seed, stretch=scenario.factor, coarse=scenario.coarse
-    )
-    life = scenario.spot
-    heartbeat_ns = max(NS, HEARTBEAT_STEPS * step_ns)
-    markets = up_times = None
-    if life is not None:
-        markets = _markets(scenario, life)
-        heartbeat_ns = min(heartbeat_ns, max(SPOT_HEARTBEAT_NS, step_ns))
-        up_times = None if life.mean_ns is None else _up_times(scenario, life, life.mean_ns)
-    return SimulatedRun(
-        scenario.spec,
-        LoopConfig(
-            "job_planned", dearest, scenario.concurrency, max(scenario.slice_ns, SLICE_STEPS * step_ns)
-        ),
-        training,
-        overheads=_overheads(scenario.delays, spot=life is not None),
-        seed=scenario.seed,
-        sampler=lambda: _sampler(scenario, training),
-        heartbeat_ns=heartbeat_ns,
-        up_times=up_times,
-        notice_ns=life.notice_ns if life else None,
-        markets=markets,
-        look_ns=NS if life is None else max(NS, life.patience_ns // LOOKS),
-    )
-
-
-def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
-    """Return the sampler of the simulation.
-
-    Model-based samplers are too slow for a plan, so a cheap substitute imitates their learning. The substitute needs
-    known curves. Without them there is nothing to learn, and configurations are drawn at random.
-    """
-    spec, seed = scenario.spec, scenario.seed
-    name = spec.algorithm.sampler
-    if name == "grid":
-        return GridSampler(spec.space, seed, listed=GRID_LISTED)
-    if name in LEARNING and scenario.paces.knows_curves:
-        last, thrifty = spec.fidelity.max or 1, name == "auto"
-        return KnowingSampler(spec.space, seed, training, last=last, thrifty=thrifty)
-    return RandomSampler(spec.space, seed)
-
-
-def _overheads(delays: Delays, *, spot: bool) -> Overheads:
-    return Overheads(
-        warming_ns=delays.warming_ns,
-        setup_ns=delays.setup_ns,
-        resumed_setup_ns=0,
-        restore_ns=delays.restore_ns,
-        save_ns=delays.save_ns,
-        stall_ns=delays.save_ns // 10 if spot else 0,
-        save_every_ns="auto" if spot else None,
-    )
-
-
-def _markets(scenario: Scenario, life: SpotLife) -> Markets:
-    """Return the markets of the simulation.
-
-    Each machine has the size of one trial, and the price that a trial pays on the real machine.
-    """
-    wanted = scenario.spec.resources
-    one = Resources(cpus=1, gpus=wanted.gpus)
-    offers = []
-    for offer in sorted(scenario.offers, key=lambda found: found.market != "spot"):
-        price = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price
-        label = ((LABEL, "spot" if offer.market == "spot" else "!spot"),)
-        offers.append(Offer(offer.instance_type, price, 1, wanted.gpus, offer.market, labels=label))
-    return Markets(tuple(offers), life.patience_ns, one)
-
-
-def _up_times(scenario: Scenario, life: SpotLife, mean_ns: int) -> list[Iterator[UpTimes]]:
-    if all(offer.market != "spot" for offer in scenario.offers):
-        return []
-    return [_lives(life, mean_ns, Random(f"{scenario.seed}/{n}")) for n in range(scenario.concurrency)]
-
-
-def _lives(life: SpotLife, mean_ns: int, rng: Random) -> Iterator[UpTimes]:
-    begin = 0 if rng.random() < life.share else round(rng.random() * life.wait_ns)
-    while True:
-        end = begin + max(NS, round(rng.expovariate(1 / mean_ns)))
-        yield UpTimes(begin, end)
-        begin = end + life.wait_ns
-
-
-def _outcome(run: SimulatedRun, scenario: Scenario) -> Outcome:
-    tables, state = run.journal.tables, run.loop.state
-    best = state.leader_score if state.leader is not None and scenario.paces.knows_curves else None
-    return Outcome(
-        tables.account.posted,
-        run.clock.elapsed_ns(),
-        run.loop.end.reason if run.loop.end else None,
-        len({trial for trial, _ in tables.attempts}),
-        _rungs(run, scenario),
-        best,
-        run.preemptions,
-    )
-
-
-def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
-    """Return the trials, steps, time and cost of each rung.
-
-    A step belongs to the rung that it leads to. The overhead of an attempt, such as setup, belongs to the rung of the
-    attempt's first step.
-    """
-    steps_of = stops(scenario.spec)
-    tables, uses = run.journal.tables, [_Use() for _ in steps_of]
-    reached: Counter[str] = Counter()
-    trained: Counter[tuple[str, int]] = Counter()
-    on_gpus: Counter[tuple[str, int]] = Counter()
-    gpus = scenario.spec.resources.gpus
-    for (trial, step), row in tables.reports.items():
-        ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
-        price = tables.attempts[trial, row.attempt].price
-        micro = ns * price.micro_usd_per_hour // NS_PER_HOUR
-        use = uses[_stop_of(steps_of, step)]
-        use.steps, use.train_ns, use.train_micro = use.steps + 1, use.train_ns + ns, use.train_micro + micro
-        gpu_ms = round(1000 * gpus) * ns // (1000 * 1_000_000)
-        use.gpu_ms += gpu_ms
-        trained[trial, row.attempt] += micro
-        on_gpus[trial, row.attempt] += gpu_ms
-        reached[trial] = max(step, reached[trial])
-    for key, attempt in tables.attempts.items():
-        paid = total(tables.bills.get(key, {}))
-        use = uses[_stop_of(steps_of, attempt.from_step + 1)]
-        use.overhead_micro += paid.usd.micro_usd - trained[key]
-        use.gpu_ms += paid.gpu_ms - on_gpus[key]
-    return tuple(
-        RungUse(
-            sum(step >= stop for step in reached.values()),
-            round(use.steps * scenario.coarse),
-            use.train_ns,
-            Money(use.train_micro),
-            Money(use.overhead_micro),
-            use.gpu_ms,
-        )
-        for stop, use in zip(steps_of, uses, strict=True)
-    )
-
-
-class _Use:
-    def __init__(self) -> None:
-        self.steps = self.train_ns = self.train_micro = self.overhead_micro = self.gpu_ms = 0
-
-
-def _stop_of(stops: list[int], step: int) -> int:
-    return next((i for i, stop in enumerate(stops) if step <= stop), len(stops) - 1)
-
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
@@ -328,7 +143,7 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
         seed=given.seed,
     )
     # Imported late, because it loads the whole simulator, which a starting service does not need.
-    pass
+    from tuner.service.plan_runs import simulate
 
     return planner.plan(question, simulate)
 

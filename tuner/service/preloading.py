@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-LATER = ("scipy.special", "tuner.service.plans")  # for forecasts and for plans
+LATER = ("scipy.special", "tuner.service.plan_runs")  # for forecasts and for plans
 
 
 def preload() -> None:

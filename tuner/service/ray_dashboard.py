@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 
 from tuner.domain.errors import NotFound, Unavailable
-from tuner.mirrors.optuna import OptunaDashboard as OptunaDashboard
+from tuner.mirrors.optuna_dashboard import OptunaDashboard as OptunaDashboard
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import Cluster
 from tuner.settings import Settings

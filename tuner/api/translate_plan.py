@@ -1,0 +1,75 @@
+"""The planning section of a plan request, converted to domain values."""
+
+from typing import Any
+
+from tuner.api.translate import Reader
+from tuner.domain.money import Price
+from tuner.domain.time import Instant, parse_duration_ns, parse_rfc3339, seconds_ns
+from tuner.schemas import plan as plan_models
+from tuner.service.plans import MAX_NS, Described, Given, Listed, Machines, Needs
+
+
+def given_of(planning: plan_models.Planning) -> Given:
+    """Convert the section. Raise Invalid if amounts or times cannot be read."""
+    read = Reader()
+    at = "/planning"
+
+    def ns(name: str) -> int | None:
+        return read.take(f"{at}/{name}", _seconds_ns, getattr(planning, name))
+
+    deadline = read.take(f"{at}/deadline", _deadline, planning.deadline)
+    needs = planning.needs
+    given = Given(
+        step_ns=ns("step_seconds"),
+        spread=planning.step_spread,
+        setup_ns=ns("setup_seconds"),
+        restore_ns=ns("restore_seconds"),
+        save_ns=ns("checkpoint_seconds"),
+        steps=planning.steps,
+        steps_from=tuple(planning.steps_from),
+        deadline_ns=deadline[0] if deadline else None,
+        deadline_at=deadline[1] if deadline else None,
+        pilot=planning.pilot is not None,
+        machines=Machines(
+            tuple(_described(read, one, f"{at}/candidates/{i}") for i, one in enumerate(planning.candidates)),
+            None if planning.catalogue is None else Listed(**planning.catalogue.model_dump()),
+            Needs(
+                needs.memory_gib,
+                needs.gpu_memory_gib,
+                read.take(f"{at}/needs/step_seconds", _seconds_ns, needs.step_seconds),
+            ),
+            planning.speeds,
+            tuple(planning.markets),
+        ),
+        seed=planning.seed,
+    )
+    read.check()
+    return given
+
+
+def _described(read: Reader, one: plan_models.CandidateMachine, at: str) -> Described:
+    fields: dict[str, Any] = one.model_dump()
+    step_s, usd, spot = (fields.pop(name) for name in ("step_seconds", "usd_per_hour", "spot_usd_per_hour"))
+    return Described(
+        **fields,
+        price=read.take(f"{at}/usd_per_hour", Price.from_usd_per_hour, usd),
+        spot_price=read.take(f"{at}/spot_usd_per_hour", Price.from_usd_per_hour, spot),
+        step_ns=read.take(f"{at}/step_seconds", _seconds_ns, step_s),
+    )
+
+
+def _seconds_ns(seconds: float) -> int:
+    """Return the nanoseconds of a duration in seconds. Raise ValueError if it is far out of bounds.
+
+    A value slightly out of bounds is converted, so that the domain reports it together with other faults.
+    """
+    if not -MAX_NS <= seconds * 1e9 <= 2 * MAX_NS:
+        raise ValueError("must be more than 0 and at most a year")
+    return seconds_ns(seconds)
+
+
+def _deadline(given: float | str) -> tuple[int | None, Instant | None]:
+    """Return a deadline as a pair: nanoseconds from now, and a time. One of the two is None."""
+    if isinstance(given, str) and given[4:5] == "-":
+        return None, parse_rfc3339(given)
+    return parse_duration_ns(given), None
