@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.engine.driving import Driver
+from tests.worker.driving import Driver
 from tuner.domain.time import NS
 from tuner.driver.placement import NOTICE_NS
 from tuner.tuning.checkpointing import HOUR_NS, Exposure, Hazard, Saving, steps_between

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
-from tests.engine.driving import Driver
+from tests.worker.driving import Driver
 from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler, measured
 from tuner.training.checkpoint import Copies
 from tuner.worker.metering import Gpus

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import fsspec
 import pytest
 
-from tests.engine.object_storage import Proxy, moto_server
 from tests.system.serving import Served
 from tests.system.spot_cluster import OnSpot, SpotCluster, left_of
+from tests.worker.object_storage import Proxy, moto_server
 from tuner.cluster.dashboard import Dashboard
 from tuner.cluster.head import LocalHead
 

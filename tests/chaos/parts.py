@@ -18,9 +18,9 @@ import psutil
 from tests import postgres
 from tests.chaos.history import History
 from tests.chaos.proxy import Proxy
-from tests.engine.object_storage import Proxy as HttpProxy
-from tests.engine.object_storage import moto_server
 from tests.system.serving import children
+from tests.worker.object_storage import Proxy as HttpProxy
+from tests.worker.object_storage import moto_server
 from tuner.cluster.launch import free_ports
 
 RETRY_S = 0.1

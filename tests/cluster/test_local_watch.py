@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests import deployed
+from tests.cluster.metadata_clouds import Aws
+from tests.cluster.metadata_server import MetadataServer
+from tests.cluster.told import looks_again
 from tests.cluster.waiting import until
-from tests.engine.metadata_clouds import Aws
-from tests.engine.metadata_server import MetadataServer
-from tests.engine.told import looks_again
 from tuner.cluster import local_watch as module
 from tuner.cluster.head import Head, LocalHead
 from tuner.cluster.launch import ray_environment

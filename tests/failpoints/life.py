@@ -16,7 +16,7 @@ from unittest.mock import patch
 from sqlalchemy import event
 
 from tests import fakes
-from tests.engine.self_test_actors import FakeActors
+from tests.driver.self_test_actors import FakeActors
 from tests.fakes import FakeCluster, FakeService
 from tuner.cluster.nodes import Node
 from tuner.database.database import Database

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tests.engine.driving import SECOND, Driver
+from tests.worker.driving import SECOND, Driver
 from tuner.driver.messages import ENDED
 from tuner.worker.supervisor import Supervisor
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.engine.driving import Driver
 from tests.packages.making import plain
+from tests.worker.driving import Driver
 from tuner.service.trainables import SubprocessProber
 from tuner.worker.packages import Stored, id_of
 from tuner.worker.supervisor import Supervisor

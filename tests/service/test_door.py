@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
-from tests.engine.self_test_actors import FakeActors
+from tests.driver.self_test_actors import FakeActors
 from tests.fakes import FakeService
 from tests.service.passes import launch_of, one_pass
 from tuner.driver.spot_eligibility import SpotEligibility

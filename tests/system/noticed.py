@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests import deployed
+from tests.cluster.metadata_clouds import Aws, Gcp
+from tests.cluster.metadata_server import MetadataServer, hangs, says
 from tests.cluster.waiting import until
-from tests.engine.metadata_clouds import Aws, Gcp
-from tests.engine.metadata_server import MetadataServer, hangs, says
 from tests.system import books
 from tests.system.spot_cluster import OnSpot, now
 from tuner.cluster.head import LocalHead

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.driving import Driver
+from tests.worker.driving import Driver
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "trainables.md"
 BLOCKS = {

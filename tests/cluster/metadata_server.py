@@ -4,7 +4,7 @@
         server.cloud.interrupt()
         server.fail("instance-action", status(500), times=2)
 
-Run as a program, `python -m tests.engine.metadata_server aws|gcp|azure` prints its URL and gives a notice for
+Run as a program, `python -m tests.cluster.metadata_server aws|gcp|azure` prints its URL and gives a notice for
 each line that it reads. Use it to try out a watcher manually.
 """
 
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.engine.metadata_clouds import Aws, Azure, Cloud, Gcp, Reply, Request
+from tests.cluster.metadata_clouds import Aws, Azure, Cloud, Gcp, Reply, Request
 
 CloudT = TypeVar("CloudT", bound=Cloud)
 HOLD_S = 300.0

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cluster.metadata_clouds import Aws, Azure, Gcp, Nowhere
+from tests.cluster.metadata_server import MetadataServer, hangs, no_answer, status
+from tests.cluster.told import OPERATORS, Told, looks_again, sources, watching
 from tests.cluster.waiting import until
-from tests.engine.metadata_clouds import Aws, Azure, Gcp, Nowhere
-from tests.engine.metadata_server import MetadataServer, hangs, no_answer, status
-from tests.engine.told import OPERATORS, Told, looks_again, sources, watching
 from tuner.cluster.notices.clouds import detect
 from tuner.cluster.notices.feeds import backoff_s, metadata_client
 from tuner.cluster.notices.notice import Notice

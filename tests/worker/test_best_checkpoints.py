@@ -21,9 +21,9 @@ def steps_stored(driver: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("case", "module", "file"),
     [
-        ("follows_scores", "tests.engine.cases", "state.pt"),
-        ("follows_scores", "tests.engine.tune_cases", "step.txt"),
-        ("FollowsScores", "tests.engine.tune_class", "count.json"),
+        ("follows_scores", "tests.worker.cases", "state.pt"),
+        ("follows_scores", "tests.worker.tune_cases", "step.txt"),
+        ("FollowsScores", "tests.worker.tune_class", "count.json"),
     ],
 )
 def test_the_best_step_has_a_checkpoint_when_the_trial_is_over(

@@ -4,7 +4,7 @@ those of earlier jobs.
 
 from collections.abc import Sequence
 
-from tests.engine.looping import Job, World
+from tests.driver.looping import Job, World
 from tests.simulation.test_simulated_jobs import QuickCurves, loop_config, spec
 from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
 from tuner.domain import events as ev

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine.object_storage import Bucket
+from tests.worker.object_storage import Bucket
 from tuner.checkpoints import chunks
 from tuner.checkpoints.checkpoints import CheckpointStore, Found
 from tuner.training import checkpoint

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.self_test_actors import FakeActors
+from tests.driver.self_test_actors import FakeActors
 from tests.store.builders import JOB, PROJECT, create, hold, new_job
 from tuner.database.database import Database
 from tuner.domain.budget import Budget

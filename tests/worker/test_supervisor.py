@@ -11,14 +11,14 @@ import psutil
 import pytest
 import torch
 
-from tests.engine.driving import LEASE_S, SECOND
+from tests.worker.driving import LEASE_S, SECOND
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.environment import Environment
 from tuner.driver.messages import Progress
 from tuner.service import training_alone
 from tuner.worker import endings
 
-PLAIN = "tests.engine.plain_cases"
+PLAIN = "tests.worker.plain_cases"
 
 
 def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> None:
@@ -151,7 +151,7 @@ def test_failing_user_code_is_reported_with_what_happened(
 
 
 def test_a_module_that_is_not_there_is_named(drive: Any) -> None:
-    driver = drive("train", "tests.engine.no_such_module", fresh=True)
+    driver = drive("train", "tests.worker.no_such_module", fresh=True)
     driver.begin()
     assert "no_such_module" in driver.until_state("failed")["error"]["message"]
 
@@ -209,9 +209,9 @@ def test_what_a_function_returns_or_yields_is_a_report(drive: Any, case: str, va
 @pytest.mark.parametrize(
     ("case", "module"),
     [
-        ("tune_checkpoints", "tests.engine.tune_cases"),
-        ("Steps", "tests.engine.tune_class"),
-        ("DictSteps", "tests.engine.tune_class"),
+        ("tune_checkpoints", "tests.worker.tune_cases"),
+        ("Steps", "tests.worker.tune_class"),
+        ("DictSteps", "tests.worker.tune_class"),
     ],
 )
 def test_plain_ray_tune_trainables_run_unchanged_and_resume(drive: Any, case: str, module: str) -> None:
@@ -227,14 +227,14 @@ def test_plain_ray_tune_trainables_run_unchanged_and_resume(drive: Any, case: st
 
 
 def test_of_what_tune_takes_metrics_are_recorded(drive: Any) -> None:
-    driver = drive("tune_checkpoints", "tests.engine.tune_cases")
+    driver = drive("tune_checkpoints", "tests.worker.tune_cases")
     driver.begin(until=1)
     driver.until_state("waiting")
     assert driver.reports[0]["metrics"] == {"acc": 1, "nested/a": 1}
 
 
 def test_a_trainable_that_never_saves_says_so(drive: Any) -> None:
-    driver = drive("never_saves", "tests.engine.tune_cases")
+    driver = drive("never_saves", "tests.worker.tune_cases")
     driver.begin(until=2)
     driver.until_state("waiting")
     assert not driver.reports[-1]["resumable"]
@@ -269,7 +269,7 @@ def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_module_that_takes_its_importer_with_it_is_left_to_the_child(drive: Any) -> None:
-    driver = drive("train", "tests.engine.dies_imported", fresh=True)
+    driver = drive("train", "tests.worker.dies_imported", fresh=True)
     driver.begin()
     trouble = Progress.parse(driver.until_state("failed")).trouble
     assert trouble is not None
@@ -281,7 +281,7 @@ def test_a_module_that_takes_its_importer_with_it_is_left_to_the_child(drive: An
 
 
 def test_a_module_that_touches_cuda_when_it_is_imported_leaves_gpus_to_its_attempts(drive: Any) -> None:
-    driver = drive("train", "tests.engine.touches_cuda", fresh=True)
+    driver = drive("train", "tests.worker.touches_cuda", fresh=True)
     driver.begin(until=1)
     driver.until_state("waiting")
     assert driver.reports[0]["metrics"] == {"lost": False}
@@ -300,7 +300,7 @@ def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
     import sys
 
     code = (
-        "from tests.engine.driving import Driver; from pathlib import Path; import os, time\n"
+        "from tests.worker.driving import Driver; from pathlib import Path; import os, time\n"
         f"d = Driver(Path({str(tmp_path)!r}), '{PLAIN}:counts'); d.begin(until=1); d.until_state('waiting')\n"
         "print(d.supervisor._pid, d.supervisor.server._process.pid, flush=True); time.sleep(1000)"
     )

@@ -22,16 +22,16 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
     numbers = count()
 
     def run(case: str, *, configs: Sequence[dict[str, float]] = ({"x": 0.1},), **more: Any) -> Verdict:
-        module = f"tests.engine.{case.partition(':')[0]}"
+        module = f"tests.worker.{case.partition(':')[0]}"
         storage = tmp_path / str(next(numbers))
-        return self_test_with(supervisor_of(module), storage, f"tests.engine.{case}", configs, **ORDER | more)
+        return self_test_with(supervisor_of(module), storage, f"tests.worker.{case}", configs, **ORDER | more)
 
     return run
 
 
 def test_it_starts_a_worker_and_leaves_no_process_behind() -> None:
     before = psutil.Process().children()
-    assert self_test("tests.engine.forgetful:one_step_of_many", [{}], **ORDER) == Verdict(passed=True)
+    assert self_test("tests.worker.forgetful:one_step_of_many", [{}], **ORDER) == Verdict(passed=True)
     assert psutil.Process().children() == before
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.looping import Job
+from tests.driver.looping import Job
 from tests.strategies import examples
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS

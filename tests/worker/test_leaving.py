@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.driving import NODE, SECOND, Driver
+from tests.worker.driving import NODE, SECOND, Driver
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
@@ -233,7 +233,7 @@ def test_the_last_step_is_finished_as_it_was_ordered(drive: Any, node: Node) -> 
 
 
 def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
-    driver = drive("never_saves_slowly", "tests.engine.tune_cases")
+    driver = drive("never_saves_slowly", "tests.worker.tune_cases")
     driver.begin(until=99, max_step=99)
     driver.reported(1)
     node.goes(1000)
@@ -319,7 +319,7 @@ def test_a_worker_that_is_born_on_a_machine_that_goes_says_so(
     node_board: NodeBoard, node: Node, tmp_path: Path
 ) -> None:
     """The head, for example, is never drained."""
-    entry = "tests.engine.plain_cases:counts"
+    entry = "tests.worker.plain_cases:counts"
     born = Supervisor(entry, notice=lambda: node_board.standing(NODE))
     try:
         driver = Driver(tmp_path / "storage", entry, born)

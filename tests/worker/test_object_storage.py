@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.driving import SECOND
-from tests.engine.object_storage import SLOW_S, Bucket
+from tests.worker.driving import SECOND
+from tests.worker.object_storage import SLOW_S, Bucket
 from tuner.checkpoints import storage
 from tuner.checkpoints.checkpoints import CheckpointMissing, CheckpointStore, Found
 from tuner.worker import publishing

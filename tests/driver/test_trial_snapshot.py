@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.engine.test_fallback import DEAR, DEMAND, DEMAND_MACHINE, SPOT, SPOT_MACHINE, WAIT_NS, Cluster
+from tests.driver.test_fallback import DEAR, DEMAND, DEMAND_MACHINE, SPOT, SPOT_MACHINE, WAIT_NS, Cluster
 from tests.simulation.test_simulated_jobs import loop_config, spec
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate

@@ -69,7 +69,7 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
 
 
 def test_attempts_of_code_with_an_optimizer_find_its_imports_done(drive: Any) -> None:
-    driver = drive("tells_first", "tests.engine.optimising")
+    driver = drive("tells_first", "tests.worker.optimising")
     driver.begin(until=1)
     driver.until_state("waiting")
     assert driver.reports[0]["metrics"]["dynamo"] == 1

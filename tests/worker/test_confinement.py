@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tuner.worker import scratch
 from tuner.worker.limits import SECRETS, Limits
 
-MODULE = "tests.engine.confined"
+MODULE = "tests.worker.confined"
 MIB = 1 << 20
 SECRET = "a-secret-of-somebody"
 HELD_BACK = [
@@ -187,7 +187,7 @@ def test_nothing_is_left_of_what_an_attempt_wrote_for_a_while(
 def test_a_module_is_held_to_its_limits_as_it_is_imported(
     drive: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    driver = drive("train", "tests.engine.greedy_import", fresh=True)
+    driver = drive("train", "tests.worker.greedy_import", fresh=True)
     driver.begin(memory_limit_bytes=700 * MIB)
     error = driver.until_state("failed")["error"]
     assert error["kind"] == "memory"

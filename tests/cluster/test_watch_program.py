@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.metadata_clouds import Nowhere
-from tests.engine.metadata_server import MetadataServer, hangs
+from tests.cluster.metadata_clouds import Nowhere
+from tests.cluster.metadata_server import MetadataServer, hangs
 from tuner.cluster.notice_watch import NO_CLOUD, main
 
 ENDS = """

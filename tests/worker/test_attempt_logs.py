@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.object_storage import Bucket
+from tests.worker.object_storage import Bucket
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.worker import logs as pumping
 

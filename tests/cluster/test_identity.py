@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.metadata_clouds import Aws, Azure, Gcp
-from tests.engine.metadata_server import MetadataServer, says, status
+from tests.cluster.metadata_clouds import Aws, Azure, Gcp
+from tests.cluster.metadata_server import MetadataServer, says, status
 from tuner.cluster import nodes as its
 from tuner.cluster.notices.clouds import Sources
 from tuner.cluster.notices.identity import facts_of_this_machine

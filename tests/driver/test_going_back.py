@@ -2,7 +2,7 @@
 because the machine goes away.
 """
 
-from tests.engine.looping import Job
+from tests.driver.looping import Job
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS
 from tuner.driver.messages import Progress, Trouble

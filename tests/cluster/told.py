@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tests.cluster.metadata_server import MetadataServer
 from tests.cluster.waiting import until
-from tests.engine.metadata_server import MetadataServer
 from tuner.cluster.notices.clouds import Sources
 from tuner.cluster.notices.notice import Notice
 from tuner.cluster.notices.watcher import Watcher

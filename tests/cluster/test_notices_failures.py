@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.cluster.waiting import until
-from tests.engine.metadata_clouds import Aws, Azure, Gcp
-from tests.engine.metadata_server import (
+from tests.cluster.metadata_clouds import Aws, Azure, Gcp
+from tests.cluster.metadata_server import (
     Failure,
     MetadataServer,
     drips,
@@ -23,7 +22,8 @@ from tests.engine.metadata_server import (
     says,
     status,
 )
-from tests.engine.told import Told, looks_again, watching
+from tests.cluster.told import Told, looks_again, watching
+from tests.cluster.waiting import until
 from tuner.cluster.notices.notice import Notice
 from tuner.cluster.notices.watcher import Watcher
 

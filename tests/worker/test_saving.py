@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.waiting import until
-from tests.engine.driving import LEASE_S, SECOND
+from tests.worker.driving import LEASE_S, SECOND
 from tuner.checkpoints.checkpoints import CheckpointStore, Published
 from tuner.checkpoints.storage import PARTIAL
 from tuner.driver.messages import Progress

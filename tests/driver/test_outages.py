@@ -2,7 +2,7 @@
 for a hang.
 """
 
-from tests.engine.looping import Job
+from tests.driver.looping import Job
 
 
 def test_a_worker_that_waits_for_its_storage_does_not_hang() -> None:

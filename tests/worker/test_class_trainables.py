@@ -2,7 +2,7 @@
 
 from typing import Any
 
-MODULE = "tests.engine.tune_class"
+MODULE = "tests.worker.tune_class"
 
 
 def test_numpys_values_survive_a_pause(drive: Any) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engine.looping import Job
+from tests.driver.looping import Job
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window

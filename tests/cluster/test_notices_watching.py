@@ -2,10 +2,10 @@
 withdrawal, too.
 """
 
+from tests.cluster.metadata_clouds import Aws, Azure, Gcp
+from tests.cluster.metadata_server import MetadataServer
+from tests.cluster.told import OPERATORS, Told, looks_again, watching
 from tests.cluster.waiting import until
-from tests.engine.metadata_clouds import Aws, Azure, Gcp
-from tests.engine.metadata_server import MetadataServer
-from tests.engine.told import OPERATORS, Told, looks_again, watching
 from tuner.domain.time import parse_rfc3339
 
 EVENT = "602d9444-d2cd-49c7-8624-8643e7171297"

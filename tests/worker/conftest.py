@@ -9,14 +9,14 @@ import fsspec
 import psutil
 import pytest
 
-from tests.engine.driving import NODE, Driver
-from tests.engine.object_storage import Bucket, Proxy, moto_server
+from tests.worker.driving import NODE, Driver
+from tests.worker.object_storage import Bucket, Proxy, moto_server
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.worker.supervisor import Supervisor
 
 # Modules that one fork server serves, because a server that imports PyTorch and Ray costs 8 s of processor time.
 PRELOADED = {
-    f"tests.engine.{name}"
+    f"tests.worker.{name}"
     for name in (
         "cases",
         "forgetful",
@@ -42,7 +42,7 @@ def supervisor_of(node_board: NodeBoard) -> Iterator[Callable[[str], Supervisor]
     made: dict[str, Supervisor] = {}
 
     def found(module: str) -> Supervisor:
-        served = "tests.engine.preloaded" if module in PRELOADED else module
+        served = "tests.worker.preloaded" if module in PRELOADED else module
         if served not in made:
             made[served] = Supervisor(f"{served}:train", notice=lambda: node_board.standing(NODE))
         return made[served]
@@ -69,7 +69,7 @@ def drive(tmp_path: Path, supervisor_of: Callable[[str], Supervisor]) -> Iterato
     fresh_ones: list[Supervisor] = []
 
     def start(
-        case: str = "counts", module: str = "tests.engine.cases", *, fresh: bool = False, storage: str = ""
+        case: str = "counts", module: str = "tests.worker.cases", *, fresh: bool = False, storage: str = ""
     ) -> Driver:
         entry = f"{module}:{case}"
         if fresh:
