@@ -87,30 +87,25 @@ def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     found.dispose()
 
 
-@pytest.mark.parametrize("revision", [one.revision for one in steps()])
-def test_a_migration_breaks_nothing_but_what_no_release_has_used_since(
-    revision: str, growing: Database
-) -> None:
-    (script,) = (one for one in steps() if one.revision == revision)
-    unused_since = getattr(script.module, "unused_since", None)
-    found = breaking(growing, revision)
-    if unused_since is None:
-        assert found == [], (
-            "add now, and remove a release later, with unused_since naming the last release that used it"
-        )
-    else:
-        assert numbers(unused_since) < numbers(release())
+def test_no_migration_breaks_what_a_release_uses(growing: Database) -> None:
+    for script in steps():
+        found = breaking(growing, script.revision)
+        unused_since = getattr(script.module, "unused_since", None)
+        if unused_since is None:
+            assert found == [], (
+                "add now, and remove a release later, with unused_since naming the last release that used it"
+            )
+        else:
+            assert numbers(unused_since) < numbers(release())
 
 
 def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-# `database` is at the newest revision of this version, before the made-up one.
-
-
 @pytest.fixture
-def newer(tmp_path: Path) -> Iterator[Path]:
+def newer(database: Database, tmp_path: Path) -> Iterator[Path]:
+    """The file of the made-up migration. `database` is made before, so it is at the newest revision of this version."""
     with made_up.known(tmp_path / "newer"):
         yield store.MIGRATIONS / "versions" / f"{made_up.REVISION}_made_up.py"
 

@@ -547,3 +547,12 @@ def _make_append_only(table: str, same: str) -> None:
     # INSERT OR REPLACE deletes without a DELETE trigger.
     known = f"WHEN EXISTS (SELECT 1 FROM {table} WHERE {same})"
     op.execute(f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} {known} {refuse}")
+
+
+def downgrade() -> None:
+    """Drop all tables with their triggers."""
+    connection, found = op.get_bind(), sa.MetaData()
+    found.reflect(connection)
+    found.drop_all(connection, [table for table in found.sorted_tables if table.name != "alembic_version"])
+    if connection.dialect.name != "sqlite":
+        op.execute("DROP FUNCTION refuse_change")
