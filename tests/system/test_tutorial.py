@@ -36,6 +36,8 @@ class Newcomer:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         # Remove OMP_NUM_THREADS, as in most terminals. PyTorch then uses all cores.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TUNER_", "OMP_"))}
+        # Its threads must not spin while they wait, because other tests need the processors.
+        clean["OMP_WAIT_POLICY"] = "passive"
         small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "1", "TUNER_CLOUD": "none"}
         price = {"TUNER_NODE_PRICES": "local=0.10"}
         self._environment = {**clean, **small, **price, "PATH": path, "HOME": str(self._home)}
