@@ -14,7 +14,7 @@ from tests.api.points import Point, points, put_report
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.strategies import examples
-from tuner.client import plots
+from tuner.client import frames
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS, Instant
@@ -91,7 +91,7 @@ def test_all_answers_name_the_same_best_trial(service: FakeService, client: Test
     assert (best["trial"], best["metric"]) == (listed[0]["id"], listed[0]["metric"])
     detail = client.get(f"/v1/jobs/{job}/trials/trial_00000").json()
     assert (detail["metric"], detail["latest_metric"]) == (sign * 0.9, sign * 0.6)
-    frame = plots.trials([wire.Trial(**one) for one in listed], {}).sort_values(
+    frame = frames.trials([wire.Trial(**one) for one in listed], {}).sort_values(
         "metric", ascending=mode == "min"
     )
     assert frame["trial"].iloc[0] == best["trial"]
