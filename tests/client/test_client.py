@@ -86,7 +86,7 @@ SAFE: dict[str, Callable[[Both], object]] = {
 
 
 @pytest.mark.parametrize("trouble", [problem(503), problem(429), SILENCE], ids=["503", "429", "silence"])
-def test_a_call_that_is_safe_to_repeat_is_repeated(
+def test_safe_call_is_repeated_with_growing_pauses(
     trouble: httpx2.Response | Exception, slept: list[float]
 ) -> None:
     server = Server(trouble, trouble, httpx2.Response(200, json=TRAINABLES))
@@ -98,7 +98,9 @@ def test_a_call_that_is_safe_to_repeat_is_repeated(
 
 @pytest.mark.parametrize("call", SAFE)
 @pytest.mark.parametrize("trouble", [problem(503), SILENCE], ids=["503", "silence"])
-def test_repeats_come_to_an_end(call: str, trouble: httpx2.Response | Exception) -> None:
+def test_retries_stop_after_the_maximum_number_of_tries(
+    call: str, trouble: httpx2.Response | Exception
+) -> None:
     server = Server(trouble)
     with pytest.raises(ApiError) as caught:
         SAFE[call](server.client())
@@ -109,7 +111,7 @@ def test_repeats_come_to_an_end(call: str, trouble: httpx2.Response | Exception)
 @pytest.mark.parametrize(
     "name", ["..", ".", "../../budgets/team", "a/b", "%2e%2e", "a?b#c", "\\\\host\\share", "a\x00b"]
 )
-def test_a_name_is_one_part_of_the_path(name: str) -> None:
+def test_user_given_name_stays_one_path_segment(name: str) -> None:
     server = Server(problem(404))
     client = server.client()
     for call in (client.job, client.cancel, client.budget, lambda one: client.trial("job_1", one)):
@@ -122,14 +124,14 @@ def test_a_name_is_one_part_of_the_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 422, 500, 502])
-def test_other_refusals_are_not_repeated(status: int) -> None:
+def test_other_errors_are_not_retried(status: int) -> None:
     server = Server(problem(status))
     with pytest.raises(ApiError):
         server.client().trainables()
     assert len(server.requests) == 1
 
 
-def test_all_tries_of_a_submission_have_one_key_and_two_submissions_have_two() -> None:
+def test_retries_share_one_idempotency_key_and_each_submission_gets_its_own() -> None:
     server = Server(SILENCE)
     for _ in range(2):
         with pytest.raises(ApiError):
@@ -140,7 +142,7 @@ def test_all_tries_of_a_submission_have_one_key_and_two_submissions_have_two() -
     assert keys[0] != keys[-1]
 
 
-def test_a_given_key_is_sent_as_it_is() -> None:
+def test_given_idempotency_key_is_sent_unchanged() -> None:
     server = Server(problem(422))
     with pytest.raises(ApiError):
         server.client().submit({}, idempotency_key="mine")
@@ -148,7 +150,7 @@ def test_a_given_key_is_sent_as_it_is() -> None:
     assert server.requests[0].headers["Authorization"] == "Bearer key"
 
 
-def test_a_problem_becomes_an_error_with_all_its_parts() -> None:
+def test_problem_document_becomes_error_with_all_fields() -> None:
     with pytest.raises(ApiError) as caught:
         Server(problem(422)).client().trainables()
     error = caught.value
@@ -158,14 +160,14 @@ def test_a_problem_becomes_an_error_with_all_its_parts() -> None:
 
 
 @pytest.mark.parametrize("content", [b"<html>gateway</html>", b"", b"[]", b'{"a": 1}'])
-def test_a_refusal_that_is_no_problem_is_an_error_too(content: bytes) -> None:
+def test_error_response_without_problem_document_raises_api_error(content: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         Server(httpx2.Response(502, content=content)).client().trainables()
     assert caught.value.status == 502
     assert caught.value.title
 
 
-def test_a_service_that_does_not_answer_is_named() -> None:
+def test_unreachable_service_is_named_in_the_error() -> None:
     with pytest.raises(ApiError) as caught:
         Server(SILENCE).client().trainables()
     assert caught.value.status == 0
@@ -174,12 +176,12 @@ def test_a_service_that_does_not_answer_is_named() -> None:
 
 
 @pytest.mark.parametrize("content", [b"<html>another server</html>", b'{"a": 1}', b"[]"])
-def test_an_answer_that_is_not_the_service_s_is_an_error_of_ours(content: bytes) -> None:
+def test_unexpected_success_response_raises_api_error(content: bytes) -> None:
     with pytest.raises(ApiError):
         Server(httpx2.Response(200, content=content)).client().trainables()
 
 
-def test_numbers_that_json_does_not_have_are_for_the_service_to_refuse_by_name() -> None:
+def test_nan_is_sent_so_that_the_service_can_refuse_the_field() -> None:
     server = Server(problem(422))
     with pytest.raises(ApiError) as caught:
         server.client().submit({"budget": {"usd": float("nan")}})
@@ -187,17 +189,17 @@ def test_numbers_that_json_does_not_have_are_for_the_service_to_refuse_by_name()
     assert server.requests[0].content == b'{"budget": {"usd": NaN}}'
 
 
-def test_values_that_json_does_not_have_are_refused_before_they_are_sent() -> None:
+def test_values_without_json_form_are_refused_before_sending() -> None:
     with pytest.raises(ApiError):
         Server(problem(422)).client().submit({"constants": {"names": {"a", "b"}}})
 
 
-def test_a_newer_service_may_say_more() -> None:
+def test_unknown_fields_of_a_newer_service_are_kept() -> None:
     server = Server(httpx2.Response(200, json={"items": [], "news": 1}))
     assert server.client().trainables().model_dump() == {"items": [], "truncated": False, "news": 1}
 
 
-def test_pages_are_followed_to_the_last() -> None:
+def test_listing_follows_all_pages() -> None:
     pages: list[dict[str, object]] = [{"items": [], "next_cursor": cursor} for cursor in ("a", "b", None)]
     server = Server(*(httpx2.Response(200, json=page) for page in pages))
     assert list(server.client().jobs(state="queued")) == []
@@ -232,7 +234,7 @@ class Broken(httpx2.SyncByteStream, httpx2.AsyncByteStream):
             yield part
 
 
-def test_a_stream_that_breaks_goes_on_behind_the_last_whole_event() -> None:
+def test_broken_event_stream_resumes_after_the_last_complete_event() -> None:
     server = Server(
         httpx2.Response(200, stream=Broken(frame(3, n=1), frame(None, n=2), b"id: 9\ndata: {", breaks=True)),
         SILENCE,
@@ -246,7 +248,7 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_whole_event() -> None:
     assert told == [None, "3", "3", "5", "5"], "an end that is not the job's is a break"
 
 
-def test_what_is_told_behind_the_end_of_a_job_is_read_too_and_breaks_are_told_of() -> None:
+def test_events_after_the_end_of_a_job_are_read_and_breaks_are_reported() -> None:
     server = Server(
         httpx2.Response(200, stream=Broken(frame(3, n=1), ENDED, breaks=True)),
         SILENCE,
@@ -258,25 +260,25 @@ def test_what_is_told_behind_the_end_of_a_job_is_read_too_and_breaks_are_told_of
     assert told == [True, False, False, True]
 
 
-def test_events_begin_where_one_asks() -> None:
+def test_events_start_after_the_given_id() -> None:
     server = Server(httpx2.Response(200, stream=Broken(ENDED, breaks=False)))
     assert len(list(server.client().events("job_1", after=7))) == 1
     assert server.requests[0].headers["Last-Event-ID"] == "7"
 
 
-def test_events_of_a_job_that_is_not_there_are_an_error() -> None:
+def test_events_of_unknown_job_raise_an_error() -> None:
     with pytest.raises(ApiError) as caught:
         list(Server(problem(404)).client().events("job_1"))
     assert caught.value.status == 404
 
 
-def test_a_stream_that_stays_away_is_an_error_in_the_end() -> None:
+def test_unreachable_event_stream_raises_an_error_after_all_retries() -> None:
     with pytest.raises(ApiError) as caught:
         list(Server(SILENCE).client().events("job_1"))
     assert caught.value.status == 0
 
 
-def test_frames_are_read_as_the_standard_has_them() -> None:
+def test_event_frames_are_parsed_as_the_standard_defines() -> None:
     lines = [
         "retry: 1000",
         "",
@@ -296,7 +298,7 @@ def test_frames_are_read_as_the_standard_has_them() -> None:
 # Settings
 
 
-def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_and_key_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_URL", "http://elsewhere:1/")
     monkeypatch.setenv("TUNER_API_KEY", "secret")
     server = Server(httpx2.Response(200, json=TRAINABLES))
@@ -307,7 +309,7 @@ def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     client.close()
 
 
-def test_the_key_is_read_where_the_service_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_key_is_read_from_the_file_of_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     (tmp_path / "api_key").write_text("kept\n")
     server = Server(httpx2.Response(200, json=TRAINABLES))
@@ -316,7 +318,7 @@ def test_the_key_is_read_where_the_service_keeps_it(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("answer", "ready"), [(200, True), (503, False), (None, False)])
-def test_whether_the_service_is_ready_is_told_without_an_error(answer: int | None, ready: bool) -> None:
+def test_readiness_check_raises_no_error(answer: int | None, ready: bool) -> None:
     server = Server(SILENCE if answer is None else httpx2.Response(answer, json={}))
     assert server.client().is_ready() is ready
 
@@ -329,7 +331,7 @@ def test_whether_the_service_is_ready_is_told_without_an_error(answer: int | Non
         ("patch", {"tag": {}}, "did you mean 'tags'"),
     ],
 )
-def test_an_unknown_keyword_argument_is_a_type_error(method: str, words: dict[str, Any], fix: str) -> None:
+def test_unknown_keyword_argument_raises_type_error(method: str, words: dict[str, Any], fix: str) -> None:
     server = Server(httpx2.Response(500))
     with pytest.raises(TypeError, match=fix):
         getattr(server.client(), method)("job_1", **words)

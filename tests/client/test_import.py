@@ -7,7 +7,7 @@ HEAVY = {"pandas", "matplotlib", "numpy", "IPython", "rich", "ray", "torch", "sq
 PROGRAM = "import sys; import tuner; before = set(sys.modules); from tuner import AsyncClient, Client; print(*before); print(*sys.modules)"
 
 
-def test_the_client_imports_what_it_needs_and_no_more() -> None:
+def test_importing_the_client_loads_no_unneeded_modules() -> None:
     """Importing `tuner` alone, as trainables do in every worker, does not import the client."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     alone, with_client = (set(line.split()) for line in done.stdout.splitlines())

@@ -15,7 +15,7 @@ from tuner.client import ApiError
 from tuner.client.follow import progress_of
 
 
-def test_a_job_has_the_fields_that_rest_answers(client: Both, rest: TestClient, done: str) -> None:
+def test_job_has_the_fields_of_the_rest_response(client: Both, rest: TestClient, done: str) -> None:
     job = client.job(done)
     answer = rest.get(f"/v1/jobs/{done}").json()
     assert job.model_dump() == answer
@@ -23,7 +23,7 @@ def test_a_job_has_the_fields_that_rest_answers(client: Both, rest: TestClient, 
     assert [one.id for one in client.jobs()] == [one["id"] for one in rest.get("/v1/jobs").json()["items"]]
 
 
-def test_a_job_answers_what_the_client_answers_of_it(client: Both, done: str) -> None:
+def test_job_methods_return_what_the_client_methods_return(client: Both, done: str) -> None:
     job = client.job(done)
     assert job.best(max_cost_usd=1.0) == client.best(done, max_cost_usd=1.0)
     assert job.bill() == client.bill(done)
@@ -38,7 +38,7 @@ def test_a_job_answers_what_the_client_answers_of_it(client: Both, done: str) ->
     assert next(iter(job.events())).type == "report" or list(job.events(after=10**6))
 
 
-def test_what_is_done_to_a_job_shows_in_it(client: Both) -> None:
+def test_actions_update_the_job_object(client: Both) -> None:
     job = client.submit(fakes.body())
     same = client.job(job.id)
     assert (job.state, same.state) == ("queued", "queued")
@@ -48,12 +48,12 @@ def test_what_is_done_to_a_job_shows_in_it(client: Both) -> None:
     assert job.wait(progress=False).state == "cancelled"
 
 
-def test_a_job_that_goes_on_is_waited_for_no_longer_than_asked(client: Both) -> None:
+def test_wait_on_a_queued_job_times_out(client: Both) -> None:
     with pytest.raises(TimeoutError, match="still queued"):
         client.submit(fakes.body()).wait(timeout_s=0)
 
 
-def test_money_is_added_to_the_budget_as_it_is_now(client: Both, rest: TestClient) -> None:
+def test_top_up_adds_to_the_current_budget(client: Both, rest: TestClient) -> None:
     job = client.submit(fakes.body(budget={"usd": 1}))
     rest.patch(f"/v1/jobs/{job.id}", json={"budget": {"usd": 2}})
     assert job.top_up(usd=0.3).budget["usd"] == job.budget["usd"] == 2.3
@@ -63,7 +63,7 @@ def test_money_is_added_to_the_budget_as_it_is_now(client: Both, rest: TestClien
         job.top_up()
 
 
-def test_a_job_whose_money_was_spent_goes_on_with_more(
+def test_job_with_spent_budget_resumes_after_top_up(
     client: Both, service: FakeService, rest: TestClient
 ) -> None:
     spent = fakes.submit(rest, budget={"usd": 0.0005})
@@ -73,7 +73,7 @@ def test_a_job_whose_money_was_spent_goes_on_with_more(
     assert job.top_up(usd=0.1).state in ("queued", "running")
 
 
-def test_a_top_up_adds_once_when_its_answer_is_lost(
+def test_top_up_adds_once_if_its_response_is_lost(
     client: Both, rest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection breaks after the service made the change. Of two concurrent top-ups, the second is refused."""
@@ -107,7 +107,7 @@ def test_a_top_up_adds_once_when_its_answer_is_lost(
 # Display
 
 
-def test_what_people_named_is_text_and_no_markup(client: Both, done: str) -> None:
+def test_user_given_names_are_escaped_in_html(client: Both, done: str) -> None:
     job = client.job(done)
     acting = getattr(job, "_inner", job)
     acting.name, acting.objective = "<b>bold</b>", {"metric": "<script>"}
@@ -118,7 +118,7 @@ def test_what_people_named_is_text_and_no_markup(client: Both, done: str) -> Non
     assert done in repr(acting)
 
 
-def test_waiting_tells_by_lines_where_it_is_asked_to(
+def test_wait_prints_progress_lines_only_on_request(
     client: Both, done: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.job(done).wait(progress=True)
@@ -130,7 +130,7 @@ def test_waiting_tells_by_lines_where_it_is_asked_to(
     assert capsys.readouterr().err == "", "nobody looks"
 
 
-def test_waiting_in_a_notebook_draws_one_bar_again_and_again(
+def test_wait_in_a_notebook_updates_one_progress_bar(
     client: Both, done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from IPython import display as shown
@@ -166,7 +166,7 @@ def test_waiting_in_a_notebook_draws_one_bar_again_and_again(
 # Tables
 
 
-def test_trials_are_a_table_with_types(client: Both, done: str) -> None:
+def test_trials_dataframe_has_typed_columns(client: Both, done: str) -> None:
     table = client.job(done).trials_dataframe()
     trials = list(client.trials(done))
     assert list(table["trial"]) == [one.id for one in trials]
@@ -182,13 +182,13 @@ def test_trials_are_a_table_with_types(client: Both, done: str) -> None:
     assert table["config.momentum"].isna().any()
 
 
-def test_a_job_without_trials_is_a_table_without_rows(client: Both) -> None:
+def test_job_without_trials_gives_an_empty_dataframe(client: Both) -> None:
     table = client.submit(fakes.body()).trials_dataframe()
     assert len(table) == 0
     assert str(table.dtypes["config.width"]) == "Int64"
 
 
-def test_learning_curves_are_a_table_of_reports(client: Both, done: str) -> None:
+def test_curves_dataframe_has_a_row_per_report(client: Both, done: str) -> None:
     job = client.job(done)
     table = job.curves_dataframe()
     assert [str(kind) for kind in table.dtypes] == ["string", "Int64", "Float64", "Float64", "Float64"]
@@ -204,7 +204,7 @@ def test_learning_curves_are_a_table_of_reports(client: Both, done: str) -> None
 
 
 @pytest.mark.parametrize("call", [lambda job: job.trials_dataframe(), lambda job: job.plot("bill")])
-def test_what_is_not_installed_is_named_with_the_mend(
+def test_missing_package_error_names_the_pip_command(
     client: Both, done: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], object]
 ) -> None:
     job = client.job(done)

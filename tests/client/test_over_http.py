@@ -22,7 +22,7 @@ EVENTS = [
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Sends one event per connection and breaks within the next one. Is busy at every other request."""
+    """Handler that sends one event and breaks off within the next. Every other plain request gets 503."""
 
     protocol_version = "HTTP/1.1"
     server: "Service"
@@ -116,13 +116,13 @@ def client(service: Service, request: pytest.FixtureRequest, monkeypatch: pytest
     return both(f"http://127.0.0.1:{service.server_port}", "key", transport=None, is_awaited=request.param)
 
 
-def test_a_stream_that_breaks_in_a_frame_goes_on_without_a_gap(client: Both, service: Service) -> None:
+def test_stream_broken_within_a_frame_resumes_without_a_gap(client: Both, service: Service) -> None:
     found = list(client.events("job_1"))
     assert [(one.type, one.data, one.id) for one in found] == EVENTS
     assert service.told == [None, "3", "5"]
 
 
-def test_a_stream_that_stays_silent_is_reported_and_continued(
+def test_silent_stream_is_reported_and_resumed(
     client: Both, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.client.follow.SILENT_S", 0.2)
@@ -136,14 +136,12 @@ def test_a_stream_that_stays_silent_is_reported_and_continued(
     assert all(one >= began for one in notices if isinstance(one, datetime))
 
 
-def test_who_is_asked_to_come_later_does(client: Both, service: Service) -> None:
+def test_request_to_a_busy_service_is_retried(client: Both, service: Service) -> None:
     assert client.trainables().items == []
     assert service.asked == 2
 
 
-def test_a_download_that_breaks_continues_where_it_broke(
-    client: Both, service: Service, tmp_path: Path
-) -> None:
+def test_broken_download_resumes_at_the_same_byte(client: Both, service: Service, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "state.pt").write_bytes(b"weights" * 10_000)
     store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")

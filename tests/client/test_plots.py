@@ -13,7 +13,7 @@ from tuner.schemas.answers import Bill, Curves
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_one_call_gives_four_pictures(client: Both, done: str) -> None:
+def test_plot_without_arguments_draws_four_charts(client: Both, done: str) -> None:
     from matplotlib.figure import Figure  # takes half a second
 
     picture = client.job(done).plot()
@@ -28,14 +28,14 @@ def test_one_call_gives_four_pictures(client: Both, done: str) -> None:
     assert picture._repr_png_().startswith(PNG)
 
 
-def test_pictures_are_none_of_pyplots(client: Both, done: str) -> None:
+def test_plots_do_not_register_with_pyplot(client: Both, done: str) -> None:
     from matplotlib import pyplot
 
     client.job(done).plot("bill")
     assert pyplot.get_fignums() == []
 
 
-def test_learning_curves_have_all_trials_the_rungs_and_the_promotions(client: Both, done: str) -> None:
+def test_learning_curve_plot_shows_all_trials_rungs_and_promotions(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("curves").axes
     curves = job.curves()
@@ -50,7 +50,7 @@ def test_learning_curves_have_all_trials_the_rungs_and_the_promotions(client: Bo
     assert len(promoted.get_offsets()) == sum(len(one.promotions_at) for one in curves.trials)
 
 
-def test_the_best_against_dollars_is_the_reports(client: Both, done: str) -> None:
+def test_best_plot_shows_the_best_curve_of_the_report(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("best").axes
     (line,) = [one for one in axes.lines if one.get_label() == "best so far"]
@@ -60,7 +60,7 @@ def test_the_best_against_dollars_is_the_reports(client: Both, done: str) -> Non
     assert budget.get_xdata()[0] == job.budget["usd"]
 
 
-def test_the_front_and_the_bill_are_what_rest_answers(client: Both, done: str) -> None:
+def test_pareto_and_bill_plots_match_the_rest_answers(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("pareto").axes
     drawn = list(zip(axes.lines[0].get_xdata(), axes.lines[0].get_ydata(), strict=True))
@@ -69,17 +69,17 @@ def test_the_front_and_the_bill_are_what_rest_answers(client: Both, done: str) -
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(job.bill().total_usd)
 
 
-def test_a_job_that_has_nothing_yet_has_pictures_too(client: Both) -> None:
+def test_job_without_results_can_be_plotted(client: Both) -> None:
     assert client.submit(fakes.body()).plot()._repr_png_().startswith(PNG)
 
 
-def test_a_picture_that_there_is_not_is_refused_with_the_nearest(client: Both, done: str) -> None:
+def test_unknown_plot_name_is_refused_with_a_suggestion(client: Both, done: str) -> None:
     with pytest.raises(ValueError, match="did you mean 'curves'"):
         client.job(done).plot("curve")
 
 
 @pytest.mark.parametrize("name", ["$x$", "$\\frac{", "a_b^c", "costs $5 or $6"])
-def test_names_are_no_formulas(client: Both, done: str, name: str) -> None:
+def test_names_are_not_drawn_as_math_formulas(client: Both, done: str, name: str) -> None:
     job = client.job(done)
     acting: Any = getattr(job, "_inner", job)
     acting.name, acting.objective = name, {"metric": name, "mode": "max"}
@@ -91,7 +91,7 @@ REPORTS = st.lists(st.tuples(st.one_of(st.none(), NUMBER), st.one_of(st.none(), 
 
 
 @given(st.lists(REPORTS, max_size=5), st.sampled_from([1, -1]))
-def test_the_best_so_far_only_gets_better_and_ends_at_the_best(trials: list[Any], sign: int) -> None:
+def test_best_by_spend_only_improves_and_ends_at_the_best(trials: list[Any], sign: int) -> None:
     from tuner.client import plots  # imports matplotlib
 
     curves = Curves.model_construct(
