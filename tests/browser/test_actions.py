@@ -36,7 +36,7 @@ def top_up(page: Page, usd: str) -> Locator:
     return dialog
 
 
-def test_a_budget_is_set_once_by_a_double_click_and_shown_in_another_tab(
+def test_double_click_sets_a_budget_once_and_another_tab_shows_it(
     context: BrowserContext, site: Site
 ) -> None:
     job = site.submit(budget={"usd": 0.001})
@@ -61,7 +61,7 @@ def test_a_budget_is_set_once_by_a_double_click_and_shown_in_another_tab(
     expect(one.get_by_role("button", name="Top up…")).to_be_focused()
 
 
-def test_an_action_whose_answer_is_lost_is_done_once(page: Page, site: Site) -> None:
+def test_action_with_lost_response_is_done_once(page: Page, site: Site) -> None:
     job = site.submit()
     see(page, site, job)
     answered = losing(page, "PATCH", f"**/v1/jobs/{job}")
@@ -77,7 +77,7 @@ def test_an_action_whose_answer_is_lost_is_done_once(page: Page, site: Site) -> 
     assert answered == [202]
 
 
-def test_a_stale_tab_shows_the_budget_that_another_tab_set(page: Page, site: Site) -> None:
+def test_stale_tab_shows_the_budget_that_another_tab_set(page: Page, site: Site) -> None:
     job = site.submit()
     see(page, site, job)
     dialog = top_up(page, "2")
@@ -96,7 +96,7 @@ def test_a_stale_tab_shows_the_budget_that_another_tab_set(page: Page, site: Sit
     expect(page.get_by_text("The budget is $3.00.")).to_be_visible()
 
 
-def test_priority_tags_pause_resume_and_cancel(page: Page, site: Site) -> None:
+def test_priority_and_tags_can_be_edited(page: Page, site: Site) -> None:
     job = site.submit(tags={"project": "vision"})
     see(page, site, job)
     page.get_by_role("button", name="Priority and tags…").click()
@@ -110,7 +110,7 @@ def test_priority_tags_pause_resume_and_cancel(page: Page, site: Site) -> None:
     assert (shown["priority"], shown["tags"]) == (7, {"project": "speech", "owner": "alice"})
 
 
-def test_an_action_can_be_repeated_after_the_service_was_down(page: Page, site: Site) -> None:
+def test_actions_work_again_after_the_service_was_down(page: Page, site: Site) -> None:
     job = site.submit()
     see(page, site, job)
     dialog = top_up(page, "2")

@@ -33,7 +33,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     service.database.dispose()
 
 
-def test_the_link_on_the_page_opens_the_study(context: BrowserContext, page: Page, mirrored: Site) -> None:
+def test_link_on_the_page_opens_the_optuna_study(context: BrowserContext, page: Page, mirrored: Site) -> None:
     job: str = mirrored.job  # type: ignore[attr-defined]
     page.goto(f"{mirrored.url}#/jobs/{job}")
     with context.expect_page() as opened:
@@ -55,7 +55,7 @@ def head(mirrored: Site) -> Iterator[Head]:
     yield from serving(mirrored.service)
 
 
-def test_the_link_on_the_page_opens_rays_dashboard(
+def test_link_on_the_page_opens_the_ray_dashboard(
     context: BrowserContext, page: Page, mirrored: Site, head: Head
 ) -> None:
     page.goto(f"{mirrored.url}#/jobs/{mirrored.job}")  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def test_the_link_on_the_page_opens_rays_dashboard(
     assert "cookie" not in headers
 
 
-def test_an_address_with_a_key_leads_to_rays_dashboard(
+def test_address_with_a_key_opens_the_ray_dashboard(
     context: BrowserContext, mirrored: Site, head: Head
 ) -> None:
     page = context.new_page()

@@ -31,7 +31,7 @@ def rows(page: Page) -> dict[str, tuple[str, str]]:
     return {row[0].split("#")[-1].strip(): (state, row[4]) for row, state in zip(found, states, strict=True)}
 
 
-def test_the_form_submits_each_job_once(page: Page, site: Site) -> None:
+def test_form_submits_each_job_once(page: Page, site: Site) -> None:
     before = len(site.get("/jobs", limit=500)["items"])
     page.goto(f"{site.url}#/new")
     plan = section(page, "Plan")
@@ -65,7 +65,7 @@ def test_the_form_submits_each_job_once(page: Page, site: Site) -> None:
     assert len(site.get("/jobs", limit=500)["items"]) == before + 2
 
 
-def test_the_form_shows_each_error_with_its_place(page: Page, site: Site) -> None:
+def test_form_shows_each_error_at_its_field_or_line(page: Page, site: Site) -> None:
     before = site.get("/jobs", limit=500)["items"]
     page.goto(f"{site.url}#/new")
     source = page.get_by_label("The whole job")
@@ -91,7 +91,7 @@ def test_the_form_shows_each_error_with_its_place(page: Page, site: Site) -> Non
     expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_pages_of_a_service_without_jobs(page: Page, empty_site: Site) -> None:
+def test_pages_of_a_service_without_jobs_are_shown(page: Page, empty_site: Site) -> None:
     page.goto(empty_site.url)
     expect(page.get_by_text("No job yet")).to_be_visible()
     page.goto(f"{empty_site.url}#/spend")
@@ -111,7 +111,7 @@ def test_pages_of_a_service_without_jobs(page: Page, empty_site: Site) -> None:
     expect(source).to_have_value(re.compile("depth:"))
 
 
-def test_a_few_bad_curves_do_not_determine_the_scale_of_the_chart(page: Page, finished: Finished) -> None:
+def test_few_bad_curves_do_not_set_the_scale_of_the_chart(page: Page, finished: Finished) -> None:
     page.goto(finished.url)
     ask = """async ([mode, ys]) => (await import("/static/chart.js")).reach(
         [ys], ys.length, mode).off"""
@@ -125,7 +125,7 @@ def test_a_few_bad_curves_do_not_determine_the_scale_of_the_chart(page: Page, fi
         assert page.evaluate(ask, [mode, []]) is None
 
 
-def test_the_address_of_a_job_shows_it_live(page: Page, site: Site) -> None:
+def test_address_of_a_job_shows_the_job_live(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
     page.goto(address(site.url.rstrip("/"), KEY, job))
     expect(page.get_by_role("heading", name="Learning curves")).to_be_visible()
@@ -144,7 +144,7 @@ def test_the_address_of_a_job_shows_it_live(page: Page, site: Site) -> None:
     expect(section(page, "The bill")).to_contain_text("train $0.00")
 
 
-def test_a_lost_connection_heals_without_a_gap(page: Page, site: Site) -> None:
+def test_lost_connection_recovers_without_missing_events(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
     run = site.simulate(job, messages=120)
     see(page, site, job)
@@ -166,7 +166,7 @@ def test_a_lost_connection_heals_without_a_gap(page: Page, site: Site) -> None:
     assert None not in asked
 
 
-def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finished) -> None:
+def test_page_shows_the_same_best_trial_for_an_amount_as_rest(page: Page, finished: Finished) -> None:
     job = finished.job
     see(page, finished, job)
     part = section(page, "What can I get for my money?")
@@ -186,7 +186,7 @@ def test_for_an_amount_the_page_answers_as_best_does(page: Page, finished: Finis
     expect(part).to_contain_text(f"Trial #{int(last['trial'][6:])} at step {last['step']},")
 
 
-def test_the_page_asks_for_a_key_that_is_missing_or_refused(page: Page, finished: Finished) -> None:
+def test_page_asks_for_a_missing_or_refused_key(page: Page, finished: Finished) -> None:
     page.add_init_script(
         "if (location.protocol === 'http:' && !sessionStorage.getItem('was')) localStorage.setItem('tuner.key', '')"
     )
@@ -221,7 +221,9 @@ def test_the_page_asks_for_a_key_that_is_missing_or_refused(page: Page, finished
     expect(page.get_by_role("button", name="Priority and tags…")).to_be_visible()
 
 
-def test_spend_is_grouped_and_downloaded_with_idle_machines_apart(page: Page, finished: Finished) -> None:
+def test_spend_is_grouped_and_downloaded_and_idle_machines_are_separate(
+    page: Page, finished: Finished
+) -> None:
     page.goto(f"{finished.url}#/spend")
     table = page.get_by_role("region", name="Spend by project")
     expect(table).to_contain_text("vision")

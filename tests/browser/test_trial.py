@@ -10,7 +10,7 @@ from tuner.simulator.world import Faults
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 
 
-def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished) -> None:
+def test_best_trial_can_be_opened_by_keyboard(page: Page, finished: Finished) -> None:
     job = finished.job
     see(page, finished, job)
     expect_all_reports(page, finished, job)
@@ -32,7 +32,7 @@ def test_a_trial_is_found_and_opened_by_keyboard(page: Page, finished: Finished)
     expect(chart).to_be_focused()
 
 
-def test_the_log_of_each_attempt_is_shown_as_it_grows(page: Page, site: Site) -> None:
+def test_log_of_each_attempt_is_shown_and_updated_live(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.03})
     site.simulate(job, messages=1500, faults=Faults(crash=0.01), seed=1)
     running = site.get(f"/jobs/{job}/trials", limit=500)["items"]

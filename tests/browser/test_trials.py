@@ -103,7 +103,7 @@ def test_trials_are_sorted_and_filtered_while_reports_arrive(page: Page, site: S
     expect(page).to_have_url(f"{site.url}#/jobs/{job}?sort=-config.width")
 
 
-def test_any_reported_metric_is_charted(page: Page, site: Site) -> None:
+def test_any_reported_metric_can_be_charted(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
     site.simulate(job)
     with site.service.database.write() as db:
@@ -132,7 +132,7 @@ def test_any_reported_metric_is_charted(page: Page, site: Site) -> None:
     assert violations(page) == []
 
 
-def test_a_failed_job_begins_with_reason_traceback_and_advice(page: Page, site: Site) -> None:
+def test_failed_job_page_shows_reason_traceback_and_advice(page: Page, site: Site) -> None:
     job = site.submit(search_space=SPACE)
     site.simulate(job, training=NeverReports())
     with site.service.database.write() as db:
@@ -154,7 +154,7 @@ def test_a_failed_job_begins_with_reason_traceback_and_advice(page: Page, site: 
     expect(page.get_by_role("dialog", name="Trial #0")).to_be_visible()
 
 
-def test_what_loads_says_so_and_what_cannot_be_loaded_says_why(page: Page, finished: Finished) -> None:
+def test_page_shows_what_is_loading_and_why_loading_failed(page: Page, finished: Finished) -> None:
     job, waiting = finished.job, list[Route]()
 
     def hold(route: Route) -> None:
@@ -213,7 +213,7 @@ def test_what_loads_says_so_and_what_cannot_be_loaded_says_why(page: Page, finis
     expect(source).to_have_value(re.compile("depth:"))
 
 
-def test_the_filter_language(page: Page, finished: Finished) -> None:
+def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, finished: Finished) -> None:
     page.goto(finished.url)
     ask = """async ([space, trials, text]) => {
         const { columnsOf, parse } = await import("/static/filter.js");
