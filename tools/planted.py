@@ -291,7 +291,7 @@ MUTANTS = (
         "    if key.revoked_at is not None:\n",
         "    if key.revoked_at == 0:\n",
         "a key that was stolen goes on after it was revoked",
-        (f"{ACCESS}::test_a_revoked_key_is_refused_by_the_next_request",),
+        (f"{ACCESS}::test_revoked_key_is_refused_at_the_next_request",),
     ),
     Mutant(
         "expired-key-accepted",
@@ -299,7 +299,7 @@ MUTANTS = (
         "    if key.expires_at <= now:\n",
         "    if key.expires_at <= 0:\n",
         "a key that nobody misses any more goes on for ever",
-        (f"{ACCESS}::test_a_key_expires_and_says_since_when",),
+        (f"{ACCESS}::test_expired_key_is_refused_with_its_expiry_time",),
     ),
     Mutant(
         "key-by-its-id-alone",
@@ -307,7 +307,7 @@ MUTANTS = (
         "if bearer is None or not hmac.compare_digest(bearer.key.sha256, found.sha256):",
         "if bearer is None:",
         "the part of a key that listings show is enough to use it",
-        (f"{ACCESS}::test_a_key_with_the_id_of_another_is_none",),
+        (f"{ACCESS}::test_key_with_a_known_id_and_wrong_secret_is_refused",),
     ),
     Mutant(
         "role-off-by-one",

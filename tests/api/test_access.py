@@ -34,7 +34,7 @@ def refused(client: TestClient, status: int = 401) -> str:
     return str(answer.json()["detail"])
 
 
-def test_the_operator_is_who_has_the_services_own_key(people: People) -> None:
+def test_whoami_with_the_service_key_shows_the_operator(people: People) -> None:
     told = people.operator.get("/v1/whoami").json()
     assert told == {
         "user": "operator",
@@ -46,7 +46,7 @@ def test_the_operator_is_who_has_the_services_own_key(people: People) -> None:
     assert people.project("vision").get("/v1/whoami").json()["project"] == "vision"
 
 
-def test_a_key_is_shown_once_and_kept_as_a_hash(people: People) -> None:
+def test_key_is_shown_once_and_stored_as_hash(people: People) -> None:
     made = people.key("ada", "viewer")
     key = read_key(made["secret"])
     assert key is not None
@@ -64,7 +64,7 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(people: People) -> None:
     assert key.sha256.encode() in stored
 
 
-def test_a_member_is_who_their_key_says(people: People) -> None:
+def test_whoami_shows_user_project_role_and_key(people: People) -> None:
     made = people.key("ada", "submitter", "vision")
     told = people.with_key(made["secret"]).get("/v1/whoami").json()
     assert told["user"] == "ada"
@@ -72,7 +72,7 @@ def test_a_member_is_who_their_key_says(people: People) -> None:
     assert told["key_expires_at"] == made["expires_at"]
 
 
-def test_a_role_counts_from_the_next_request_on(people: People) -> None:
+def test_role_change_takes_effect_at_the_next_request(people: People) -> None:
     viewer = people.member("ada", "viewer")
     answer = viewer.post("/v1/jobs", json=fakes.body())
     check_problem(answer, 403)
@@ -84,7 +84,7 @@ def test_a_role_counts_from_the_next_request_on(people: People) -> None:
     check_problem(viewer.post("/v1/jobs", json=fakes.body()), 403)
 
 
-def test_a_removed_member_is_out_at_once_and_an_old_key_does_not_come_back_with_them(people: People) -> None:
+def test_removed_member_loses_access_and_an_old_key_stays_revoked(people: People) -> None:
     viewer = people.member("ada", "viewer")
     assert people.operator.delete("/v1/members/ada").status_code == 204
     assert "revoked" in refused(viewer)
@@ -104,7 +104,7 @@ def test_only_the_operator_sees_that_a_member_is_disabled(people: People) -> Non
     assert [one["disabled"] for one in listed if one["user"] == "eve"] == [True]
 
 
-def test_a_disabled_user_is_out_of_every_project_until_enabled(people: People) -> None:
+def test_disabled_user_has_no_access_to_any_project_until_enabled(people: People) -> None:
     here, there = people.member("ada", "viewer"), people.member("ada", "admin", "vision")
     answer = people.operator.patch("/v1/users/ada", json={"disabled": True}).json()
     assert answer["disabled"]
@@ -116,7 +116,7 @@ def test_a_disabled_user_is_out_of_every_project_until_enabled(people: People) -
     check_problem(people.operator.patch("/v1/users/eve", json={"disabled": True}), 404)
 
 
-def test_a_key_expires_and_says_since_when(people: People) -> None:
+def test_expired_key_is_refused_with_its_expiry_time(people: People) -> None:
     made = people.key("ada", "viewer", expires_in="2d")
     client = people.with_key(made["secret"])
     people.service.now.pass_s(2 * DAY_S - 1)
@@ -126,7 +126,7 @@ def test_a_key_expires_and_says_since_when(people: People) -> None:
     assert people.operator.get("/v1/keys").json()["items"][0]["state"] == "expired"
 
 
-def test_keys_end_after_ninety_days_unless_something_else_is_said(people: People) -> None:
+def test_key_expires_after_ninety_days_by_default(people: People) -> None:
     client = people.member("ada", "viewer")
     people.service.now.pass_s(90 * DAY_S - 1)
     assert client.get("/v1/whoami").status_code == 200
@@ -135,7 +135,7 @@ def test_keys_end_after_ninety_days_unless_something_else_is_said(people: People
 
 
 @pytest.mark.parametrize("life", ["367d", "30s", "never", ""])
-def test_no_key_lives_forever(people: People, life: str) -> None:
+def test_invalid_or_missing_key_lifetime_is_refused(people: People, life: str) -> None:
     people.key("ada", "viewer")
     answer = people.operator.post("/v1/keys", json={"user": "ada", "name": "x", "expires_in": life})
     check_problem(answer, 422)
@@ -145,7 +145,7 @@ def test_no_key_lives_forever(people: People, life: str) -> None:
     )
 
 
-def test_a_rotated_key_goes_on_for_the_overlap_and_not_longer(people: People) -> None:
+def test_rotated_key_works_until_the_end_of_the_overlap(people: People) -> None:
     made = people.key("ada", "viewer")
     old = people.with_key(made["secret"])
     answer = old.post(f"/v1/keys/{made['id']}/rotate", json={"overlap": "10m"})
@@ -165,7 +165,7 @@ def test_a_rotated_key_goes_on_for_the_overlap_and_not_longer(people: People) ->
     refused(new)
 
 
-def test_without_an_overlap_a_rotated_key_ends_at_once(people: People) -> None:
+def test_rotated_key_without_overlap_expires_at_once(people: People) -> None:
     made = people.key("ada", "admin")
     old = people.with_key(made["secret"])
     assert old.post(f"/v1/keys/{made['id']}/rotate", json={"overlap": "0s"}).status_code == 201
@@ -173,7 +173,7 @@ def test_without_an_overlap_a_rotated_key_ends_at_once(people: People) -> None:
     check_problem(people.operator.post(f"/v1/keys/{made['id']}/rotate", json={"overlap": "25h"}), 422)
 
 
-def test_a_revoked_key_is_refused_by_the_next_request(people: People) -> None:
+def test_revoked_key_is_refused_at_the_next_request(people: People) -> None:
     made = people.key("ada", "viewer")
     client = people.with_key(made["secret"])
     assert client.delete(f"/v1/keys/{made['id']}").status_code == 204
@@ -182,7 +182,7 @@ def test_a_revoked_key_is_refused_by_the_next_request(people: People) -> None:
     check_problem(people.operator.post(f"/v1/keys/{made['id']}/rotate", json={}), 409)
 
 
-def test_keys_of_others_are_seen_by_admins_alone(people: People) -> None:
+def test_only_admins_see_the_keys_of_other_users(people: People) -> None:
     adas, eves = people.key("ada", "submitter"), people.key("eve", "viewer")
     eve = people.with_key(eves["secret"])
     assert [one["id"] for one in eve.get("/v1/keys").json()["items"]] == [eves["id"]]
@@ -206,7 +206,7 @@ def test_keys_of_others_are_seen_by_admins_alone(people: People) -> None:
         ("é", "no such key"),
     ],
 )
-def test_a_key_that_is_none_is_told_why(people: People, given: str, said: str) -> None:
+def test_malformed_or_unknown_key_is_refused_with_the_reason(people: People, given: str, said: str) -> None:
     answer = people.with_key(None).get(
         "/v1/whoami", headers={b"Authorization": f"Bearer {given}".encode("latin-1")}
     )
@@ -214,7 +214,7 @@ def test_a_key_that_is_none_is_told_why(people: People, given: str, said: str) -
     assert said in answer.json()["detail"]
 
 
-def test_a_key_with_the_id_of_another_is_none(people: People) -> None:
+def test_key_with_a_known_id_and_wrong_secret_is_refused(people: People) -> None:
     from tuner.domain.access import key_text
 
     made = people.key("ada", "viewer")
@@ -222,7 +222,7 @@ def test_a_key_with_the_id_of_another_is_none(people: People) -> None:
     assert "no such key" in refused(people.with_key(key_text("tnr_00000000", "A" * 43).text))
 
 
-def test_a_project_of_others_is_not_told_from_none(people: People) -> None:
+def test_inaccessible_project_looks_like_an_unknown_project(people: People) -> None:
     people.project("speech")
     made = people.key("ada", "admin", "vision")
     there, nowhere = (people.with_key(made["secret"], project=name) for name in ("speech", "nothing"))
@@ -237,7 +237,7 @@ def test_a_project_of_others_is_not_told_from_none(people: People) -> None:
     check_problem(people.with_key(fakes.KEY, project="nothing").get("/v1/jobs"), 404)
 
 
-def test_listings_are_told_page_by_page(people: People) -> None:
+def test_projects_users_and_keys_are_listed_in_pages(people: People) -> None:
     for name in ("b", "a", "c"):
         people.key(name, "viewer", f"p-{name}")
     for path, field in (("projects", "name"), ("users", "name")):
@@ -272,7 +272,7 @@ def test_listings_are_told_page_by_page(people: People) -> None:
         ("POST", "/v1/keys", {"user": "ada", "name": "x", "role": "admin"}, "/role"),
     ],
 )
-def test_what_is_not_right_is_told_where(
+def test_invalid_request_is_refused_with_a_pointer(
     people: People, method: str, path: str, body: dict[str, Any], pointer: str
 ) -> None:
     people.key("ada", "viewer")
@@ -283,7 +283,7 @@ def test_what_is_not_right_is_told_where(
         assert "ada" in answer.json()["errors"][0]["detail"]
 
 
-def test_a_project_there_is_cannot_be_made_again(people: People) -> None:
+def test_existing_project_cannot_be_created_again(people: People) -> None:
     check_problem(people.operator.post("/v1/projects", json={"name": "default"}), 409)
     assert (
         people.operator.post("/v1/projects", json={"name": "vision"}).headers["location"]
@@ -291,7 +291,7 @@ def test_a_project_there_is_cannot_be_made_again(people: People) -> None:
     )
 
 
-def test_a_session_ends_with_the_key_that_asked_for_it(people: People) -> None:
+def test_session_ends_when_its_key_is_revoked(people: People) -> None:
     made = people.key("ada", "viewer")
     browser = people.with_key(None)
     begun = people.with_key(made["secret"]).post("/v1/session")
@@ -303,7 +303,7 @@ def test_a_session_ends_with_the_key_that_asked_for_it(people: People) -> None:
     assert browser.get("/ray/", headers=forged).status_code == 401
 
 
-def test_dashboards_and_figures_of_several_projects_are_the_operators(people: People) -> None:
+def test_dashboard_and_metrics_of_several_projects_are_for_the_operator_only(people: People) -> None:
     ada, nobody = people.member("ada", "admin"), people.with_key(None)
     job = fakes.submit(ada)
     assert ada.get(f"/v1/jobs/{job}").json()["links"]["ray_dashboard"]
@@ -319,7 +319,7 @@ def test_dashboards_and_figures_of_several_projects_are_the_operators(people: Pe
     assert people.operator.get("/metrics").status_code == 200
 
 
-def test_what_nobody_asked_for_is_done_in_every_project(people: People, service: FakeService) -> None:
+def test_background_loops_handle_every_project(people: People, service: FakeService) -> None:
     """The background loops handle every project: alerts are sent, waiting jobs resume, mirrors and metrics cover all."""
     hook = {"at": 0.5, "url": "https://example.com/hook"}
     jobs = {}
@@ -340,9 +340,7 @@ def test_what_nobody_asked_for_is_done_in_every_project(people: People, service:
     assert {one.name for one in found.budgets} == {"all", "vision/all", "speech/all"}
 
 
-def test_series_are_bounded_whatever_number_of_projects_there_is(
-    people: People, service: FakeService
-) -> None:
+def test_number_of_metric_series_is_bounded_with_many_projects(people: People, service: FakeService) -> None:
     from tuner.domain.money import Money
     from tuner.domain.shared_budget import SharedBudget
     from tuner.ledger import shared_budget_changes
@@ -360,7 +358,7 @@ def test_series_are_bounded_whatever_number_of_projects_there_is(
     assert sum("tuner_budget_limit_usd" in line for line in lines) == 20
 
 
-def test_callers_are_forgotten_and_no_more_than_are_remembered() -> None:
+def test_remembered_callers_are_bounded_and_can_be_removed() -> None:
     callers = Callers()
     for number in range(10_001):
         callers.note(str(number), counts=True)
@@ -370,7 +368,7 @@ def test_callers_are_forgotten_and_no_more_than_are_remembered() -> None:
     assert "10000" not in callers
 
 
-def test_a_stream_ends_when_the_key_does(people: People, service: FakeService) -> None:
+def test_stream_ends_when_its_key_is_revoked(people: People, service: FakeService) -> None:
     made = people.key("ada", "viewer")
     actor = access.user_of(service, made["secret"])
     closed = []
@@ -394,7 +392,7 @@ def test_a_stream_ends_when_the_key_does(people: People, service: FakeService) -
     assert closed == [True]
 
 
-def test_a_stream_that_may_go_on_is_passed_on_whole() -> None:
+def test_stream_with_lasting_access_is_forwarded_completely() -> None:
     async def stream() -> AsyncIterator[bytes]:
         for number in range(3):
             await asyncio.sleep(0.005)

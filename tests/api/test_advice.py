@@ -47,7 +47,7 @@ def measured(service: FakeService, client: TestClient) -> str:
     return job
 
 
-def test_findings_are_reckoned_from_what_was_measured_and_billed(client: TestClient, measured: str) -> None:
+def test_findings_are_computed_from_measured_usage_and_the_bill(client: TestClient, measured: str) -> None:
     found, bill = advice(client, measured), client.get(f"/v1/jobs/{measured}/bill").json()
     assert found["spent_usd"] == found["measured_usd"] == bill["total_usd"]
     by_kind = {one["kind"]: one for one in found["findings"]}
@@ -63,7 +63,7 @@ def test_findings_are_reckoned_from_what_was_measured_and_billed(client: TestCli
     assert not {"processor use", "waiting for data"} & {one["what"] for one in found["not_measured"]}
 
 
-def test_what_each_attempt_used_is_shown_with_it(client: TestClient, measured: str) -> None:
+def test_trial_shows_the_usage_of_each_attempt(client: TestClient, measured: str) -> None:
     trial = client.get(f"/v1/jobs/{measured}/trials").json()["items"][0]["id"]
     attempts = client.get(f"/v1/jobs/{measured}/trials/{trial}").json()["attempt_list"]
     for one in attempts:
@@ -79,7 +79,7 @@ def test_every_kind_of_job_has_advice(finished: Finished) -> None:
         assert {"processor use", "waiting for data"} <= {one["what"] for one in found["not_measured"]}
 
 
-def test_bills_of_attempts_add_up_to_what_was_spent(finished: Finished) -> None:
+def test_bills_of_attempts_add_up_to_the_posted_spend(finished: Finished) -> None:
     for job in finished.ended:
         with finished.service.database.read() as db:
             bills = evidence.bills(db, job, list(evidence.trials_of(db, job)))
@@ -87,5 +87,5 @@ def test_bills_of_attempts_add_up_to_what_was_spent(finished: Finished) -> None:
         assert sum(usd.micro_usd for bill in bills.values() for usd in bill.values()) == posted.micro_usd
 
 
-def test_a_job_that_there_is_not(client: TestClient) -> None:
+def test_advice_for_unknown_job_is_404(client: TestClient) -> None:
     check_problem(client.get("/v1/jobs/job_0000000000000000/advice"), 404)

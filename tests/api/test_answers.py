@@ -68,7 +68,7 @@ def reported(finished: Finished, rows: list[tuple[Any, ...]], mode: str) -> Many
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_all_answers_name_the_same_best_trial(service: FakeService, client: TestClient, mode: str) -> None:
+def test_all_routes_name_the_same_best_trial(service: FakeService, client: TestClient, mode: str) -> None:
     """This holds even if the best trial's newest report is worse than another trial's."""
     sign = 1 if mode == "max" else -1
     job = fakes.submit(client, objective={"metric": "acc", "mode": mode})
@@ -131,7 +131,7 @@ def check_best(many: Many, limits: dict[str, Any]) -> None:
 
 @examples(30)
 @given(rows=ROWS, mode=st.sampled_from(["max", "min"]), limits=st.lists(LIMITS, min_size=1, max_size=5))
-def test_best_within_any_limits_is_the_best_of_all_reports_within_them(
+def test_best_within_limits_equals_the_best_of_all_reports_within_them(
     finished: Finished, rows: list[tuple[Any, ...]], mode: str, limits: list[dict[str, Any]]
 ) -> None:
     many = reported(finished, rows, mode)
@@ -153,7 +153,7 @@ def front(found: list[Point]) -> list[tuple[int, float]]:
 
 @examples(30)
 @given(rows=ROWS, mode=st.sampled_from(["max", "min"]))
-def test_the_front_has_each_point_that_no_other_beats(
+def test_pareto_front_has_exactly_the_points_that_no_other_beats(
     finished: Finished, rows: list[tuple[Any, ...]], mode: str
 ) -> None:
     many = reported(finished, rows, mode)
@@ -162,7 +162,7 @@ def test_the_front_has_each_point_that_no_other_beats(
     assert [(point.usd, point.score) for point in shown] == front(many.points)
 
 
-def test_best_and_front_of_simulated_jobs_are_those_of_their_reports(finished: Finished) -> None:
+def test_best_and_pareto_front_of_simulated_jobs_match_their_reports(finished: Finished) -> None:
     for job, mode in ((finished.plain, "max"), (finished.troubled, "max"), (finished.lowest, "min")):
         many = Many(finished.service, finished.client, job, mode)
         check_best(many, {})
@@ -172,14 +172,14 @@ def test_best_and_front_of_simulated_jobs_are_those_of_their_reports(finished: F
         assert [round(item["cost_usd"] * 1e6) for item in shown] == [usd for usd, _ in front(many.points)]
 
 
-def test_each_point_of_the_front_is_the_best_at_its_own_cost(finished: Finished) -> None:
+def test_each_pareto_point_is_the_best_at_its_own_cost(finished: Finished) -> None:
     for point in finished.client.get(f"/v1/jobs/{finished.plain}/pareto").json()["items"]:
         query = {"max_cost_usd": point["cost_usd"]}
         found = finished.client.get(f"/v1/jobs/{finished.plain}/best", params=query).json()
         assert {name: found[name] for name in point} == point
 
 
-def test_where_nothing_is_affordable_the_cheapest_is_named(finished: Finished) -> None:
+def test_cheapest_point_is_named_if_nothing_is_affordable(finished: Finished) -> None:
     answer = finished.client.get(f"/v1/jobs/{finished.plain}/best", params={"max_cost_usd": 0.000001})
     problem = check_problem(answer, 404)
     found = points(finished.service, finished.plain, "max")
@@ -188,7 +188,7 @@ def test_where_nothing_is_affordable_the_cheapest_is_named(finished: Finished) -
         assert word in problem["detail"]
 
 
-def test_a_job_without_reports_has_no_best_and_an_empty_front(finished: Finished) -> None:
+def test_job_without_reports_has_no_best_and_an_empty_pareto_front(finished: Finished) -> None:
     path = f"/v1/jobs/{finished.waiting}"
     assert "acc" in check_problem(finished.client.get(f"{path}/best"), 404)["detail"]
     assert finished.client.get(f"{path}/pareto").json()["items"] == []
@@ -206,12 +206,14 @@ def test_a_job_without_reports_has_no_best_and_an_empty_front(finished: Finished
         ({"max_duration": "-5s"}, "max_duration"),
     ],
 )
-def test_limits_that_cannot_be_are_refused(finished: Finished, query: dict[str, Any], pointer: str) -> None:
+def test_invalid_limits_are_refused(finished: Finished, query: dict[str, Any], pointer: str) -> None:
     problem = check_problem(finished.client.get(f"/v1/jobs/{finished.plain}/best", params=query))
     assert [error["pointer"] for error in problem["errors"]] == [pointer]
 
 
-def test_the_best_of_all_jobs_is_the_best_of_their_bests(client: TestClient, service: FakeService) -> None:
+def test_best_over_all_jobs_is_the_best_of_their_best_trials(
+    client: TestClient, service: FakeService
+) -> None:
     mine = {}
     for seed in (1, 2):
         job = fakes.submit(client, algorithm={"sampler": "random", "seed": seed}, budget={"usd": 0.001})

@@ -24,7 +24,7 @@ def lock_budgets(client: TestClient) -> list[tuple[str, str]]:
     return [(verb, path) for path, verbs in paths.items() if path.startswith("/v1") for verb in verbs]
 
 
-def test_every_call_under_v1_is_refused_without_a_key(stranger: TestClient) -> None:
+def test_every_v1_call_without_key_is_refused(stranger: TestClient) -> None:
     calls = lock_budgets(stranger)
     assert len(calls) >= 16
     for verb, path in calls:
@@ -37,27 +37,29 @@ def test_every_call_under_v1_is_refused_without_a_key(stranger: TestClient) -> N
     "header",
     ["Bearer wrong", f"Basic {fakes.KEY}", fakes.KEY, "Bearer", f"Bearer {fakes.KEY}x", "Bearer é"],
 )
-def test_a_wrong_key_is_refused(stranger: TestClient, header: str) -> None:
+def test_wrong_key_is_refused(stranger: TestClient, header: str) -> None:
     answer = stranger.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
     check_problem(answer, 401)
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_body_is_not_looked_at_without_a_key(stranger: TestClient, service: FakeService) -> None:
+def test_submission_without_key_is_refused_and_creates_no_job(
+    stranger: TestClient, service: FakeService
+) -> None:
     check_problem(stranger.post("/v1/jobs", json=fakes.body()), 401)
     assert fakes.client_of(service).get("/v1/jobs").json()["items"] == []
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_health_figures_and_docs_need_no_key(stranger: TestClient, path: str) -> None:
+def test_health_metrics_and_docs_need_no_key(stranger: TestClient, path: str) -> None:
     assert stranger.get(path).status_code == 200
 
 
-def test_the_key_lets_one_in(client: TestClient) -> None:
+def test_correct_key_is_accepted(client: TestClient) -> None:
     assert client.get("/v1/jobs").status_code == 200
 
 
-def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_service_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
     key = settings.api_key()
     assert settings.api_key() == key
@@ -66,7 +68,7 @@ def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> Non
     assert len(key) > 30
 
 
-def test_a_service_whose_cluster_does_not_answer_is_alive_and_not_ready(service: FakeService) -> None:
+def test_service_with_unreachable_cluster_is_alive_but_not_ready(service: FakeService) -> None:
     client = TestClient(create_app(service, is_ready=lambda: False))
     assert client.get("/healthz").status_code == 200
     answer = client.get("/readyz")

@@ -37,11 +37,11 @@ def routes() -> list[tuple[str, str]]:
     return sorted(found, key=lambda one: (one[0] != "GET", one[0] == "DELETE", one))
 
 
-def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
+def test_access_rules_cover_exactly_the_protected_routes() -> None:
     assert {one for one in routes() if one[1] not in OPEN} == RULES.keys()
 
 
-def test_the_document_tells_of_each_route_whom_it_is_for() -> None:
+def test_openapi_document_states_the_role_of_each_route() -> None:
     for path, verbs in shared_app().openapi()["paths"].items():
         for verb, told in verbs.items():
             role = RULES.get((verb.upper(), path))
@@ -51,13 +51,13 @@ def test_the_document_tells_of_each_route_whom_it_is_for() -> None:
                 assert {"401", "403"} <= told["responses"].keys()
 
 
-def test_the_docs_have_the_rules() -> None:
+def test_docs_list_all_access_rules() -> None:
     text = (Path(__file__).parents[2] / "docs/access.md").read_text()
     told = re.findall(r"^\| `([A-Z]+) (/v1\S*)` \| (\w+) \|$", text, re.MULTILINE)
     assert {(method, path): role for method, path, role in told} == dict(RULES)
 
 
-def test_a_route_without_a_rule_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_without_access_rule_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from tuner.api import access
 
     monkeypatch.setattr(access, "RULES", {k: v for k, v in RULES.items() if k != ("GET", "/v1/jobs")})
@@ -65,7 +65,7 @@ def test_a_route_without_a_rule_is_refused(world: World, monkeypatch: pytest.Mon
     assert world.people.operator.get("/v1/budgets").status_code == 200
 
 
-def test_an_idempotency_key_is_of_its_project(world: World) -> None:
+def test_idempotency_keys_are_separate_for_each_project(world: World) -> None:
     once, body = {"Idempotency-Key": "of-several-projects"}, fakes.body(name="another")
     people = (world.people.project(A), world.callers["submitter"], world.callers["submitter"])
     others, mine, again = (one.post("/v1/jobs", json=body, headers=once) for one in people)
@@ -73,7 +73,7 @@ def test_an_idempotency_key_is_of_its_project(world: World) -> None:
     assert mine.json()["id"] == again.json()["id"] != others.json()["id"]
 
 
-def test_nobody_is_where_they_do_not_belong(world: World) -> None:
+def test_no_caller_gets_data_or_access_beyond_its_role_and_project(world: World) -> None:
     _warm(world)
     asked = Counter[str]()
     leaks = list(_elsewhere(world, asked))  # first, because the stream of an ended job closes
@@ -138,8 +138,8 @@ def _leaks(world: World, who: str, method: str, path: str, found: Answers) -> It
         yield f"own ids: {found['own'][0]}"
 
 
-# Routes that show the operator all projects and users.
 MAY_LACK = ("/logs", "/checkpoint")  # the simulated trials have none
+# Routes that show the operator all projects and users.
 SHOWS_ALL = ("/v1/projects", "/v1/projects/{project}", "/v1/users", "/v1/users/{user}")
 
 

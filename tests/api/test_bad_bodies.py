@@ -42,14 +42,14 @@ def check_nothing_made(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_pointed_at_and_makes_no_job(refusing: TestClient, name: str) -> None:
+def test_invalid_job_is_refused_with_a_pointer_and_not_created(refusing: TestClient, name: str) -> None:
     changes, pointer = BAD[name]
     assert pointer in pointers(refusing.post("/v1/jobs", json=body(**changes)))
     check_nothing_made(refusing)
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_numbers_that_json_does_not_have_are_refused(refusing: TestClient, name: str) -> None:
+def test_invalid_json_numbers_are_refused_with_a_pointer(refusing: TestClient, name: str) -> None:
     text, key, pointer = ODD[name]
     sent = json.dumps(body(**{key: "@"})).replace('"@"', text)
     answer = refusing.post("/v1/jobs", content=sent, headers={"Content-Type": "application/json"})
@@ -58,21 +58,21 @@ def test_numbers_that_json_does_not_have_are_refused(refusing: TestClient, name:
 
 
 @pytest.mark.parametrize("key", ["name", "trainable", "objective", "search_space", "budget"])
-def test_a_required_field_that_is_missing_is_named(client: TestClient, key: str) -> None:
+def test_missing_required_field_is_named(client: TestClient, key: str) -> None:
     sent = body()
     del sent[key]
     assert pointers(client.post("/v1/jobs", json=sent)) == [f"/{key}"]
 
 
 @pytest.mark.parametrize("key", ["metric", "mode"])
-def test_a_missing_field_of_the_objective_is_named(client: TestClient, key: str) -> None:
+def test_missing_objective_field_is_named(client: TestClient, key: str) -> None:
     objective = {k: v for k, v in body()["objective"].items() if k != key}
     assert pointers(client.post("/v1/jobs", json=body(objective=objective))) == [f"/objective/{key}"]
 
 
 @pytest.mark.parametrize("key", sorted(body()))
 @pytest.mark.parametrize("value", [[], 7, "text", True], ids=repr)
-def test_a_value_of_another_type_is_pointed_at(client: TestClient, key: str, value: Any) -> None:
+def test_value_of_wrong_type_is_refused_with_a_pointer(client: TestClient, key: str, value: Any) -> None:
     if key in ("name", "trainable") and value == "text":
         return
     found = pointers(client.post("/v1/jobs", json=body(**{key: value})))
@@ -80,23 +80,23 @@ def test_a_value_of_another_type_is_pointed_at(client: TestClient, key: str, val
 
 
 @pytest.mark.parametrize("sent", ["", "{", "{'name': 1}", '{"name": }', "[1,", "\x00", "nul"])
-def test_text_that_is_no_json_is_refused(client: TestClient, sent: str) -> None:
+def test_invalid_json_is_refused(client: TestClient, sent: str) -> None:
     headers = {"Content-Type": "application/json"}
     assert pointers(client.post("/v1/jobs", content=sent, headers=headers)) == [""]
 
 
 @pytest.mark.parametrize("sent", [[], "text", 5, None, True], ids=repr)
-def test_json_that_is_no_object_is_refused(client: TestClient, sent: Any) -> None:
+def test_json_that_is_not_an_object_is_refused(client: TestClient, sent: Any) -> None:
     assert pointers(client.post("/v1/jobs", json=sent)) == [""]
 
 
-def test_every_fault_is_told_at_once(client: TestClient) -> None:
+def test_all_errors_are_reported_at_once(client: TestClient) -> None:
     wrong = {"name": "a/b", **budget(usd=-1), **lr(low=2.0), "constants": {"lr": 1}}
     told = pointers(client.post("/v1/jobs", json=body(**wrong)))
     assert {"/name", "/budget/usd", "/search_space/lr/low", "/constants"} <= set(told)
 
 
-def test_gpu_hours_that_buy_no_step_are_pointed_at(service: FakeService) -> None:
+def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(service: FakeService) -> None:
     service.cluster.found = [Node("n1", cpus=8, gpus=1, memory_bytes=1)]
     wrong = {**budget(gpu_hours=0.00001), **resources(gpus=1)}
     assert pointers(fakes.client_of(service).post("/v1/jobs", json=body(**wrong))) == ["/budget/gpu_hours"]
@@ -126,7 +126,7 @@ def test_lone_surrogates_are_refused(service: FakeService, change: Changes) -> N
 
 
 @pytest.mark.parametrize("depth", [50, 200, 300, 900, 5_000, 200_000])
-def test_deep_nesting_is_taken_or_refused_and_never_breaks_anything(service: FakeService, depth: int) -> None:
+def test_deep_nesting_never_causes_a_server_error(service: FakeService, depth: int) -> None:
     client = fakes.client_of(service, raises=False)
     sent = json.dumps(body(constants={"a": "@"})).replace('"@"', "[" * depth + "]" * depth)
     answer = client.post("/v1/jobs", content=sent, headers={"Content-Type": "application/json"})
@@ -135,15 +135,15 @@ def test_deep_nesting_is_taken_or_refused_and_never_breaks_anything(service: Fak
         assert client.get(answer.headers["Location"]).status_code == 200
 
 
-def test_a_body_over_a_mib_is_too_large(client: TestClient) -> None:
+def test_body_over_one_mib_is_refused(client: TestClient) -> None:
     check_problem(client.post("/v1/jobs", content=b" " * (2**20 + 1)), 413)
 
 
-def test_a_body_over_a_mib_that_does_not_tell_its_length_is_too_large(client: TestClient) -> None:
+def test_body_over_one_mib_without_content_length_is_refused(client: TestClient) -> None:
     check_problem(client.post("/v1/jobs", content=iter([b" " * 2**19] * 3)), 413)
 
 
-def test_a_body_of_a_mib_is_read(client: TestClient) -> None:
+def test_body_of_exactly_one_mib_is_accepted(client: TestClient) -> None:
     sent = json.dumps(body()).encode()
     headers = {"Content-Type": "application/json"}
     assert client.post("/v1/jobs", content=sent.ljust(2**20), headers=headers).status_code == 201
@@ -170,7 +170,7 @@ def test_a_body_of_a_mib_is_read(client: TestClient) -> None:
     ],
     ids=repr,
 )
-def test_a_bad_change_is_pointed_at_and_changes_nothing(
+def test_invalid_change_is_refused_with_a_pointer_and_changes_nothing(
     client: TestClient, change: Changes, pointer: str
 ) -> None:
     job = fakes.submit(client)
@@ -179,20 +179,20 @@ def test_a_bad_change_is_pointed_at_and_changes_nothing(
     assert client.get(f"/v1/jobs/{job}").json() == before
 
 
-def test_a_body_of_too_many_names_is_refused_with_one_fault(client: TestClient) -> None:
+def test_body_with_too_many_names_is_refused_with_one_error(client: TestClient) -> None:
     answer = client.post("/v1/jobs", json=fakes.body(**{f"unknown_{n}": 1 for n in range(20_000)}))
     assert answer.status_code == 422
     assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send less"}]
 
 
-def test_only_the_first_faults_are_listed(client: TestClient) -> None:
+def test_only_the_first_hundred_errors_are_listed(client: TestClient) -> None:
     answer = client.post("/v1/jobs", json=fakes.body(**{f"unknown_{n}": 1 for n in range(5000)}))
     assert answer.status_code == 422
     assert len(answer.json()["errors"]) == 101
     assert answer.json()["errors"][-1]["detail"] == "has 4900 more faults"
 
 
-def test_a_body_that_repeats_one_of_many_names_is_read_quickly(client: TestClient) -> None:
+def test_duplicate_among_many_names_is_refused(client: TestClient) -> None:
     names = ", ".join(f'"name_{n % 9999}": 1' for n in range(10_000))
     answer = client.post("/v1/jobs", content=f"{{{names}}}", headers={"Content-Type": "application/json"})
     assert answer.status_code == 422

@@ -73,7 +73,7 @@ def with_value(right: dict[str, Any], at: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("call", "at", "value"), VALUES, ids=[f"{call}{at} {shown(value)}" for call, at, value in VALUES]
 )
-def test_a_value_that_a_field_may_not_hold(
+def test_invalid_field_value_is_refused_with_a_pointer(
     client: TestClient, untouched: None, call: str, at: str, value: Any
 ) -> None:
     method, path, right, _ = CALLS[call]
@@ -84,8 +84,8 @@ def test_a_value_that_a_field_may_not_hold(
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_they_are_put_into_is_right(tmp_path: Path, call: str) -> None:
-    """Otherwise any value in this body would be refused."""
+def test_bodies_for_the_invalid_values_are_valid(tmp_path: Path, call: str) -> None:
+    """The other tests put invalid values into these bodies. If a body were invalid, any value in it would be refused."""
     own = fakes.service_in(tmp_path)
     method, path, right, _ = CALLS[call]
     answer = fakes.client_of(own).request(method, path, json=right)
@@ -96,7 +96,7 @@ def test_what_they_are_put_into_is_right(tmp_path: Path, call: str) -> None:
 @pytest.mark.parametrize(
     ("path", "name", "value"), QUERIED, ids=[f"{path} {name} {shown(value)}" for path, name, value in QUERIED]
 )
-def test_a_value_that_a_query_may_not_have(
+def test_invalid_query_value_is_refused_with_a_pointer(
     client: TestClient, run: str, untouched: None, path: str, name: str, value: str
 ) -> None:
     answer = client.get(path.replace("JOB", run), params={name: value})
@@ -105,7 +105,7 @@ def test_a_value_that_a_query_may_not_have(
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("call", ["jobs", "budgets"])
-def test_a_body_that_is_no_json(client: TestClient, untouched: None, call: str, name: str) -> None:
+def test_body_that_is_not_json_is_refused(client: TestClient, untouched: None, call: str, name: str) -> None:
     method, path, *_ = CALLS[call]
     content, kind = TEXTS[name]
     answer = client.request(method, path, content=content, headers={"Content-Type": kind} if kind else {})
@@ -114,21 +114,21 @@ def test_a_body_that_is_no_json(client: TestClient, untouched: None, call: str, 
 
 
 @pytest.mark.parametrize("name", TWICE)
-def test_a_name_that_is_there_twice(client: TestClient, untouched: None, name: str) -> None:
+def test_duplicate_name_is_refused_with_a_pointer(client: TestClient, untouched: None, name: str) -> None:
     key, given, pointer = TWICE[name]
     sent = json.dumps(body(**{key: "@"})).replace('"@"', given)
     answer = client.post("/v1/jobs", content=sent, headers={"Content-Type": JSON})
     assert pointers(answer) == [pointer]
 
 
-def test_so_many_were_tried() -> None:
+def test_at_least_300_invalid_inputs_are_tested() -> None:
     values = len({(call, at, repr(value)) for call, at, value in VALUES})
     tried = len(BAD) + len(ODD) + values + len(QUERIED) + 2 * len(TEXTS) + len(TWICE)
     print(f"\nfigures: {tried} bad inputs by hand, 0 taken, 0 rows written")
     assert tried >= 300
 
 
-def test_an_unknown_query_parameter_is_refused_with_the_nearest_name(client: TestClient) -> None:
+def test_unknown_query_parameter_is_refused_with_a_suggestion(client: TestClient) -> None:
     job = fakes.submit(client)
     answer = client.get(f"/v1/jobs/{job}/best?max_cost=5&zzz=1")
     assert answer.status_code == 422

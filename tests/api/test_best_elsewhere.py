@@ -35,7 +35,7 @@ def cost(pricing: dict[str, Any], duration_ns: int, relative_time: float) -> int
     return math.ceil(Fraction(ns * round(pricing["trial_usd_per_hour"] * 1e6), NS_PER_HOUR))
 
 
-def test_the_machine_that_a_job_had_changes_nothing(finished: Finished) -> None:
+def test_pricing_on_the_job_s_own_machine_changes_nothing(finished: Finished) -> None:
     for path in (f"jobs/{finished.plain}/best", f"jobs/{finished.plain}/pareto"):
         plain = ask(finished, path)
         assert plain["pricing"] is None
@@ -43,7 +43,7 @@ def test_the_machine_that_a_job_had_changes_nothing(finished: Finished) -> None:
 
 
 @pytest.mark.parametrize("query", [T4, {"market": "spot"}, {**T4, "market": "spot", "region": "us-east-1"}])
-def test_every_price_of_a_front_elsewhere_follows_from_what_is_stated(
+def test_pareto_prices_on_another_machine_follow_from_the_stated_figures(
     finished: Finished, query: dict[str, str]
 ) -> None:
     found = ask(finished, f"jobs/{finished.troubled}/pareto", **query)
@@ -62,7 +62,9 @@ def test_every_price_of_a_front_elsewhere_follows_from_what_is_stated(
 
 
 @pytest.mark.parametrize("job", ["plain", "troubled", "lowest"])
-def test_best_elsewhere_is_the_best_of_all_reports_at_the_prices_there(finished: Finished, job: str) -> None:
+def test_best_on_another_machine_is_the_best_of_all_reports_at_its_prices(
+    finished: Finished, job: str
+) -> None:
     name, mode = getattr(finished, job), "min" if job == "lowest" else "max"
     recorded = points(finished.service, name, mode)
     for micro in (40, 200, 10**6):
@@ -83,14 +85,14 @@ def test_best_elsewhere_is_the_best_of_all_reports_at_the_prices_there(finished:
         assert (shown and round(shown["cost_usd"] * 1e6)) == (min(better) if better else None)
 
 
-def test_a_market_without_a_measured_loss_says_that_interruptions_are_not_counted(finished: Finished) -> None:
+def test_unmeasured_interruption_overhead_is_stated(finished: Finished) -> None:
     pricing = ask(finished, f"jobs/{finished.plain}/best", market="spot")["pricing"]
     assert pricing["speed_source"] == "same_machine"
     assert pricing["interruption_overhead"] is None
     assert any("not counted" in note for note in pricing["notes"])
 
 
-def test_the_next_point_is_the_next_better_one_at_its_extra_cost(finished: Finished) -> None:
+def test_next_point_is_the_next_pareto_point_with_its_extra_cost(finished: Finished) -> None:
     items = ask(finished, f"jobs/{finished.plain}/pareto")["items"]
     for one, after in pairwise(items):
         found = ask(finished, f"jobs/{finished.plain}/best", max_cost_usd=one["cost_usd"], forecast=False)[
@@ -104,7 +106,7 @@ def test_the_next_point_is_the_next_better_one_at_its_extra_cost(finished: Finis
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_a_forecast_is_of_trials_that_were_cut_short_and_should_beat_the_best(
+def test_forecast_lists_only_unfinished_trials_expected_to_beat_the_best(
     client: TestClient, service: FakeService, mode: str
 ) -> None:
     """Five trials rise by 0.1 per rung. Of the trials cut short, one is ahead of them at step 3 and one is behind at step 1."""
@@ -135,7 +137,7 @@ def test_a_forecast_is_of_trials_that_were_cut_short_and_should_beat_the_best(
     assert found == client.get(f"/v1/jobs/{job}/best").json()
 
 
-def test_a_forecast_that_cannot_be_made_says_why(finished: Finished) -> None:
+def test_empty_forecast_states_the_reason(finished: Finished) -> None:
     job = fakes.submit(finished.client, budget={"usd": 0.0002})
     fakes.simulate(finished.service, job)
     forecast = ask(finished, f"jobs/{job}/best")["next_dollar"]["forecast"]
@@ -162,7 +164,7 @@ def test_a_forecast_that_cannot_be_made_says_why(finished: Finished) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["jobs/{job}/best", "jobs/{job}/pareto", "best"])
-def test_machines_that_there_are_not_are_refused_with_the_nearest(
+def test_unknown_machine_market_or_region_is_refused_with_a_suggestion(
     finished: Finished, query: dict[str, str], pointer: str, word: str, path: str
 ) -> None:
     asked = {**query, **({"trainable": fakes.ENTRY, "metric": "acc"} if path == "best" else {})}
@@ -172,7 +174,7 @@ def test_machines_that_there_are_not_are_refused_with_the_nearest(
     assert word in problem["errors"][0]["detail"]
 
 
-def test_the_best_of_all_jobs_is_priced_elsewhere_too(finished: Finished) -> None:
+def test_best_over_all_jobs_can_be_priced_on_another_machine(finished: Finished) -> None:
     query = {"trainable": fakes.ENTRY, "metric": "acc"}
     found = ask(finished, "best", **query, **T4)
     own = ask(finished, f"jobs/{found['job']}/best", **T4, forecast=False)

@@ -36,7 +36,7 @@ def best(client: TestClient, job: str, **query: Any) -> Any:
     return client.get(f"/v1/jobs/{job}/best", params={"forecast": False, **query}).json()
 
 
-def test_a_trainable_that_ran_on_both_kinds_has_a_measured_speed(
+def test_relative_speed_is_measured_if_the_trainable_ran_on_both_machine_types(
     service: FakeService, client: TestClient
 ) -> None:
     here = run(service, client, budget={"usd": 0.002})
@@ -50,7 +50,7 @@ def test_a_trainable_that_ran_on_both_kinds_has_a_measured_speed(
     assert best(client, other, instance_type=KIND)["pricing"]["speed_source"] == "assumed_same"
 
 
-def test_interruptions_are_counted_as_they_were_paid_for_on_spot_machines(
+def test_interruption_overhead_is_computed_from_the_bill_of_spot_attempts(
     service: FakeService, client: TestClient
 ) -> None:
     job = run(service, client)

@@ -41,7 +41,7 @@ def spent(entries: list[dict[str, Any]], **where: Any) -> int:
     )
 
 
-def test_a_bill_is_the_sum_of_the_ledger(finished: Finished) -> None:
+def test_bill_equals_the_sum_of_the_ledger(finished: Finished) -> None:
     for job in finished.all:
         entries, bill = ledger(finished, job), finished.client.get(f"/v1/jobs/{job}/bill").json()
         assert set(bill["by_kind"]) == KINDS
@@ -57,7 +57,7 @@ def test_a_bill_is_the_sum_of_the_ledger(finished: Finished) -> None:
         assert (shown["spend"]["usd"], shown["spend"]["held_usd"]) == (bill["total_usd"], bill["held_usd"])
 
 
-def test_what_was_held_is_posted_released_or_still_held(finished: Finished) -> None:
+def test_holds_are_posted_released_or_still_held(finished: Finished) -> None:
     for job in finished.all:
         sums = dict.fromkeys(("hold", "post", "release", "correct"), 0)
         for entry in ledger(finished, job):
@@ -68,7 +68,7 @@ def test_what_was_held_is_posted_released_or_still_held(finished: Finished) -> N
         assert (held > 0) == (job == finished.under_way)
 
 
-def test_a_job_with_crashes_and_preemptions_paid_for_what_it_lost(finished: Finished) -> None:
+def test_job_with_crashes_and_preemptions_pays_for_lost_work(finished: Finished) -> None:
     bill = finished.client.get(f"/v1/jobs/{finished.troubled}/bill").json()
     assert bill["by_kind"]["lost"] > 0
     assert bill["by_kind"]["restore"] > 0
@@ -78,7 +78,7 @@ def test_a_job_with_crashes_and_preemptions_paid_for_what_it_lost(finished: Fini
     assert bill["preemptions"] == sum(trial["preemptions"] for trial in trials) > 3
 
 
-def test_a_crash_is_no_preemption(finished: Finished) -> None:
+def test_crash_is_not_counted_as_preemption(finished: Finished) -> None:
     ends: set[str] = set()
     for trial in finished.client.get(f"/v1/jobs/{finished.troubled}/trials", params={"limit": 500}).json()[
         "items"
@@ -90,11 +90,11 @@ def test_a_crash_is_no_preemption(finished: Finished) -> None:
     assert plain["preemptions"] == 0
 
 
-def test_what_was_lost_is_corrected_in_the_ledger(finished: Finished) -> None:
+def test_lost_work_is_corrected_in_the_ledger(finished: Finished) -> None:
     assert any(entry["entry"] == "correct" for entry in ledger(finished, finished.troubled))
 
 
-def test_savings_are_against_all_trials_at_the_last_step(finished: Finished) -> None:
+def test_savings_compare_with_running_all_trials_to_the_last_step(finished: Finished) -> None:
     bill = finished.client.get(f"/v1/jobs/{finished.plain}/bill").json()
     last: dict[str, Point] = {}
     for point in sorted(points(finished.service, finished.plain, "max"), key=lambda point: point.step):
@@ -107,7 +107,7 @@ def test_savings_are_against_all_trials_at_the_last_step(finished: Finished) -> 
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
-def test_pages_of_the_ledger_make_the_whole_oldest_first(finished: Finished, limit: int) -> None:
+def test_ledger_pages_make_up_the_whole_ledger_oldest_first(finished: Finished, limit: int) -> None:
     whole = ledger(finished, finished.troubled)
     assert [entry["seq"] for entry in whole] == sorted(entry["seq"] for entry in whole)
     found: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ def table(finished: Finished, job: str, **query: Any) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(answer.text, newline=""), strict=True))
 
 
-def test_the_ledger_as_csv_has_the_same_entries(finished: Finished) -> None:
+def test_csv_ledger_has_the_same_entries_as_json(finished: Finished) -> None:
     for job in finished.all:
         entries = ledger(finished, job)
         rows = [
@@ -137,11 +137,11 @@ def test_the_ledger_as_csv_has_the_same_entries(finished: Finished) -> None:
         assert table(finished, job) == rows
 
 
-def test_a_limit_holds_for_csv_too(finished: Finished) -> None:
+def test_limit_applies_to_the_csv_ledger(finished: Finished) -> None:
     assert len(table(finished, finished.plain, limit=3)) == 3
 
 
-def test_the_ledger_of_a_job_that_is_not_there_is_not_found_as_csv_either(finished: Finished) -> None:
+def test_csv_ledger_of_unknown_job_is_404(finished: Finished) -> None:
     answer = finished.client.get("/v1/jobs/job_0/ledger", headers={"Accept": "text/csv"})
     check_problem(answer, 404)
 
@@ -149,7 +149,7 @@ def test_the_ledger_of_a_job_that_is_not_there_is_not_found_as_csv_either(finish
 # Trials
 
 
-def test_a_trial_is_shown_with_its_curve_its_bill_and_every_attempt(finished: Finished) -> None:
+def test_trial_shows_its_curve_bill_and_attempts(finished: Finished) -> None:
     job = finished.troubled
     entries = ledger(finished, job)
     for listed in finished.client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]:
@@ -165,7 +165,7 @@ def test_a_trial_is_shown_with_its_curve_its_bill_and_every_attempt(finished: Fi
         assert micro(listed["cost_usd"]) == spent(entries, trial=listed["id"])
 
 
-def test_attempts_add_up_to_their_trial(finished: Finished) -> None:
+def test_bills_of_attempts_add_up_to_the_bill_of_their_trial(finished: Finished) -> None:
     job = finished.troubled
     for listed in finished.client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]:
         shown = finished.client.get(f"/v1/jobs/{job}/trials/{listed['id']}").json()
@@ -176,7 +176,7 @@ def test_attempts_add_up_to_their_trial(finished: Finished) -> None:
 
 
 @pytest.mark.parametrize("trial", ["trial_99999", "trial_0", "x", "trial_00000'--", "%00"])
-def test_a_trial_that_is_not_there_is_not_found(finished: Finished, trial: str) -> None:
+def test_unknown_trial_is_404(finished: Finished, trial: str) -> None:
     check_problem(finished.client.get(f"/v1/jobs/{finished.plain}/trials/{trial}"), 404)
 
 
@@ -206,19 +206,21 @@ def odd(client: TestClient, service: FakeService) -> str:
 
 
 @pytest.mark.parametrize("path", ["", "/best", "/pareto", "/trials", "/trials/trial_00000"])
-def test_metrics_that_are_no_numbers_are_shown_as_json(client: TestClient, odd: str, path: str) -> None:
+def test_non_finite_metrics_are_returned_as_valid_json(client: TestClient, odd: str, path: str) -> None:
     answer = client.get(f"/v1/jobs/{odd}{path}")
     assert answer.status_code == 200
     strict_json(answer.text)
 
 
-def test_events_of_metrics_that_are_no_numbers_are_json(client: TestClient, odd: str) -> None:
+def test_events_with_non_finite_metrics_are_valid_json(client: TestClient, odd: str) -> None:
     for line in client.get(f"/v1/jobs/{odd}/events").text.splitlines():
         if line.startswith("data:"):
             strict_json(line.removeprefix("data:"))
 
 
-def test_trainables_are_listed_and_one_is_checked(client: TestClient, service: FakeService) -> None:
+def test_trainables_are_listed_unprobed_and_probed_on_request(
+    client: TestClient, service: FakeService
+) -> None:
     items = client.get("/v1/trainables").json()["items"]
     assert fakes.ENTRY in [item["trainable"] for item in items]
     assert all(item["search_space"] and item["error"] is None for item in items)
@@ -234,7 +236,7 @@ def test_trainables_are_listed_and_one_is_checked(client: TestClient, service: F
     assert service.prober.asked == [fakes.ENTRY] * 2
 
 
-def test_trials_that_an_ended_job_left_behind_say_why(finished: Finished) -> None:
+def test_unfinished_trials_of_an_ended_job_state_the_reason(finished: Finished) -> None:
     def reasons(job: str) -> list[str]:
         listed = finished.client.get(f"/v1/jobs/{job}/trials?limit=500").json()["items"]
         left = [trial["id"] for trial in listed if trial["state"] in ("pending", "paused")]
@@ -246,9 +248,7 @@ def test_trials_that_an_ended_job_left_behind_say_why(finished: Finished) -> Non
     assert set(reasons(finished.under_way)) <= {""}
 
 
-def test_a_spot_job_is_compared_with_the_price_on_demand_at_its_admission(
-    service: FakeService, client: TestClient
-) -> None:
+def test_spot_savings_use_the_on_demand_price_at_admission(service: FakeService, client: TestClient) -> None:
     labels = {"ray.io/market-type": "spot", "usd-per-hour": "0.05"}
     service.cluster.found = [replace(fakes.SMALL, labels=labels)]
     job = fakes.submit(client, resources={"market": "spot"})

@@ -24,7 +24,7 @@ def check_books(service: FakeService) -> None:
         assert shared_budget_changes.violations(db, service.project, service.now()) == []
 
 
-def test_a_budget_is_made_shown_changed_and_removed(client: TestClient) -> None:
+def test_shared_budget_can_be_created_read_changed_and_deleted(client: TestClient) -> None:
     asked = {"match": {"project": "a"}, "period": "month", "timezone": "Europe/Berlin", "gpu_hours": 2.5}
     assert client.put("/v1/budgets/vision", json={"usd": 100, **asked}).status_code == 201
     found = get(client)
@@ -42,7 +42,7 @@ def test_a_budget_is_made_shown_changed_and_removed(client: TestClient) -> None:
     check_problem(client.delete("/v1/budgets/vision"), 404)
 
 
-def test_the_secret_is_shown_when_it_is_new_and_never_again(client: TestClient) -> None:
+def test_webhook_secret_is_shown_only_when_new(client: TestClient) -> None:
     first = put(client)["webhook_secret"]
     assert first.startswith("whsec_")
     assert put(client)["webhook_secret"] is None
@@ -68,7 +68,7 @@ def test_the_secret_is_shown_when_it_is_new_and_never_again(client: TestClient) 
         ({"usd": 1, "mach": {}}, "/mach", "did you mean match?"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_mend(
+def test_invalid_budget_is_refused_with_a_pointer_and_a_fix(
     client: TestClient, body: dict[str, Any], pointer: str, said: str
 ) -> None:
     put(client, "team")
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_named_with_its_mend(
     assert said in problem["errors"][0]["detail"]
 
 
-def test_a_job_under_a_used_up_budget_pauses_and_goes_on_in_the_next_period(
+def test_job_pauses_at_the_shared_budget_and_resumes_in_the_next_period(
     service: FakeService, client: TestClient
 ) -> None:
     put(client, "all", usd=0.5)
@@ -111,7 +111,7 @@ def test_a_job_under_a_used_up_budget_pauses_and_goes_on_in_the_next_period(
     assert get(client)["waiting_jobs"] == []
 
 
-def test_it_goes_on_after_a_raise_but_not_where_somebody_paused_it(
+def test_job_resumes_after_a_raised_budget_unless_a_user_paused_it(
     service: FakeService, client: TestClient
 ) -> None:
     put(client, usd=0.001)
@@ -133,10 +133,10 @@ def test_it_goes_on_after_a_raise_but_not_where_somebody_paused_it(
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
 
 
-def test_what_was_removed_does_not_let_it_go_on_past_the_budget_above(
+def test_job_waits_for_the_parent_budget_after_its_budget_is_deleted(
     service: FakeService, client: TestClient
 ) -> None:
-    """The job stays recorded: it waits for the parent budget from then on."""
+    """After the deletion, the job is recorded as waiting for the parent budget."""
     put(client, "whole", usd=0.001)
     put(client, usd=0.001, match={"project": "a"}, parent="whole")
     job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA, budget=MORE)
@@ -151,9 +151,7 @@ def test_what_was_removed_does_not_let_it_go_on_past_the_budget_above(
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
 
 
-def test_a_job_that_goes_on_ends_by_its_own_budget_where_that_is_the_smaller(
-    service: FakeService, client: TestClient
-) -> None:
+def test_job_ends_at_its_own_budget_if_that_is_smaller(service: FakeService, client: TestClient) -> None:
     put(client, usd=1)
     job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
@@ -162,7 +160,7 @@ def test_a_job_that_goes_on_ends_by_its_own_budget_where_that_is_the_smaller(
     assert get(client)["spend"]["usd"] == found["spend"]["usd"]
 
 
-def test_two_jobs_share_a_budget_to_its_end(service: FakeService, client: TestClient) -> None:
+def test_two_jobs_share_a_budget_without_exceeding_it(service: FakeService, client: TestClient) -> None:
     put(client, usd=0.001)
     for seed in (1, 2):
         job = fakes.submit(client, algorithm={**ASHA, "seed": seed}, budget=MORE)
@@ -172,7 +170,7 @@ def test_two_jobs_share_a_budget_to_its_end(service: FakeService, client: TestCl
     assert get(client)["waiting_jobs"] == [job]
 
 
-def test_tags_that_would_pass_a_budget_are_refused(service: FakeService, client: TestClient) -> None:
+def test_tags_that_would_exceed_a_shared_budget_are_refused(service: FakeService, client: TestClient) -> None:
     job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
     put(client, usd=0.0005, match={"project": "a"})
@@ -182,7 +180,9 @@ def test_tags_that_would_pass_a_budget_are_refused(service: FakeService, client:
     check_problem(client.put("/v1/budgets/all", json={"usd": 0.0005}), 409)
 
 
-def test_a_forecast_says_when_it_runs_out_at_this_pace(service: FakeService, client: TestClient) -> None:
+def test_forecast_says_when_the_budget_runs_out_at_the_current_rate(
+    service: FakeService, client: TestClient
+) -> None:
     put(client, usd=1)
     assert get(client)["forecast"]["runs_out_at"] is None
     job = fakes.submit(client, algorithm=ASHA)

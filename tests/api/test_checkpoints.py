@@ -63,7 +63,7 @@ def damaged(stored: Stored, row: Any, content: bytes) -> Iterator[None]:
     file.write_bytes(before)
 
 
-def test_the_best_checkpoint_is_sent_unless_another_step_is_named(stored: Stored) -> None:
+def test_best_checkpoint_is_sent_unless_a_step_is_given(stored: Stored) -> None:
     best = stored.client.get(stored.path)
     assert best.headers["content-type"] == "application/x-tar"
     assert int(best.headers["tuner-step"]) == stored.best.step
@@ -75,7 +75,7 @@ def test_the_best_checkpoint_is_sent_unless_another_step_is_named(stored: Stored
     assert [one["step"] for one in detail["checkpoints"]] == [row.step for row in stored.rows]
 
 
-def test_a_range_continues_a_download(stored: Stored) -> None:
+def test_range_request_resumes_a_download(stored: Stored) -> None:
     whole = stored.client.get(stored.path)
     size, etag = len(whole.content), whole.headers["etag"]
 
@@ -95,7 +95,7 @@ def test_a_range_continues_a_download(stored: Stored) -> None:
     assert beyond.headers["content-range"] == f"bytes */{size}"
 
 
-def test_what_cannot_be_downloaded_is_explained(stored: Stored) -> None:
+def test_missing_checkpoint_is_refused_with_the_reason(stored: Stored) -> None:
     def why(path: str) -> str:
         detail: str = check_problem(stored.client.get(path), 404)["detail"]
         return detail
@@ -110,7 +110,7 @@ def test_what_cannot_be_downloaded_is_explained(stored: Stored) -> None:
     assert "has no checkpoint" in why(f"/v1/jobs/{waiting}/trials/trial_00000/checkpoint")
 
 
-def test_the_command_downloads_and_checks(
+def test_checkpoint_command_downloads_into_a_new_directory(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
@@ -132,7 +132,7 @@ def test_the_command_downloads_and_checks(
     assert json.loads(as_json.stdout)["step"] == stored.best.step
 
 
-def test_files_that_the_manifest_contradicts_are_not_kept(stored: Stored, tmp_path: Path) -> None:
+def test_files_that_do_not_match_the_manifest_are_discarded(stored: Stored, tmp_path: Path) -> None:
     row = stored.best
     client = Client("http://tuner", fakes.KEY, transport=stored.client._transport)
     other = b"x" * len(CONTENT + str(row.step).encode())

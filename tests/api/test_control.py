@@ -79,7 +79,7 @@ def stands(service: FakeService, job: str) -> tuple[str, Wish, str]:
 
 
 @pytest.mark.parametrize(("action", "standing"), ROWS)
-def test_every_action_in_every_state_does_what_the_table_says(
+def test_action_in_each_state_has_the_expected_effect(
     client: TestClient, service: FakeService, action: str, standing: str
 ) -> None:
     job = fakes.submit(client)
@@ -96,11 +96,11 @@ def test_every_action_in_every_state_does_what_the_table_says(
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "cancel"])
-def test_a_job_that_is_not_there_is_not_found(client: TestClient, action: str) -> None:
+def test_action_on_unknown_job_is_404(client: TestClient, action: str) -> None:
     check_problem(client.post(f"/v1/jobs/job_0/{action}"), 404)
 
 
-def test_a_paused_job_that_goes_on_has_the_next_launch(client: TestClient, service: FakeService) -> None:
+def test_resumed_job_gets_a_new_launch(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     client.post(f"/v1/jobs/{job}/pause")
     client.post(f"/v1/jobs/{job}/resume")
@@ -110,7 +110,7 @@ def test_a_paused_job_that_goes_on_has_the_next_launch(client: TestClient, servi
     assert (launch.epoch, launch.state) == (2, "wanted")
 
 
-def test_a_resumed_job_that_still_waits_for_a_driver_is_cancelled_at_once(
+def test_resumed_job_waiting_for_a_driver_is_cancelled_at_once(
     client: TestClient, service: FakeService
 ) -> None:
     job = fakes.submit(client)
@@ -120,7 +120,7 @@ def test_a_resumed_job_that_still_waits_for_a_driver_is_cancelled_at_once(
     assert stands(service, job) == ("cancelled", None, "ended")
 
 
-def test_a_cancelled_job_tells_why_it_ended_and_when(client: TestClient, service: FakeService) -> None:
+def test_cancelled_job_shows_its_stop_reason_and_end_time(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     shown = client.post(f"/v1/jobs/{job}/cancel").json()
     assert (shown["state"], shown["stop_reason"]) == ("cancelled", "cancelled")
@@ -145,7 +145,7 @@ def patch(client: TestClient, job: str, **change: Any) -> Any:
     return client.patch(f"/v1/jobs/{job}", json=change)
 
 
-def test_a_budget_may_be_what_is_spent_and_held_and_no_less(client: TestClient, spending: str) -> None:
+def test_budget_cannot_be_set_below_spent_and_held_money(client: TestClient, spending: str) -> None:
     spend = client.get(f"/v1/jobs/{spending}").json()["spend"]
     used = round(spend["usd"] + spend["held_usd"], 6)
     before = client.get(f"/v1/jobs/{spending}").json()
@@ -155,7 +155,9 @@ def test_a_budget_may_be_what_is_spent_and_held_and_no_less(client: TestClient, 
     assert patch(client, spending, budget={"usd": used}).json()["budget"]["usd"] == used
 
 
-def test_trials_and_time_that_are_used_are_not_taken_back(client: TestClient, service: FakeService) -> None:
+def test_trial_and_time_limits_cannot_be_set_below_their_use(
+    client: TestClient, service: FakeService
+) -> None:
     job = fakes.submit(client, budget={"usd": 1, "trials": 8, "wall_clock": "1h"})
     fakes.simulate(service, job, messages=60)
     begun = sum(client.get(f"/v1/jobs/{job}").json()["progress"]["trials"].values())
@@ -165,7 +167,7 @@ def test_trials_and_time_that_are_used_are_not_taken_back(client: TestClient, se
     assert patch(client, job, budget={"trials": begun}).status_code == 200
 
 
-def test_a_top_up_changes_what_it_names_and_nothing_else(client: TestClient, spending: str) -> None:
+def test_budget_change_affects_only_the_given_limits(client: TestClient, spending: str) -> None:
     before = client.get(f"/v1/jobs/{spending}").json()["budget"]
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"usd": 7.25}, {"usd": 7.25}),
@@ -193,7 +195,7 @@ def test_a_top_up_changes_what_it_names_and_nothing_else(client: TestClient, spe
     ],
     ids=str,
 )
-def test_a_change_is_made_whole_or_not_at_all(
+def test_change_with_an_invalid_part_changes_nothing(
     client: TestClient, spending: str, change: dict[str, Any], status: int
 ) -> None:
     before = client.get(f"/v1/jobs/{spending}").json()
@@ -201,20 +203,20 @@ def test_a_change_is_made_whole_or_not_at_all(
     assert client.get(f"/v1/jobs/{spending}").json() == before
 
 
-def test_a_change_of_everything_at_once_is_made(client: TestClient, spending: str) -> None:
+def test_tags_budget_and_priority_can_be_changed_in_one_request(client: TestClient, spending: str) -> None:
     shown = patch(client, spending, tags={"a": "b"}, budget={"usd": 5}, priority=-3).json()
     assert (shown["tags"], shown["budget"]["usd"], shown["priority"]) == ({"a": "b"}, 5, -3)
     assert client.get("/v1/jobs", params={"tag": "owner:alice"}).json()["items"] == []
 
 
 @pytest.mark.parametrize("priority", [-1000, 0, 1000])
-def test_a_priority_within_its_bounds_is_kept(client: TestClient, priority: int) -> None:
+def test_priority_within_bounds_is_stored(client: TestClient, priority: int) -> None:
     job = fakes.submit(client)
     assert patch(client, job, priority=priority).json()["priority"] == priority
 
 
 @pytest.mark.parametrize("standing", ["paused", "succeeded"])
-def test_a_job_that_stands_still_can_be_topped_up(
+def test_paused_or_succeeded_job_can_be_topped_up(
     client: TestClient, service: FakeService, standing: str
 ) -> None:
     job = fakes.submit(client)
@@ -223,7 +225,7 @@ def test_a_job_that_stands_still_can_be_topped_up(
 
 
 @pytest.mark.parametrize("standing", ["cancelled", "failed"])
-def test_a_job_that_ended_for_good_cannot_be_topped_up(
+def test_cancelled_or_failed_job_cannot_be_topped_up(
     client: TestClient, service: FakeService, standing: str
 ) -> None:
     job = fakes.submit(client)
@@ -232,13 +234,13 @@ def test_a_job_that_ended_for_good_cannot_be_topped_up(
     assert patch(client, job, tags={"kept": "yes"}).json()["tags"] == {"kept": "yes"}
 
 
-def test_the_dollars_of_a_job_without_gpus_keep_a_limit(client: TestClient) -> None:
+def test_usd_limit_of_a_job_without_gpus_cannot_be_removed(client: TestClient) -> None:
     job = fakes.submit(client)
     check_problem(patch(client, job, budget={"usd": None, "gpu_hours": 1}), 422)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_a_finished_job_goes_on_after_a_top_up(client: TestClient, service: FakeService, mode: Mode) -> None:
+def test_succeeded_job_resumes_after_a_top_up(client: TestClient, service: FakeService, mode: Mode) -> None:
     job = fakes.submit(client, objective={"metric": "acc", "mode": mode}, budget={"usd": 0.001})
     fakes.simulate(service, job)
     ended = client.get(f"/v1/jobs/{job}").json()

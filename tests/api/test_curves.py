@@ -29,7 +29,7 @@ def get(client: TestClient, job: str) -> dict[str, Any]:
     return found
 
 
-def test_curves_are_what_the_events_told(finished: Finished) -> None:
+def test_curves_match_the_event_stream(finished: Finished) -> None:
     for job in finished.ended:
         told = numbered(stream(finished.client, job))
         points = {(m.data["trial"], m.data["step"]): m.data for m in told if m.kind == "report"}
@@ -52,7 +52,7 @@ def test_curves_are_what_the_events_told(finished: Finished) -> None:
         assert seen == len(points)
 
 
-def test_the_best_against_dollars_is_that_of_the_report(finished: Finished) -> None:
+def test_spend_in_curves_is_consistent_with_the_best_curve_of_the_report(finished: Finished) -> None:
     for job in finished.ended:
         report = finished.client.get(f"/v1/jobs/{job}/report").json()
         by_place = {
@@ -66,7 +66,7 @@ def test_the_best_against_dollars_is_that_of_the_report(finished: Finished) -> N
             assert spent <= point["spent_usd"]
 
 
-def test_promotions_and_preemptions_are_where_they_were(finished: Finished) -> None:
+def test_promotions_and_preemptions_have_the_right_steps(finished: Finished) -> None:
     job = finished.troubled
     rungs = finished.client.get(f"/v1/jobs/{job}").json()["rungs"]
     found = get(finished.client, job)["trials"]
@@ -80,7 +80,9 @@ def test_promotions_and_preemptions_are_where_they_were(finished: Finished) -> N
         assert one["promotions_at"] == [rung for rung in rungs if rung in one["steps"] and rung < last]
 
 
-def test_the_stream_goes_on_without_a_gap(client: TestClient, service: FakeService) -> None:
+def test_event_stream_continues_from_the_curves_without_a_gap(
+    client: TestClient, service: FakeService
+) -> None:
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=60)
     first = get(client, job)
@@ -94,7 +96,7 @@ def test_the_stream_goes_on_without_a_gap(client: TestClient, service: FakeServi
     assert told
 
 
-def test_what_has_not_changed_is_not_sent_again(client: TestClient, service: FakeService) -> None:
+def test_unchanged_curves_are_not_sent_again(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=60)
     path, tag = f"/v1/jobs/{job}/curves", client.get(f"/v1/jobs/{job}/curves").headers["ETag"]
@@ -106,7 +108,7 @@ def test_what_has_not_changed_is_not_sent_again(client: TestClient, service: Fak
 
 
 @pytest.mark.parametrize("taken", ["gzip, deflate", "identity"])
-def test_it_is_compressed_for_those_who_take_that(finished: Finished, taken: str) -> None:
+def test_curves_are_compressed_if_the_client_accepts_gzip(finished: Finished, taken: str) -> None:
     with finished.client.stream(
         "GET", f"/v1/jobs/{finished.plain}/curves", headers={"Accept-Encoding": taken}
     ) as answer:
@@ -117,7 +119,7 @@ def test_it_is_compressed_for_those_who_take_that(finished: Finished, taken: str
     assert json.loads(text) == get(finished.client, finished.plain)
 
 
-def test_many_points_are_as_fine_as_a_picture_needs(
+def test_many_points_are_rounded_within_the_chart_resolution(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = get(finished.client, finished.plain)
@@ -142,7 +144,7 @@ def test_many_points_are_as_fine_as_a_picture_needs(
     spread=st.floats(1e-200, 1e12),
     parts=st.integers(1, 5000),
 )
-def test_rounding_is_no_coarser_than_it_says(
+def test_rounding_error_stays_within_the_stated_resolution(
     values: Sequence[float | None], spread: float, parts: int
 ) -> None:
     for value, text in zip(values, Writer(spread, parts).all(values), strict=True):
@@ -152,7 +154,7 @@ def test_rounding_is_no_coarser_than_it_says(
             assert abs(found - value) <= spread / parts * 0.51 + abs(value) * 1e-12
 
 
-def test_the_command_draws_them() -> None:
+def test_sparkline_is_at_most_30_characters_wide() -> None:
     assert spark([0.0, 1.0] * 100, 0, 1).strip("▁█") == ""
     assert len(spark([0.0] * 500, 0, 0)) == 30
 

@@ -56,7 +56,7 @@ def let_in(browser: TestClient) -> None:
     assert "path=/optuna" in said
 
 
-def test_a_jobs_link_leads_to_its_study(shown: Shown, browser: TestClient) -> None:
+def test_dashboard_link_of_a_job_opens_its_study(shown: Shown, browser: TestClient) -> None:
     link = shown.keyed.get(f"/v1/jobs/{shown.job}").json()["links"]["optuna_dashboard"]
     let_in(browser)
     page = browser.get(link)
@@ -65,7 +65,7 @@ def test_a_jobs_link_leads_to_its_study(shown: Shown, browser: TestClient) -> No
     assert "/optuna/static/bundle.js" in page.text
 
 
-def test_studies_trials_and_importances_are_there(shown: Shown, browser: TestClient) -> None:
+def test_dashboard_shows_study_trials_and_importances(shown: Shown, browser: TestClient) -> None:
     let_in(browser)
     (study,) = browser.get("/optuna/api/studies").json()["study_summaries"]
     assert study["study_name"] == f"digits {shown.job}"
@@ -79,7 +79,7 @@ def test_studies_trials_and_importances_are_there(shown: Shown, browser: TestCli
     assert first["importance"] + second["importance"] == pytest.approx(1)
 
 
-def test_its_script_knows_where_it_is(browser: TestClient) -> None:
+def test_dashboard_script_uses_the_path_prefix(browser: TestClient) -> None:
     let_in(browser)
     script = browser.get("/optuna/static/bundle.js").text
     assert 'url_prefix:"/optuna/dashboard"' in script
@@ -87,7 +87,7 @@ def test_its_script_knows_where_it_is(browser: TestClient) -> None:
     assert "`${this.baseURL}/api" not in script
 
 
-def test_without_the_key_nothing_is_shown_and_it_is_said_how(shown: Shown, browser: TestClient) -> None:
+def test_dashboard_without_key_is_refused_with_instructions(shown: Shown, browser: TestClient) -> None:
     for path in ("", "/dashboard", "/api/studies", "/static/bundle.js", f"/jobs/{shown.job}"):
         answer = browser.get(f"/optuna{path}")
         assert answer.status_code == 401, path
@@ -102,7 +102,7 @@ def test_without_the_key_nothing_is_shown_and_it_is_said_how(shown: Shown, brows
     assert browser.get("/optuna/api/studies", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
 
 
-def test_a_cookie_ends_and_cannot_be_made_or_changed(shown: Shown, browser: TestClient) -> None:
+def test_session_cookie_expires_and_cannot_be_forged(shown: Shown, browser: TestClient) -> None:
     let_in(browser)
     good = str(browser.cookies.get("tuner_session", path="/optuna"))
     ends, _, mark = good.partition(".")
@@ -125,7 +125,7 @@ def test_a_cookie_ends_and_cannot_be_made_or_changed(shown: Shown, browser: Test
     assert browser.get("/v1/jobs", headers=headers).status_code == 401
 
 
-def test_nothing_can_be_changed_through_it(shown: Shown, browser: TestClient) -> None:
+def test_dashboard_is_read_only(shown: Shown, browser: TestClient) -> None:
     let_in(browser)
     body = {"study_name": "mine", "directions": ["minimize"]}
     assert browser.post("/optuna/api/studies", json=body).status_code == 405
@@ -134,14 +134,14 @@ def test_nothing_can_be_changed_through_it(shown: Shown, browser: TestClient) ->
     assert len(browser.get("/optuna/api/studies").json()["study_summaries"]) == 1
 
 
-def test_a_job_that_is_not_mirrored_yet_and_one_that_is_none(shown: Shown, browser: TestClient) -> None:
+def test_dashboard_of_unmirrored_or_unknown_job_is_404(shown: Shown, browser: TestClient) -> None:
     let_in(browser)
     waiting = fakes.submit(shown.keyed)
     assert browser.get(f"/optuna/jobs/{waiting}").status_code == 404
     assert browser.get("/optuna/jobs/job_none").status_code == 404
 
 
-def test_where_it_is_turned_off_there_is_no_link(tmp_path: Path) -> None:
+def test_disabled_dashboard_has_no_link(tmp_path: Path) -> None:
     service = fakes.service_in(tmp_path)
     client = fakes.client_of(service, own=True)
     job = fakes.submit(client)
@@ -150,7 +150,7 @@ def test_where_it_is_turned_off_there_is_no_link(tmp_path: Path) -> None:
     service.database.dispose()
 
 
-def test_a_storage_that_does_not_answer_is_told_of_as_such(tmp_path: Path) -> None:
+def test_unreachable_optuna_storage_is_503(tmp_path: Path) -> None:
     made = fakes.service_in(tmp_path)
     settings = replace(made.settings, optuna_storage=f"sqlite:///{tmp_path}/none/optuna.db")
     service: FakeService = replace(made, settings=settings)

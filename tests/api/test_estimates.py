@@ -41,10 +41,10 @@ def refused(client: TestClient, **parts: Any) -> dict[str, str]:
 HEAD = "cloud,region,instance_type,vcpus,accelerator,accelerator_count,gpu_memory_gib,on_demand_usd_h,on_demand_date\n"
 
 
-def test_the_cheap_machine_wins_unless_it_is_too_late(
+def test_cheaper_machine_wins_unless_it_misses_the_deadline(
     service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compares $4.00 x 1 h with $1.40 x 2.2 h, with and without a deadline of 2 h."""
+    """Compare $4.00 x 1 h with $1.40 x 2.2 h, with and without a deadline of 2 h."""
     file = tmp_path / "prices.csv"
     file.write_text(f"{HEAD}aws,here,fast,8,A100,1,40,4.00,2026-07\naws,here,slow,8,A10G,1,24,1.40,2026-07\n")
     monkeypatch.setattr(service.settings.__class__, "prices_path", property(lambda _: file))
@@ -62,7 +62,7 @@ def test_the_cheap_machine_wins_unless_it_is_too_late(
     assert ask(client, run={**run, "deadline": "30m"})["run"]["cheapest_in_time"] is None
 
 
-def test_a_run_of_known_hours_costs_these_hours_of_the_machine(
+def test_run_of_known_hours_costs_hours_times_the_machine_price(
     service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "prices.csv"
@@ -90,13 +90,13 @@ def test_a_run_of_known_hours_costs_these_hours_of_the_machine(
         ({"accelerators": ["A100"], "gpus": "all"}, "/run/gpus", "number of GPUs"),
     ],
 )
-def test_hours_of_no_single_machine_are_refused(
+def test_hours_without_a_single_machine_type_are_refused(
     client: TestClient, run: dict[str, Any], pointer: str, fix: str
 ) -> None:
     assert fix in refused(client, run={"hours": 72, **run})[pointer]
 
 
-def test_the_same_choice_where_prices_and_times_are_known(client: TestClient) -> None:
+def test_choice_between_options_of_known_price_and_duration_respects_deadline(client: TestClient) -> None:
     options = [
         {"name": "fast", "usd_per_hour": 4, "duration": "1h"},
         {"name": "slow", "usd_per_hour": 1.4, "duration": "2.2h"},
@@ -108,7 +108,7 @@ def test_the_same_choice_where_prices_and_times_are_known(client: TestClient) ->
     assert (late["cheapest"], late["cheapest_in_time"]) == ("slow", "fast")
 
 
-def test_eight_a100_for_72_hours_are_one_machine(client: TestClient) -> None:
+def test_eight_a100_for_72_hours_cost_one_machine(client: TestClient) -> None:
     """The cost is the list price of one p4d.24xlarge with eight A100, not eight times that."""
     run = {
         "samples": 72 * 3600,
@@ -128,7 +128,7 @@ def test_eight_a100_for_72_hours_are_one_machine(client: TestClient) -> None:
     assert single["usd"] == 8 * one["usd"]
 
 
-def test_what_would_not_fit_is_left_out_and_what_would_with_changes_is_offered(client: TestClient) -> None:
+def test_runs_that_fit_only_with_changes_are_listed_separately(client: TestClient) -> None:
     model = {
         "parameters": 1.3e9,
         "precision": "fp32",
@@ -154,7 +154,7 @@ def test_what_would_not_fit_is_left_out_and_what_would_with_changes_is_offered(c
     assert smaller["count"] > found["count"]
 
 
-def test_spot_says_what_is_saved_with_its_overhead_and_what_its_price_is_worth(client: TestClient) -> None:
+def test_spot_saving_includes_overhead_and_is_negative_at_the_on_demand_price(client: TestClient) -> None:
     run = {
         "samples": 1e7,
         "throughput": [{"per_second": 500, "instance_type": "p5.48xlarge", "gpus": 8}],
@@ -173,7 +173,7 @@ def test_spot_says_what_is_saved_with_its_overhead_and_what_its_price_is_worth(c
     assert max(free) > 0
 
 
-def test_a_machine_without_gpus_is_timed_by_what_was_measured_on_it(client: TestClient) -> None:
+def test_machine_without_gpus_needs_a_measurement_on_it(client: TestClient) -> None:
     run = {
         "samples": 3600,
         "throughput": [{"per_second": 1, "instance_type": "t3.medium", "gpus": 0}],
@@ -185,7 +185,7 @@ def test_a_machine_without_gpus_is_timed_by_what_was_measured_on_it(client: Test
     assert any("no measurement" in left["reason"] for left in found["left_out"])
 
 
-def test_a_year_of_the_run_that_is_described_beside_it(client: TestClient) -> None:
+def test_yearly_cost_follows_from_the_run_in_the_same_request(client: TestClient) -> None:
     run = {"tokens": 1e9, "model": {"parameters": 1e8, "precision": "bf16", "activation_mib_per_sample": 10}}
     found = ask(client, run=run, recurring={"runs_per_month": 4})
     by_name = {one["name"]: one for one in found["recurring"]}
@@ -198,7 +198,7 @@ def test_a_year_of_the_run_that_is_described_beside_it(client: TestClient) -> No
     assert by_name["cheapest"]["saving_usd_per_year"] == pytest.approx(saved, abs=1e-6)
 
 
-def test_dollars_buy_machine_hours_and_each_of_these_all_its_gpus(client: TestClient) -> None:
+def test_compute_optimal_budget_buys_whole_machine_hours(client: TestClient) -> None:
     found = ask(client, compute_optimal={"usd": 50_000, "accelerator": "A100", "utilisation": 0.4})[
         "compute_optimal"
     ]
@@ -212,7 +212,7 @@ def test_dollars_buy_machine_hours_and_each_of_these_all_its_gpus(client: TestCl
     assert found["caveats"]
 
 
-def test_what_the_page_shows_is_answered(client: TestClient) -> None:
+def test_examples_in_the_docs_are_answered(client: TestClient) -> None:
     page = (Path(__file__).parents[2] / "docs/estimates.md").read_text()
     shown: dict[str, Any] = {}
     for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
@@ -224,7 +224,7 @@ def test_what_the_page_shows_is_answered(client: TestClient) -> None:
         assert command.make_context("estimate", shlex.split(line)[2:])
 
 
-def test_a_deadline_is_met_where_it_surely_is(client: TestClient) -> None:
+def test_deadline_is_met_only_if_the_slowest_estimate_meets_it(client: TestClient) -> None:
     """A machine expected to take 10 h may take longer if only a data sheet is known or interruptions occur."""
     run = {"samples": 3.6e6, "throughput": [{"per_second": 100, "accelerator": "A10G"}], "limit": 5000}
     found = ask(client, run={**run, "deadline": "10.5h"})["run"]
@@ -250,7 +250,7 @@ EXTREMES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(EXTREMES)))
-def test_extremes_are_answered_or_left_out(client: TestClient, number: int) -> None:
+def test_extreme_inputs_get_finite_figures(client: TestClient, number: int) -> None:
     json.dumps(ask(client, run=EXTREMES[number]), allow_nan=False)
 
 
@@ -314,7 +314,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_named_with_the_mend(client: TestClient, name: str) -> None:
+def test_invalid_estimate_is_refused_with_a_pointer_and_a_fix(client: TestClient, name: str) -> None:
     parts, pointer, says = BAD[name]
     faults = refused(client, **parts)
     if name == "nowhere":
@@ -323,7 +323,7 @@ def test_what_is_wrong_is_named_with_the_mend(client: TestClient, name: str) -> 
     assert says in faults[pointer]
 
 
-def test_owning_more_gpus_than_any_machine_has_is_refused(client: TestClient) -> None:
+def test_ownership_without_price_or_with_too_many_gpus_is_refused(client: TestClient) -> None:
     assert "cloud_usd_per_hour" in str(refused(client, ownership=OWNED))
     assert (
         "no machine has 17"
@@ -342,7 +342,7 @@ def tuner(client: TestClient, monkeypatch: pytest.MonkeyPatch, *words: str) -> s
     return result.stdout
 
 
-def test_the_command_prints_what_rest_answers(
+def test_estimate_command_prints_the_rest_answer(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.yaml"
@@ -372,7 +372,7 @@ def test_the_command_prints_what_rest_answers(
 
 
 @pytest.mark.parametrize("text", ["850", "fast@A10G", "850@"])
-def test_a_speed_that_is_none_is_wrong_usage(text: str) -> None:
+def test_invalid_throughput_option_is_a_usage_error(text: str) -> None:
     result = CliRunner().invoke(app, ["estimate", "--throughput", text])
     assert result.exit_code == 2
     assert "850@A10G" in result.output

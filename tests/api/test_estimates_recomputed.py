@@ -192,7 +192,7 @@ runs = st.fixed_dictionaries(
 
 @given(runs, st.data())
 @examples(20)
-def test_every_figure_follows_from_what_the_answer_says_it_was_given(
+def test_every_figure_follows_from_the_inputs_stated_in_the_answer(
     run: dict[str, Any], data: st.DataObject
 ) -> None:
     if "throughput" not in run:

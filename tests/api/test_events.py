@@ -62,7 +62,7 @@ def newest(service: FakeService, job: str) -> int:
         return db.execute(select(func.max(recorded.c.seq)).where(recorded.c.job == job)).scalar() or 0
 
 
-def test_every_report_is_told_once_in_order(finished: Finished) -> None:
+def test_every_report_is_sent_once_in_order(finished: Finished) -> None:
     for job in finished.ended:
         told = [m for m in stream(finished.client, job) if m.kind == "report"]
         places = [(m.data["trial"], m.data["step"]) for m in told]
@@ -72,7 +72,7 @@ def test_every_report_is_told_once_in_order(finished: Finished) -> None:
         assert numbers == sorted(numbers)
 
 
-def test_every_trial_is_told_as_it_is_listed(finished: Finished) -> None:
+def test_trial_events_equal_the_trial_listing(finished: Finished) -> None:
     for job in finished.ended:
         told = [m.data for m in stream(finished.client, job) if m.kind == "trial"]
         path = f"/v1/jobs/{job}/trials"
@@ -80,19 +80,19 @@ def test_every_trial_is_told_as_it_is_listed(finished: Finished) -> None:
         assert sorted(told, key=lambda trial: str(trial["id"])) == listed
 
 
-def test_ids_rise_and_the_last_message_of_each_event_has_one(finished: Finished) -> None:
+def test_event_ids_increase_and_the_last_message_has_an_id(finished: Finished) -> None:
     messages = numbered(stream(finished.client, finished.troubled))
     ids = [message.id for message in messages if message.id is not None]
     assert ids == sorted(set(ids))
     assert messages[-1].id == ids[-1]
 
 
-def test_a_report_has_its_id_so_that_who_has_read_it_is_not_told_again(finished: Finished) -> None:
+def test_report_message_has_its_event_id(finished: Finished) -> None:
     told = [message for message in stream(finished.client, finished.troubled) if message.kind == "report"]
     assert [message.id for message in told] == [message.data["seq"] for message in told]
 
 
-def test_money_and_job_are_told_as_they_stand(finished: Finished) -> None:
+def test_final_spend_and_job_messages_match_the_job(finished: Finished) -> None:
     for job in finished.ended:
         messages = stream(finished.client, job)
         shown = finished.client.get(f"/v1/jobs/{job}").json()
@@ -102,7 +102,7 @@ def test_money_and_job_are_told_as_they_stand(finished: Finished) -> None:
         assert (messages[-1].kind, last["job"]["state"]) == ("job", "succeeded")
 
 
-def test_from_any_id_on_exactly_the_rest_is_told(finished: Finished) -> None:
+def test_stream_after_an_event_id_sends_exactly_the_rest(finished: Finished) -> None:
     job = finished.troubled
     whole = numbered(stream(finished.client, job))
     ends = {message.id: index + 1 for index, message in enumerate(whole) if message.id is not None}
@@ -111,7 +111,7 @@ def test_from_any_id_on_exactly_the_rest_is_told(finished: Finished) -> None:
         assert numbered(stream(finished.client, job, after)) == whole[index:]
 
 
-def test_from_any_number_on_what_is_told_comes_from_later_events(finished: Finished) -> None:
+def test_stream_after_any_number_sends_only_later_events(finished: Finished) -> None:
     job, service = finished.troubled, finished.service
     whole = numbered(stream(finished.client, job))
     for after in range(0, newest(service, job) + 20, 17):
@@ -122,7 +122,7 @@ def test_from_any_number_on_what_is_told_comes_from_later_events(finished: Finis
         assert all(m.id is None or m.id > after for m in told)
 
 
-def test_after_does_what_last_event_id_does_and_the_header_wins(finished: Finished) -> None:
+def test_after_parameter_equals_last_event_id_and_the_header_takes_precedence(finished: Finished) -> None:
     path = f"/v1/jobs/{finished.plain}/events"
     first = next(m.id for m in stream(finished.client, finished.plain) if m.id is not None)
     by_header = finished.client.get(path, headers={"Last-Event-ID": str(first)}).text
@@ -132,12 +132,12 @@ def test_after_does_what_last_event_id_does_and_the_header_wins(finished: Finish
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "1.5", "", "9" * 19, "1e3", "0x1"])
-def test_an_id_that_is_none_is_refused(finished: Finished, number: str) -> None:
+def test_invalid_event_id_is_refused(finished: Finished, number: str) -> None:
     answer = finished.client.get(f"/v1/jobs/{finished.plain}/events", headers={"Last-Event-ID": number})
     assert [error["pointer"] for error in check_problem(answer)["errors"]] == ["Last-Event-ID"]
 
 
-def test_events_of_a_job_that_is_not_there_are_not_found(client: TestClient) -> None:
+def test_events_of_unknown_job_are_404(client: TestClient) -> None:
     check_problem(client.get("/v1/jobs/job_0/events"), 404)
 
 
@@ -153,7 +153,7 @@ def at_look(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obje
     monkeypatch.setattr(answers, "changes", looked)
 
 
-def test_a_stream_ends_when_its_job_does(
+def test_stream_ends_when_its_job_ends(
     client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
@@ -163,7 +163,7 @@ def test_a_stream_ends_when_its_job_does(
     assert states == ["queued", "cancelled"]
 
 
-def test_a_reader_of_a_running_job_misses_nothing(client: TestClient, service: FakeService) -> None:
+def test_reader_of_a_running_job_misses_no_event(client: TestClient, service: FakeService) -> None:
     """The job runs and ends while it is read."""
     job = fakes.submit(client, budget={"usd": 0.001})
     found: list[list[Message]] = []
@@ -178,7 +178,9 @@ def test_a_reader_of_a_running_job_misses_nothing(client: TestClient, service: F
     assert last == {m.data["id"]: m.data for m in stream(client, job) if m.kind == "trial"}
 
 
-def test_a_job_of_many_reports_is_told_whole(client: TestClient, service: FakeService) -> None:
+def test_job_with_more_reports_than_one_read_is_streamed_completely(
+    client: TestClient, service: FakeService
+) -> None:
     """The job has more reports than one read returns."""
     job = fakes.submit(client)
     fakes.begin(service, job)
@@ -196,7 +198,7 @@ def test_a_job_of_many_reports_is_told_whole(client: TestClient, service: FakeSe
     assert numbered(stream(client, job, 700)) == told[700:]
 
 
-def test_a_quiet_stream_says_now_and_then_that_it_lives(
+def test_idle_stream_sends_keepalive_comments(
     client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "LOOK_S", 0.01)

@@ -84,7 +84,7 @@ def job(client: TestClient) -> str:
 
 
 def check_refused(answer: Any) -> None:
-    """Check a possible refusal. The test client raises the exception behind a 500."""
+    """Check that the answer is a success or a problem document. The test client raises the exception behind a 500."""
     assert answer.status_code in (200, 201, 400, 404, 409, 413, 422), answer.text
     if answer.status_code >= 400:
         assert answer.headers["content-type"] == "application/problem+json"
@@ -93,21 +93,19 @@ def check_refused(answer: Any) -> None:
 
 @examples(40)
 @given(sent=VALUES)
-def test_any_json_for_a_job_is_taken_or_refused(client: TestClient, sent: Any) -> None:
+def test_any_json_as_job_is_accepted_or_refused(client: TestClient, sent: Any) -> None:
     check_refused(client.post("/v1/jobs", content=json.dumps(sent), headers=HEADERS))
 
 
 @examples(40)
 @given(key=st.sampled_from(sorted(body())), sent=VALUES)
-def test_a_job_with_one_field_of_any_kind_is_taken_or_refused(
-    client: TestClient, key: str, sent: Any
-) -> None:
+def test_job_with_one_arbitrary_field_is_accepted_or_refused(client: TestClient, key: str, sent: Any) -> None:
     check_refused(client.post("/v1/jobs", content=json.dumps(body(**{key: sent})), headers=HEADERS))
 
 
 @examples(40)
 @given(parameter=st.dictionaries(KEYS, LEAVES | st.lists(LEAVES) | st.dictionaries(KEYS, st.lists(LEAVES))))
-def test_any_parameter_is_taken_or_refused(client: TestClient, parameter: Any) -> None:
+def test_any_search_space_parameter_is_accepted_or_refused(client: TestClient, parameter: Any) -> None:
     for kind in ("float", "int", "categorical"):
         sent = body(search_space={"lr": {**parameter, "type": kind}})
         check_refused(client.post("/v1/jobs", content=json.dumps(sent), headers=HEADERS))
@@ -115,7 +113,7 @@ def test_any_parameter_is_taken_or_refused(client: TestClient, parameter: Any) -
 
 @examples(40)
 @given(sent=st.dictionaries(st.sampled_from(["budget", "tags", "priority", "x"]), VALUES) | VALUES)
-def test_any_change_is_taken_or_refused(client: TestClient, job: str, sent: Any) -> None:
+def test_any_change_is_accepted_or_refused(client: TestClient, job: str, sent: Any) -> None:
     check_refused(client.patch(f"/v1/jobs/{job}", content=json.dumps(sent), headers=HEADERS))
 
 
@@ -156,7 +154,7 @@ def test_any_query_is_answered_or_refused(finished: Finished, path: str, query: 
 
 @examples(40)
 @given(job=st.text(min_size=1, max_size=20).filter(lambda text: text not in (".", "..")))
-def test_any_id_of_a_job_is_answered(client: TestClient, job: str) -> None:
+def test_any_job_id_is_answered(client: TestClient, job: str) -> None:
     check_refused(client.get("/v1/jobs/" + "".join(f"%{byte:02x}" for byte in job.encode())))
 
 
@@ -176,7 +174,7 @@ STRANGE = ["", "x", "%", "=", "é", coded([]), coded({}), coded("a"), coded(["a"
 
 @pytest.mark.parametrize("path", LISTINGS)
 @pytest.mark.parametrize("cursor", STRANGE)
-def test_a_cursor_that_is_none_is_refused(finished: Finished, path: str, cursor: str) -> None:
+def test_invalid_cursor_is_refused(finished: Finished, path: str, cursor: str) -> None:
     check_cursor_refused(finished, path, cursor)
 
 
@@ -189,7 +187,7 @@ def test_a_cursor_that_is_none_is_refused(finished: Finished, path: str, cursor:
         ("/v1/jobs/JOB/ledger", [2**63]),
     ],
 )
-def test_a_cursor_beyond_64_bits_is_refused(finished: Finished, path: str, parts: Any) -> None:
+def test_cursor_beyond_64_bits_is_refused(finished: Finished, path: str, parts: Any) -> None:
     check_cursor_refused(finished, path, coded(parts))
 
 
@@ -201,19 +199,19 @@ def test_a_cursor_beyond_64_bits_is_refused(finished: Finished, path: str, parts
         ("/v1/jobs/JOB/ledger", [True]),
     ],
 )
-def test_a_cursor_with_true_for_a_number_is_refused(finished: Finished, path: str, parts: Any) -> None:
+def test_cursor_with_boolean_or_fraction_is_refused(finished: Finished, path: str, parts: Any) -> None:
     check_cursor_refused(finished, path, coded(parts))
 
 
-def test_a_cursor_of_many_brackets_is_refused(finished: Finished) -> None:
+def test_deeply_nested_cursor_is_refused(finished: Finished) -> None:
     deep = base64.urlsafe_b64encode(b"[" * 6_000).decode()
     check_cursor_refused(finished, "/v1/jobs", deep)
 
 
-def test_a_duration_of_centuries_is_a_limit_like_any_other(finished: Finished) -> None:
+def test_duration_of_centuries_is_answered_or_refused(finished: Finished) -> None:
     answer = finished.client.get(f"/v1/jobs/{finished.plain}/best", params={"max_duration": "1000000d"})
     check_refused(answer)
 
 
-def test_events_behind_a_number_beyond_64_bits_are_refused(finished: Finished) -> None:
+def test_event_number_beyond_64_bits_causes_no_server_error(finished: Finished) -> None:
     check_refused(finished.client.get(f"/v1/jobs/{finished.plain}/events", params={"after": 2**63}))

@@ -19,7 +19,7 @@ PAGE = 3
 class Events:
     """A job of numbered events, read a few at a time.
 
-    Each read takes a turn of the event loop before it sees anything, and another one before it returns.
+    Each read yields to the event loop once before it sees anything, and once more before it returns.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ STEPS = st.lists(
 
 @examples(200)
 @given(steps=STEPS)
-def test_whoever_comes_and_goes_each_sees_what_is_behind_theirs_once_and_in_order(
+def test_each_watcher_gets_all_events_after_its_own_once_and_in_order(
     steps: list[tuple[str, int]],
 ) -> None:
     async def test() -> None:
@@ -124,7 +124,7 @@ def test_whoever_comes_and_goes_each_sees_what_is_behind_theirs_once_and_in_orde
     run(test())
 
 
-def test_fifty_watchers_cost_one_look() -> None:
+def test_fifty_watchers_share_each_database_read() -> None:
     async def test() -> None:
         one, events = EventBroadcaster(), Events()
         watchers = [Watcher(one, events, 0) for _ in range(50)]
@@ -141,7 +141,7 @@ def test_fifty_watchers_cost_one_look() -> None:
     run(test())
 
 
-def test_nobody_looks_when_nobody_watches() -> None:
+def test_database_is_not_read_without_watchers() -> None:
     async def test() -> None:
         one, events = EventBroadcaster(), Events()
         watcher = Watcher(one, events, 0)
@@ -156,7 +156,7 @@ def test_nobody_looks_when_nobody_watches() -> None:
     run(test())
 
 
-def test_an_id_that_is_yet_to_come_is_the_newest() -> None:
+def test_watcher_with_a_future_id_starts_at_the_newest_event() -> None:
     async def test() -> None:
         one, events = EventBroadcaster(), Events()
         events.count = 5
@@ -171,7 +171,7 @@ def test_an_id_that_is_yet_to_come_is_the_newest() -> None:
     run(test())
 
 
-def test_who_is_too_slow_is_dropped_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_watcher_is_dropped_and_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "BEHIND", 4)
 
     async def test() -> None:
@@ -196,7 +196,7 @@ def test_who_is_too_slow_is_dropped_and_the_others_are_not(monkeypatch: pytest.M
     run(test())
 
 
-def test_a_record_that_cannot_be_read_ends_the_streams() -> None:
+def test_failed_read_ends_all_streams() -> None:
     class Broken(Events):
         async def look(self, after: int | None) -> Look:
             if self.looks > 3:

@@ -47,7 +47,7 @@ def nested(depth: int) -> Any:
     return found
 
 
-def test_a_body_is_nested_only_so_deep(client: TestClient) -> None:
+def test_nesting_depth_of_a_body_is_limited(client: TestClient) -> None:
     deep = fakes.body(constants={"a": nested(MAX_DEPTH - 1)})
     answer = client.post("/v1/jobs", json=deep)
     said(answer, 422, f"at most {MAX_DEPTH} levels")
@@ -70,19 +70,19 @@ def depth_of(tree: Any) -> int:
 
 
 @given(TREES, st.integers(0, 5))
-def test_depth_is_that_of_lists_and_objects_whatever_the_texts_say(tree: Any, limit: int) -> None:
+def test_depth_check_ignores_brackets_in_strings(tree: Any, limit: int) -> None:
     assert is_deeper(json.dumps(tree).encode(), limit) == (depth_of(tree) > limit)
 
 
 @pytest.mark.parametrize("part", [b'"', b'\\"', b'"\\', b"[]", b'"["', b'{"a":', b"\\"])
-def test_no_text_of_a_mib_takes_long_to_look_at(part: bytes) -> None:
+def test_depth_check_of_one_mib_is_fast(part: bytes) -> None:
     """With a check quadratic in the size of the text, 1 MiB would not finish."""
     began = time.process_time()
     is_deeper(b"[" * 40 + b"]" * 40 + part * (2**20 // len(part)), 64)
     assert time.process_time() - began < 30
 
 
-def test_a_body_of_two_lengths_ends_the_connection(client: TestClient) -> None:
+def test_body_with_two_length_headers_closes_the_connection(client: TestClient) -> None:
     refused = client.post(
         "/v1/jobs", content=b"{}", headers={"Transfer-Encoding": "chunked", "Content-Length": "2"}
     )
@@ -90,7 +90,7 @@ def test_a_body_of_two_lengths_ends_the_connection(client: TestClient) -> None:
     assert refused.headers["Connection"] == "close"
 
 
-def test_paths_queries_and_headers_have_a_limit(client: TestClient) -> None:
+def test_path_query_and_headers_are_limited(client: TestClient) -> None:
     said(client.get(f"/v1/jobs?cursor={'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
     said(client.get(f"/v1/jobs/{'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
     said(client.get("/v1/jobs", headers={"X-A": "x" * MAX_HEADER_BYTES}), 431, f"{MAX_HEADER_BYTES} bytes")
@@ -99,9 +99,7 @@ def test_paths_queries_and_headers_have_a_limit(client: TestClient) -> None:
     assert client.get("/v1/jobs", headers={"X-A": "x" * (MAX_HEADER_BYTES - 1000)}).status_code == 200
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_body_times_out(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_S", 0.05)
     parts: list[Message] = [{"type": "http.request", "body": b'{"na', "more_body": True}]
     sent: list[Message] = []
@@ -145,7 +143,7 @@ class Clock:
     rate=st.integers(1, 50),
     pauses=st.lists(st.sampled_from([0.0, 0.001, 0.1, 1.0, 5.0]), min_size=1, max_size=300),
 )
-def test_never_more_are_answered_than_the_burst_and_the_rate(rate: int, pauses: list[float]) -> None:
+def test_requests_never_exceed_burst_and_rate(rate: int, pauses: list[float]) -> None:
     clock = Clock()
     buckets, taken = Buckets(rate, clock), list[float]()
     for pause in pauses:
@@ -162,7 +160,7 @@ def test_never_more_are_answered_than_the_burst_and_the_rate(rate: int, pauses: 
         )
 
 
-def test_who_asks_too_often_is_told_when_to_ask_again() -> None:
+def test_rate_limit_returns_the_wait_for_each_client_separately() -> None:
     clock = Clock()
     buckets = Buckets(10, clock)
     assert [buckets.take("a") for _ in range(20)] == [0.0] * 20
@@ -174,7 +172,7 @@ def test_who_asks_too_often_is_told_when_to_ask_again() -> None:
     assert [buckets.take("a") == 0 for _ in range(21)] == [True] * 20 + [False]
 
 
-def test_clients_that_are_remembered_are_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REMEMBERED", 3)
     buckets = Buckets(1, Clock())
     for name in "abcdefg":
@@ -182,9 +180,7 @@ def test_clients_that_are_remembered_are_so_many_at_most(monkeypatch: pytest.Mon
     assert list(buckets._until) == ["e", "f", "g"]
 
 
-def test_a_key_has_its_rate_and_others_have_theirs(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_key_has_its_own_rate_limit(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "RateLimit", partial(RateLimit, now=Clock()))
     slow = replace(service, settings=replace(service.settings, rate_limit=2))
     client = fakes.client_of(slow, own=True)
@@ -216,7 +212,7 @@ async def room(app: ASGIApp, path: str = "/v1/jobs") -> tuple[asyncio.Task[None]
     return task, answered
 
 
-def test_who_would_wait_for_long_is_told_so_and_streams_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overload_is_refused_with_503_and_streams_hold_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST_WAITING", 2)
 
     async def tried() -> None:

@@ -44,9 +44,7 @@ def test_jobs_are_listed_newest_first(client: TestClient, service: FakeService) 
     assert ids(client.get("/v1/jobs")) == made[::-1]
 
 
-def test_what_a_job_came_to_is_read_once_while_nothing_happens_to_it(
-    client: TestClient, service: FakeService
-) -> None:
+def test_unchanged_job_is_read_from_the_cache(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     fakes.simulate(service, job)
     asked: list[str] = []
@@ -68,9 +66,7 @@ def test_what_a_job_came_to_is_read_once_while_nothing_happens_to_it(
     assert again["progress"]["steps"] > shown[0]["progress"]["steps"]
 
 
-def test_what_is_kept_of_a_job_is_what_is_recorded_after_each_message(
-    client: TestClient, service: FakeService
-) -> None:
+def test_cached_job_equals_the_database_after_each_message(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client, budget={"usd": 0.0005})
 
     def look() -> None:
@@ -89,9 +85,7 @@ def test_what_is_kept_of_a_job_is_what_is_recorded_after_each_message(
     look()
 
 
-def test_what_is_changed_is_shown_at_once_of_a_job_that_stands_still(
-    client: TestClient, service: FakeService
-) -> None:
+def test_changes_to_an_idle_job_are_shown_at_once(client: TestClient, service: FakeService) -> None:
     ended, waits = fakes.submit(client), fakes.submit(client)
     fakes.simulate(service, ended)
     for job in (ended, waits):
@@ -110,9 +104,7 @@ def test_what_is_changed_is_shown_at_once_of_a_job_that_stands_still(
     assert client.get(f"/v1/jobs/{waits}").json()["state"] == "cancelled"
 
 
-def test_a_page_of_many_jobs_asks_the_database_as_often_as_one_of_few(
-    client: TestClient, service: FakeService
-) -> None:
+def test_number_of_queries_does_not_depend_on_the_page_size(client: TestClient, service: FakeService) -> None:
     """Each item in the page equals the answer for that job alone."""
     done, runs = fakes.submit(client), fakes.submit(client, objective={"metric": "acc", "mode": "min"})
     fakes.simulate(service, done)
@@ -159,20 +151,20 @@ def test_jobs_are_filtered_by_tag(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("tag", ["owner", ":alice", ""])
-def test_a_tag_that_is_no_pair_is_refused(client: TestClient, tag: str) -> None:
+def test_tag_filter_without_key_and_value_is_refused(client: TestClient, tag: str) -> None:
     errors = check_problem(client.get("/v1/jobs", params={"tag": tag}))["errors"]
     assert [error["pointer"] for error in errors] == ["tag"]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 501, "many"])
-def test_a_limit_out_of_bounds_is_refused(finished: Finished, limit: Any) -> None:
+def test_limit_out_of_bounds_is_refused(finished: Finished, limit: Any) -> None:
     for path in ("/v1/jobs", f"/v1/jobs/{finished.plain}/trials"):
         errors = check_problem(finished.client.get(path, params={"limit": limit}))["errors"]
         assert [error["pointer"] for error in errors] == ["limit"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
-def test_a_walk_sees_every_job_once_while_new_ones_come_in(
+def test_paging_returns_every_job_once_while_new_jobs_arrive(
     client: TestClient, service: FakeService, limit: int
 ) -> None:
     """Several jobs are created in the same nanosecond."""
@@ -192,7 +184,7 @@ def test_a_walk_sees_every_job_once_while_new_ones_come_in(
     assert sorted(seen) == sorted(made)
 
 
-def test_a_walk_keeps_to_its_filter(client: TestClient) -> None:
+def test_paging_keeps_its_filter(client: TestClient) -> None:
     mine = {fakes.submit(client, tags={"owner": "me"}) for _ in range(3)}
     fakes.submit(client)
     assert {job["id"] for job in walk(client, "/v1/jobs", tag="owner:me", limit=1)} == mine
@@ -214,7 +206,7 @@ def expected(trials: list[dict[str, Any]], sort: str) -> list[str]:
 
 @pytest.mark.parametrize("sort", [*SORTS, *(f"-{name}" for name in SORTS)])
 @pytest.mark.parametrize("limit", [1, 4, 500])
-def test_trials_walked_through_are_those_of_a_full_sort(finished: Finished, sort: str, limit: int) -> None:
+def test_paged_trials_are_in_the_order_of_a_full_sort(finished: Finished, sort: str, limit: int) -> None:
     for job in (finished.troubled, finished.under_way):
         path = f"/v1/jobs/{job}/trials"
         everything = finished.client.get(path, params={"limit": 500}).json()["items"]
@@ -223,7 +215,7 @@ def test_trials_walked_through_are_those_of_a_full_sort(finished: Finished, sort
         assert walked == expected(everything, sort)
 
 
-def test_trials_without_a_metric_come_last_whichever_way(client: TestClient, service: FakeService) -> None:
+def test_trials_without_metric_come_last_in_both_directions(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     fakes.simulate(service, job, messages=10)
     for sort in ("metric", "-metric"):
@@ -232,7 +224,7 @@ def test_trials_without_a_metric_come_last_whichever_way(client: TestClient, ser
         assert metrics == sorted(metrics)
 
 
-def test_an_unknown_sort_is_refused(finished: Finished) -> None:
+def test_unknown_sort_is_refused(finished: Finished) -> None:
     path = f"/v1/jobs/{finished.plain}/trials"
     errors = check_problem(finished.client.get(path, params={"sort": "luck"}))["errors"]
     assert [error["pointer"] for error in errors] == ["sort"]
@@ -241,5 +233,5 @@ def test_an_unknown_sort_is_refused(finished: Finished) -> None:
 @pytest.mark.parametrize(
     "path", ["", "/trials", "/trials/trial_00000", "/best", "/pareto", "/bill", "/ledger"]
 )
-def test_a_job_that_is_not_there_is_not_found(client: TestClient, path: str) -> None:
+def test_unknown_job_is_404(client: TestClient, path: str) -> None:
     check_problem(client.get(f"/v1/jobs/job_0000000000000000{path}"), 404)

@@ -55,7 +55,7 @@ def begun(service: FakeService, client: TestClient) -> str:
     return job
 
 
-def test_the_newest_attempt_is_shown_and_others_are_named(client: TestClient, service: FakeService) -> None:
+def test_newest_attempt_is_shown_and_attempts_are_listed(client: TestClient, service: FakeService) -> None:
     job = begun(service, client)
     write(service, job, 1, "größer\nline 2\n".encode())
     found = get(client, job)
@@ -66,7 +66,7 @@ def test_the_newest_attempt_is_shown_and_others_are_named(client: TestClient, se
     assert (text.text, text.headers["content-type"]) == (found["text"], "text/plain; charset=utf-8")
 
 
-def test_what_is_left_out_is_counted(client: TestClient, service: FakeService) -> None:
+def test_omitted_bytes_are_counted(client: TestClient, service: FakeService) -> None:
     job = begun(service, client)
     write(service, job, 1, b"a" * 10, b"b" * 10, total=100)
     found = get(client, job)
@@ -78,9 +78,7 @@ def test_what_is_left_out_is_counted(client: TestClient, service: FakeService) -
     assert (found["text"], found["bytes_left_out"]) == ("bbbb", 96)
 
 
-def test_a_reader_goes_on_and_misses_nothing_but_what_is_left_out(
-    client: TestClient, service: FakeService
-) -> None:
+def test_reading_in_parts_returns_the_whole_log(client: TestClient, service: FakeService) -> None:
     job = begun(service, client)
     whole, read, after = "ä" * 40, "", 0
     for length in (1, 2, 7, 40, 79, 80):
@@ -90,7 +88,7 @@ def test_a_reader_goes_on_and_misses_nothing_but_what_is_left_out(
     assert read == whole
 
 
-def test_why_there_is_none_is_said(finished: Finished, job: str) -> None:
+def test_missing_log_is_refused_with_the_reason(finished: Finished, job: str) -> None:
     client = finished.client
 
     def why(path: str) -> str:
@@ -104,7 +102,9 @@ def test_why_there_is_none_is_said(finished: Finished, job: str) -> None:
         check_problem(client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs?{query}"))
 
 
-def test_of_one_that_runs_nothing_was_printed_so_far(client: TestClient, service: FakeService) -> None:
+def test_running_trial_without_output_has_printed_nothing_so_far(
+    client: TestClient, service: FakeService
+) -> None:
     job = begun(service, client)
     trials = client.get(f"/v1/jobs/{job}/trials").json()["items"]
     running = next(one["id"] for one in trials if one["state"] == "running")
@@ -112,7 +112,7 @@ def test_of_one_that_runs_nothing_was_printed_so_far(client: TestClient, service
     assert found["detail"].endswith("so far")
 
 
-def test_a_storage_that_does_not_answer_is_said(client: TestClient, service: FakeService) -> None:
+def test_unreadable_log_is_503(client: TestClient, service: FakeService) -> None:
     job = begun(service, client)
     folder = service.settings.home / "storage/default" / job / TRIAL / "logs"
     folder.mkdir(parents=True)
@@ -120,13 +120,13 @@ def test_a_storage_that_does_not_answer_is_said(client: TestClient, service: Fak
     check_problem(client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs"), 503)
 
 
-def test_our_secrets_are_not_shown(client: TestClient, service: FakeService) -> None:
+def test_service_key_in_the_log_is_masked(client: TestClient, service: FakeService) -> None:
     job = begun(service, client)
     write(service, job, 1, f"key {fakes.KEY}!".encode())
     assert get(client, job)["text"] == f"key {'*' * len(fakes.KEY)}!"
 
 
-def test_a_secret_is_not_shown_where_head_and_tail_meet(client: TestClient, service: FakeService) -> None:
+def test_service_key_split_between_head_and_tail_is_masked(client: TestClient, service: FakeService) -> None:
     job, said = begun(service, client), f"key {fakes.KEY}!".encode()
     logs = TrialLogs(service.settings.storage, service.project, job, TRIAL)
     logs.write(1, Printed(len(said), said[:6], said[6:], complete=True))
@@ -134,39 +134,39 @@ def test_a_secret_is_not_shown_where_head_and_tail_meet(client: TestClient, serv
 
 
 @given(data=st.binary(max_size=80))
-def test_whatever_was_printed_steers_no_terminal(data: bytes) -> None:
+def test_readable_log_has_no_terminal_control_characters(data: bytes) -> None:
     assert not [
         char for char in readable(data) if char not in "\n\t" and (ord(char) < 32 or 127 <= ord(char) < 160)
     ]
 
 
-def test_colours_and_progress_bars_are_as_they_were_last() -> None:
+def test_colours_are_removed_and_progress_bars_show_their_last_state() -> None:
     assert readable(b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\n") == "red x\n"
     assert readable(b" 10%|#   |\r 50%|##  |\r100%|####|\ndone\n") == "100%|####|\ndone\n"
     assert readable(b"a\x00b\x7f\xff\t") == "a\u2400b\u2421\ufffd\t"
 
 
 @given(text=st.text(alphabet="ab\r\n", max_size=12))
-def test_a_line_is_as_it_was_written_over_last(text: str) -> None:
+def test_overwritten_line_shows_its_last_version(text: str) -> None:
     shown = [line.rstrip("\r").split("\r")[-1] for line in text.split("\n")]
     assert readable(text.encode()) == "\n".join(shown)
 
 
 @pytest.mark.parametrize("piece", [b"x", b"\r", b"\rx", b"\x1b[", b"\x1b]", b"\x1bP"])
-def test_the_longest_line_is_read_in_one_go(piece: bytes) -> None:
+def test_readable_handles_the_longest_line_in_linear_time(piece: bytes) -> None:
     """With an algorithm quadratic in the line's length this would take minutes, during which the service does nothing else."""
     assert "\n" not in readable(piece * (512 * 1024 // len(piece)))
 
 
 @given(text=st.text(max_size=20), cut=st.integers(0, 80))
-def test_a_character_is_cut_nowhere(text: str, cut: int) -> None:
+def test_cut_text_ends_at_a_whole_character(text: str, cut: int) -> None:
     data = text.encode()[:cut]
     end = whole_end(data)
     assert data[:end].decode() == text[: len(data[:end].decode())]
     assert len(data) - end < 4
 
 
-def test_the_command_prints_and_follows(
+def test_logs_command_prints_and_follows(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = begun(service, client)

@@ -59,7 +59,7 @@ def value(samples: list[Any]) -> float:
     return float(only.value)
 
 
-def test_a_service_without_jobs_has_figures(client: TestClient) -> None:
+def test_service_without_jobs_exports_metrics(client: TestClient) -> None:
     found = scraped(client)
     assert by_label(found["tuner_jobs"], "state") == dict.fromkeys(STATES, 0)
     assert value(found["tuner_held_usd"]) == 0
@@ -83,7 +83,7 @@ def bills(client: TestClient) -> list[Any]:
     return [client.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
 
 
-def test_money_is_that_of_all_bills(full: TestClient) -> None:
+def test_money_metrics_equal_the_sum_of_all_bills(full: TestClient) -> None:
     found, told = scraped(full), bills(full)
     by_kind: Counter[str] = Counter()
     for sample in found["tuner_bill_usd"]:
@@ -97,7 +97,7 @@ def test_money_is_that_of_all_bills(full: TestClient) -> None:
     assert value(found["tuner_held_usd"]) == pytest.approx(held, abs=1e-7)
 
 
-def test_preemptions_are_those_of_all_bills(full: TestClient) -> None:
+def test_preemption_metrics_equal_the_sum_of_all_bills(full: TestClient) -> None:
     found = scraped(full)
     by_notice = by_label(found["tuner_preemptions"], "notice")
     total = sum(sample.value for sample in found["tuner_preemptions"])
@@ -112,7 +112,7 @@ def test_preemptions_are_those_of_all_bills(full: TestClient) -> None:
     assert ended["completed", "none"] > 0
 
 
-def test_budgets_above_jobs_are_told_by_name(client: TestClient, service: FakeService) -> None:
+def test_shared_budgets_are_exported_by_name(client: TestClient, service: FakeService) -> None:
     for name, limits in (("lab", {"usd": 1.0}), ("gpus", {"gpu_hours": 2.0})):
         assert client.put(f"/v1/budgets/{name}", json=limits).status_code in (200, 201)
     fakes.simulate(service, fakes.submit(client))
@@ -124,7 +124,7 @@ def test_budgets_above_jobs_are_told_by_name(client: TestClient, service: FakeSe
     assert by_label(found["tuner_budget_used_ratio"], "budget") == {"lab": pytest.approx(spent), "gpus": 0}
 
 
-def test_openmetrics_is_told_to_whoever_accepts_it(full: TestClient) -> None:
+def test_openmetrics_format_is_sent_on_request(full: TestClient) -> None:
     accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
     answer = full.get("/metrics", headers={"Accept": accept})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
@@ -132,14 +132,14 @@ def test_openmetrics_is_told_to_whoever_accepts_it(full: TestClient) -> None:
     assert {"tuner_jobs", "tuner_spend_usd", "process_cpu_seconds"} <= names
 
 
-def test_every_metric_of_the_table_is_told(full: TestClient) -> None:
+def test_every_documented_metric_is_exported(full: TestClient) -> None:
     found = scraped(full)
     families = [*(one for one, _ in metric_families.RECORDED), *(one for one, _ in families_of_process), *OWN]
     assert {one.name.removesuffix("_total") for one in families} <= found.keys()
     assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= found.keys()
 
 
-def test_series_are_bounded_after_a_thousand_jobs(client: TestClient, service: FakeService) -> None:
+def test_number_of_series_is_bounded_after_a_thousand_jobs(client: TestClient, service: FakeService) -> None:
     """This holds after requests of every kind to every path, and with more budgets than are exported."""
     job = fakes.submit(client)
     client.post(f"/v1/jobs/{job}/cancel")  # so that its stream of events ends
@@ -161,7 +161,7 @@ def test_series_are_bounded_after_a_thousand_jobs(client: TestClient, service: F
     assert sum(len(samples) for samples in found.values()) < 500
 
 
-def test_a_database_that_does_not_answer_is_told_of(client: TestClient, service: FakeService) -> None:
+def test_unreachable_database_is_reported_in_metrics(client: TestClient, service: FakeService) -> None:
     with patch.object(Database, "read", side_effect=Unavailable("away")):
         found = scraped(client)
     assert value(found["tuner_database_up"]) == 0
@@ -169,7 +169,7 @@ def test_a_database_that_does_not_answer_is_told_of(client: TestClient, service:
     assert value(scraped(client)["tuner_database_up"]) == 1
 
 
-def test_open_streams_of_events_are_counted() -> None:
+def test_open_event_streams_are_counted() -> None:
     metrics = Metrics(lambda: pytest.fail("nothing is read"), ServiceHealth())
 
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,7 +187,7 @@ def test_open_streams_of_events_are_counted() -> None:
     assert metrics.watchers._value.get() == 0
 
 
-def test_waits_are_from_submission_to_the_first_driver(client: TestClient, service: FakeService) -> None:
+def test_queue_wait_is_from_submission_to_the_first_driver(client: TestClient, service: FakeService) -> None:
     first, second, _ = (fakes.submit(client) for _ in range(3))
     service.now.pass_s(4)
     fakes.begin(service, first)
@@ -205,7 +205,7 @@ def calls(client: TestClient) -> dict[tuple[str, str, str], float]:
     }
 
 
-def test_requests_are_counted_by_the_template_of_their_route(client: TestClient) -> None:
+def test_requests_are_counted_by_route_template(client: TestClient) -> None:
     job = fakes.submit(client)
     for _ in range(3):
         client.get(f"/v1/jobs/{job}")
@@ -232,7 +232,7 @@ def test_requests_are_timed_by_method(client: TestClient) -> None:
     assert not any("created" in one.name for found in scraped(client).values() for one in found)
 
 
-def test_strange_methods_and_paths_make_no_series_at_will(client: TestClient) -> None:
+def test_unknown_paths_create_no_series(client: TestClient) -> None:
     for number in range(20):
         client.get(f"/nothing/{number}")
         client.get(f"/v1/nothing/{number}")
@@ -240,7 +240,7 @@ def test_strange_methods_and_paths_make_no_series_at_will(client: TestClient) ->
     assert not any("nothing" in route for route in routes)
 
 
-def test_made_up_methods_make_no_series_at_will(client: TestClient) -> None:
+def test_unknown_methods_create_no_series(client: TestClient) -> None:
     for number in range(20):
         client.request(f"METHOD{number}", "/healthz")
     assert len({method for method, _, _ in calls(client)}) <= 2

@@ -20,7 +20,7 @@ QUERIES = {
 
 
 @pytest.mark.needs("postgresql")
-def test_every_get_route_is_answered(tmp_path: Path, postgres_url: str) -> None:
+def test_every_get_route_works_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     made = fakes.service_in(tmp_path)
     made.database.dispose()
     database = Database(postgres_url)

@@ -44,7 +44,7 @@ def test_answers_are_as_documented(tried: Callable[[int], Tried], seed: int) -> 
     assert tried(seed).by_call
 
 
-def test_every_call_and_every_status_is_seen(tried: Callable[[int], Tried]) -> None:
+def test_requests_cover_every_call_and_every_status(tried: Callable[[int], Tried]) -> None:
     """A change of the document changes the generated requests. Further seeds are tried if the gate's seeds then miss a call or a status."""
     seen = Tried()
     for seed in dict.fromkeys((*GATE_SEEDS, *SEEDS)):

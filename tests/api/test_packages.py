@@ -49,7 +49,7 @@ def refused(answer: Any, status: int, *words: str) -> None:
     assert all(word in answer.text for word in words), answer.text
 
 
-def test_they_are_off_until_somebody_switches_them_on(client: TestClient, service: FakeService) -> None:
+def test_packages_are_refused_unless_enabled(client: TestClient, service: FakeService) -> None:
     found = f"pkg_{'a' * 64}"
     for answer in (
         client.post("/v1/packages", content=b"PK\x03\x04" + b"{" * (2 << 20), headers=ZIP),
@@ -62,7 +62,7 @@ def test_they_are_off_until_somebody_switches_them_on(client: TestClient, servic
     assert not (service.settings.home / "storage").exists()
 
 
-def test_the_same_bytes_are_the_same_package(on: TestClient, service: FakeService) -> None:
+def test_same_bytes_give_the_same_package(on: TestClient, service: FakeService) -> None:
     first = on.post("/v1/packages", content=plain(FILES), headers=ZIP, params={"name": "digits"})
     assert first.status_code == 201
     found = first.json()
@@ -82,7 +82,7 @@ def test_the_same_bytes_are_the_same_package(on: TestClient, service: FakeServic
     assert (service.settings.home / f"storage/default/packages/{digest}.zip").read_bytes() == plain(FILES)
 
 
-def test_what_is_no_package_is_refused_and_leaves_nothing(on: TestClient, service: FakeService) -> None:
+def test_invalid_package_is_refused_and_not_stored(on: TestClient, service: FakeService) -> None:
     refused(on.post("/v1/packages", content=b"no zip", headers=ZIP), 422, "this is no package")
     refused(on.post("/v1/packages", headers=ZIP), 422, "this is no package")
     refused(on.post("/v1/packages", content=plain({"../x.py": ""}), headers=ZIP), 422, "no path within")
@@ -99,7 +99,7 @@ def test_what_is_no_package_is_refused_and_leaves_nothing(on: TestClient, servic
     assert not (service.settings.home / "storage").exists()
 
 
-def test_a_job_names_one_and_its_trainable_has_to_be_in_it(on: TestClient, service: FakeService) -> None:
+def test_trainable_of_a_job_must_be_in_its_package(on: TestClient, service: FakeService) -> None:
     found = push(on)["id"]
     job = fakes.submit(on, package=found, trainable=ENTRY)
     shown = on.get(f"/v1/jobs/{job}").json()
@@ -115,9 +115,7 @@ def test_a_job_names_one_and_its_trainable_has_to_be_in_it(on: TestClient, servi
     assert service.prober.asked.count(ENTRY) == 2
 
 
-def test_one_that_was_changed_in_the_storage_is_refused_until_it_is_uploaded_again(
-    on: TestClient, service: FakeService
-) -> None:
+def test_modified_package_is_refused_until_uploaded_again(on: TestClient, service: FakeService) -> None:
     found = push(on)["id"]
     file = service.settings.home / f"storage/default/packages/{found.removeprefix('pkg_')}.zip"
     file.write_bytes(plain({"mine/train.py": "def train(config): ...\n"}))
@@ -129,8 +127,8 @@ def test_one_that_was_changed_in_the_storage_is_refused_until_it_is_uploaded_aga
     assert on.post("/v1/jobs", json=body).status_code == 201
 
 
-def test_its_digest_is_that_of_the_code(on: TestClient, service: FakeService) -> None:
-    """Therefore a pilot is valid for one package."""
+def test_code_digest_depends_on_the_package(on: TestClient, service: FakeService) -> None:
+    """A pilot is therefore valid for one package only."""
     first, second = (push(on, plain({**FILES, "x.py": f"X = {n}\n"}))["id"] for n in range(2))
     asked = {"trainable": ENTRY, "planning": {"pilot": {"usd": 0.0005}}}
     pilots = [on.post("/v1/pilots", json=fakes.body(package=one, **asked)) for one in (first, first, second)]
@@ -142,7 +140,7 @@ def test_its_digest_is_that_of_the_code(on: TestClient, service: FakeService) ->
     assert len({code_of(spec, []) for spec in specs}) == 2
 
 
-def test_a_warm_start_is_from_the_same_package_or_another_upload_of_its_name(on: TestClient) -> None:
+def test_warm_start_needs_the_same_package_or_one_of_the_same_name(on: TestClient) -> None:
     old, new = (push(on, plain({**FILES, "x.py": f"X = {n}\n"}), name="digits")["id"] for n in range(2))
     other = push(on, plain({**FILES, "x.py": "X = 2\n"}), name="letters")["id"]
     job = fakes.submit(on, package=old, trainable=ENTRY)
@@ -157,7 +155,7 @@ def test_a_warm_start_is_from_the_same_package_or_another_upload_of_its_name(on:
 
 
 @pytest.mark.parametrize("is_awaited", [False, True])
-def test_the_clients_pack_a_folder_and_look_it_up(on: TestClient, tmp_path: Path, is_awaited: bool) -> None:
+def test_clients_upload_a_folder_and_list_packages(on: TestClient, tmp_path: Path, is_awaited: bool) -> None:
     transport = Application(on._transport) if is_awaited else on._transport
     client = both("http://tuner", fakes.KEY, transport=transport, is_awaited=is_awaited)
     found = client.upload(folder(tmp_path / "my digits", FILES))
@@ -172,7 +170,7 @@ def test_the_clients_pack_a_folder_and_look_it_up(on: TestClient, tmp_path: Path
     assert error.value.status == 404
 
 
-def test_the_command_line_prints_what_rest_answers(
+def test_packages_command_prints_the_rest_answer(
     on: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -192,7 +190,7 @@ def test_the_command_line_prints_what_rest_answers(
     assert "digits" in tuner("list")
 
 
-def test_the_same_files_are_packed_to_the_same_bytes(tmp_path: Path) -> None:
+def test_same_files_are_packed_to_the_same_bytes(tmp_path: Path) -> None:
     module = {"__init__.py": "", "train.py": "def train(config): ...\n", "data/a.json": "{}"}
     one, other = folder(tmp_path / "a/mine", module), tmp_path / "b/mine"
     for name in reversed(module):

@@ -74,7 +74,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
 
 
 @pytest.mark.parametrize(("method", "route"), ROUTES, ids=[" ".join(one) for one in ROUTES])
-def test_a_name_that_is_a_path_leads_nowhere(planted: Planted, method: str, route: str) -> None:
+def test_path_traversal_in_a_url_name_reaches_no_file(planted: Planted, method: str, route: str) -> None:
     before = planted.files()
     for evil in EVIL:
         name = evil.replace("ABS", quote(str(planted.folder / "OUT").lstrip("/"), safe=""))
@@ -89,7 +89,7 @@ def test_a_name_that_is_a_path_leads_nowhere(planted: Planted, method: str, rout
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/jobs"), ("POST", "/v1/jobs")])
-def test_a_project_that_is_a_path_is_none(planted: Planted, method: str, path: str) -> None:
+def test_path_traversal_in_the_project_name_is_refused(planted: Planted, method: str, path: str) -> None:
     before = planted.files()
     for evil in (unquote(one.replace("ABS", str(planted.folder / "OUT"))) for one in EVIL):
         headers = {**AUTH, "Content-Type": "application/json", "Tuner-Project": evil}
@@ -99,18 +99,18 @@ def test_a_project_that_is_a_path_is_none(planted: Planted, method: str, path: s
 
 
 def is_page(content: bytes) -> bool:
-    """A path that is normalised before the lookup may lead to the page, or to a call that this key is allowed to make."""
+    """Return whether the content is the page, which a path that is normalised before the lookup may lead to."""
     return content == b"the page"
 
 
 @pytest.mark.parametrize("name", ["link", "linked/OUT", "linked/home/api_key"])
-def test_a_link_out_of_the_page_is_not_followed(planted: Planted, name: str) -> None:
+def test_symbolic_link_out_of_the_page_folder_is_not_followed(planted: Planted, name: str) -> None:
     answer = planted.direct.send("GET", f"/static/{name}")
     assert answer.status == 404
     assert SECRET.encode() not in answer.content
 
 
-def test_so_many_were_tried() -> None:
+def test_traversal_names_are_unique() -> None:
     assert len(set(EVIL)) == len(EVIL)
     print(
         f"\nfigures: {len(EVIL) * (len(ROUTES) + 2)} requests with {len(EVIL)} names that are paths, 0 through"

@@ -22,7 +22,7 @@ def pilot_of(client: TestClient, **changes: Any) -> Any:
     return client.post("/v1/pilots", json=body(**{**PILOT, **changes}))
 
 
-def test_a_pilot_is_a_small_job_with_a_budget_of_its_own(service: FakeService, client: TestClient) -> None:
+def test_pilot_is_a_small_job_with_its_own_budget(service: FakeService, client: TestClient) -> None:
     answer = pilot_of(client, tags={"owner": "alice"})
     assert answer.status_code == 201, answer.text
     found = answer.json()
@@ -38,7 +38,9 @@ def test_a_pilot_is_a_small_job_with_a_budget_of_its_own(service: FakeService, c
     assert len({json.dumps(trial["config"]) for trial in trials}) == 6
 
 
-def test_the_second_plan_needs_no_pilot(service: FakeService, client: TestClient) -> None:
+def test_existing_pilot_is_reused_for_the_same_code_and_space(
+    service: FakeService, client: TestClient
+) -> None:
     first = pilot_of(client).json()["id"]
     under_way = pilot_of(client)
     assert (under_way.status_code, under_way.json()["id"]) == (200, first)
@@ -51,7 +53,7 @@ def test_the_second_plan_needs_no_pilot(service: FakeService, client: TestClient
     assert other.json()["id"] != first
 
 
-def test_a_pilot_that_told_nothing_is_run_again(client: TestClient) -> None:
+def test_cancelled_pilot_without_results_is_run_again(client: TestClient) -> None:
     first = pilot_of(client).json()["id"]
     assert client.post(f"/v1/jobs/{first}/cancel").status_code == 202
     second = pilot_of(client)
@@ -76,7 +78,7 @@ def test_a_pilot_that_told_nothing_is_run_again(client: TestClient) -> None:
     ],
     ids=repr,
 )
-def test_a_bad_pilot_is_pointed_at_and_costs_nothing(
+def test_invalid_pilot_is_refused_with_a_pointer_and_not_created(
     client: TestClient, changes: dict[str, Any], pointer: str
 ) -> None:
     answer = pilot_of(client, **changes)
@@ -92,7 +94,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_command_prints_the_pilot_that_rest_answers(
+def test_pilot_command_prints_the_rest_answer(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     monkeypatch.setattr(
@@ -111,7 +113,7 @@ def test_the_command_prints_the_pilot_that_rest_answers(
     assert "/planning/pilot/usd" in dear.stderr
 
 
-def test_a_plan_goes_by_the_pilot_of_its_code_and_space(
+def test_plan_uses_the_pilot_of_the_same_code_and_space(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     assert client.post("/v1/plans", json=body()).json()["inputs"]["evidence"]["source"] == "none"

@@ -47,7 +47,7 @@ def chosen(found: dict[str, Any]) -> dict[str, Any]:
     return dict(one)
 
 
-def test_the_cheap_machine_is_chosen_while_nothing_is_due(client: TestClient) -> None:
+def test_cheap_machine_is_chosen_without_a_deadline(client: TestClient) -> None:
     found = plan(client, **one_training())
     assert chosen(found)["instance_type"] == "cheap"
     usd = {one["instance_type"]: one["usd"] for one in found["alternatives"]}
@@ -56,7 +56,7 @@ def test_the_cheap_machine_is_chosen_while_nothing_is_due(client: TestClient) ->
     assert found["finish_seconds"]["expected"] == pytest.approx(2.2 * HOUR, rel=0.01)
 
 
-def test_the_dear_machine_is_chosen_where_two_hours_are_all_there_is(client: TestClient) -> None:
+def test_expensive_machine_is_chosen_with_a_two_hour_deadline(client: TestClient) -> None:
     found = plan(client, **one_training(deadline="2h"))
     assert chosen(found)["instance_type"] == "dear"
     assert found["in_time"]["chance"] == 1
@@ -65,7 +65,7 @@ def test_the_dear_machine_is_chosen_where_two_hours_are_all_there_is(client: Tes
     assert found["usd"]["expected"] == pytest.approx(4.00, rel=0.01)
 
 
-def test_a_hundred_dollars_or_twenty_gpu_hours_whichever_is_first(client: TestClient) -> None:
+def test_plan_respects_usd_gpu_hour_and_trial_limits(client: TestClient) -> None:
     """Three warm-up epochs, the bottom half pruned, fifteen epochs for promoted trials, at most forty trials."""
     found = plan(
         client,
@@ -92,7 +92,7 @@ def test_a_hundred_dollars_or_twenty_gpu_hours_whichever_is_first(client: TestCl
     assert full["trials"] == pytest.approx(found["trials"]["expected"], abs=1)
 
 
-def test_spot_and_on_demand_are_compared_for_a_hundred_and_twenty_dollars(client: TestClient) -> None:
+def test_spot_and_on_demand_are_compared(client: TestClient) -> None:
     machine = {"instance_type": "gpu", "usd_per_hour": 4, "spot_usd_per_hour": 1.2, "gpus": 1, "cpus": 4}
     found = plan(
         client,
@@ -113,9 +113,7 @@ def test_spot_and_on_demand_are_compared_for_a_hundred_and_twenty_dollars(client
     assert {one["name"] for one in found["comparisons"]} >= {"on_demand", "spot_with_fallback"}
 
 
-def test_a_plan_of_what_is_not_known_says_so_and_runs_nothing(
-    client: TestClient, service: FakeService
-) -> None:
+def test_plan_without_evidence_warns_and_runs_nothing(client: TestClient, service: FakeService) -> None:
     def at_work() -> tuple[list[str], Any]:
         return list(service.cluster.submitted), client.get("/v1/jobs").json()["items"]
 
@@ -129,7 +127,7 @@ def test_a_plan_of_what_is_not_known_says_so_and_runs_nothing(
     assert again == found
 
 
-def test_rungs_add_up_to_the_whole_and_follow_from_what_is_stated(client: TestClient) -> None:
+def test_costs_of_rungs_add_up_and_follow_from_the_stated_prices(client: TestClient) -> None:
     found = plan(client, {"step_seconds": 3}, budget={"usd": 2})
     micro = [round(rung["usd"] * 1e6) for rung in found["rungs"]]
     assert sum(micro) == round(found["usd"]["expected"] * 1e6)
@@ -158,7 +156,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("planning", "pointer", "word"), BAD)
-def test_what_is_said_wrongly_is_refused_by_name(
+def test_invalid_planning_field_is_refused_with_a_pointer(
     client: TestClient, planning: dict[str, Any], pointer: str, word: str
 ) -> None:
     found = refused(client, planning)
@@ -166,7 +164,7 @@ def test_what_is_said_wrongly_is_refused_by_name(
     assert word in found[pointer]
 
 
-def test_the_faults_of_a_job_are_those_of_its_plan(client: TestClient) -> None:
+def test_plan_and_job_report_the_same_errors(client: TestClient) -> None:
     for change in ({"budget": {"usd": 1e-6}}, {"fidelity": {"min": 5, "max": 2}}, {"resources": {"gpus": 9}}):
         answer = client.post("/v1/jobs", json=body(**change))
         assert answer.status_code == 422
@@ -180,7 +178,7 @@ def test_the_faults_of_a_job_are_those_of_its_plan(client: TestClient) -> None:
     assert "fits on g6.12xlarge, g6.24xlarge" in told
 
 
-def test_machines_are_not_silently_taken_to_be_equally_fast(client: TestClient) -> None:
+def test_assumption_of_equal_speed_causes_a_warning(client: TestClient) -> None:
     both = {
         "candidates": [{"instance_type": "g4dn.xlarge"}, {"instance_type": "g6.xlarge"}],
         "step_seconds": 60,
@@ -194,7 +192,7 @@ def test_machines_are_not_silently_taken_to_be_equally_fast(client: TestClient) 
     assert pace["g4dn.xlarge"] > 1.5 * pace["g6.xlarge"]  # T4 against L4
 
 
-def test_machines_of_the_catalogue_are_looked_at_and_the_unfit_left_out(client: TestClient) -> None:
+def test_unsuitable_catalogue_machines_have_a_reason_and_no_cost(client: TestClient) -> None:
     found = plan(
         client,
         {"catalogue": {"cloud": "aws"}, "step_seconds": 60, "needs": {"gpu_memory_gib": 40}},
@@ -207,9 +205,7 @@ def test_machines_of_the_catalogue_are_looked_at_and_the_unfit_left_out(client: 
     assert chosen(found)["why_not"] is None
 
 
-def test_jobs_before_say_how_long_steps_take_and_what_is_found(
-    client: TestClient, service: FakeService
-) -> None:
+def test_earlier_jobs_provide_step_times_and_expected_best(client: TestClient, service: FakeService) -> None:
     before = fakes.submit(client, budget={"usd": 0.02, "trials": 12})
     fakes.simulate(service, before)
     found = plan(client, {"steps_from": [before]}, budget={"usd": 1, "trials": 12})
@@ -233,13 +229,13 @@ def render(shown: Any) -> str:
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def test_a_plan_that_has_no_pilot_to_go_by_says_so(client: TestClient) -> None:
+def test_plan_without_pilot_results_warns(client: TestClient) -> None:
     asked = {"pilot": {"usd": 0.01}}
     assert any("no pilot of this job has results yet" in said for said in plan(client, asked)["warnings"])
     assert not any("no pilot" in said for said in plan(client, {"step_seconds": 1})["warnings"])
 
 
-def test_a_training_of_too_many_steps_is_refused_at_once(client: TestClient) -> None:
+def test_training_with_too_many_steps_is_refused(client: TestClient) -> None:
     size = {"fidelity": {"min": 1, "max": 1_000_000}, "budget": {"usd": 1e6, "trials": 1_000_000}}
     faults = refused(
         client, {"step_seconds": 1}, algorithm={"scheduler": "asha", "sampler": "random"}, **size

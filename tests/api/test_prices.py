@@ -23,7 +23,7 @@ def get(client: TestClient, **query: Any) -> Any:
     return answer.json()
 
 
-def test_listings_with_their_dates_and_the_cheapest_first(client: TestClient) -> None:
+def test_prices_are_listed_cheapest_first_with_date_and_source(client: TestClient) -> None:
     found = get(client, accelerator="a100", market="spot")
     prices = [one["spot_usd_per_hour"] for one in found["items"]]
     assert prices == sorted(prices)
@@ -34,7 +34,7 @@ def test_listings_with_their_dates_and_the_cheapest_first(client: TestClient) ->
     assert one["on_demand_usd_per_hour"] == 21.957642
 
 
-def test_so_many_as_were_asked_for_and_how_many_there_are(client: TestClient) -> None:
+def test_limit_bounds_the_listing_and_total_counts_all(client: TestClient) -> None:
     found = get(client, cloud="aws", limit=3)
     assert (len(found["items"]), found["total"]) == (3, 350)
     assert client.get("/v1/prices", params={"limit": 0}).status_code == 422
@@ -46,7 +46,7 @@ def test_an_unknown_price_is_null(client: TestClient) -> None:
     assert get(client, cloud="lambda", market="spot")["total"] == 0
 
 
-def test_a_word_that_is_not_known_gets_the_nearest(client: TestClient) -> None:
+def test_unknown_filter_value_is_refused_with_a_suggestion(client: TestClient) -> None:
     answer = client.get("/v1/prices", params={"region": "us-eest-1", "cloud": "awss"})
     assert answer.status_code == 422
     errors = {one["pointer"]: one["detail"] for one in answer.json()["errors"]}
@@ -55,14 +55,14 @@ def test_a_word_that_is_not_known_gets_the_nearest(client: TestClient) -> None:
     assert "on_demand" in client.get("/v1/prices", params={"market": "spt"}).text
 
 
-def test_old_prices_are_warned_of_by_the_service_s_clock(service: FakeService, client: TestClient) -> None:
+def test_outdated_and_undated_prices_cause_a_warning(service: FakeService, client: TestClient) -> None:
     assert "older than 90 days" in str(get(client, cloud="azure", market="on_demand")["warning"]) or (
         service.now() < 1_789_000_000 * 10**9
     )
     assert "have no date" in get(client, cloud="runpod")["warning"]
 
 
-def test_data_rates_have_their_source(client: TestClient) -> None:
+def test_data_rates_have_date_and_source(client: TestClient) -> None:
     rates = {one["cloud"]: one for one in get(client)["data_rates"]}
     assert rates["aws"]["internet_usd_per_gb"] == 0.09
     assert all(one["date"] and one["source"] for one in rates.values())
@@ -77,7 +77,7 @@ def tuner(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return lambda *words: CliRunner().invoke(app, ["prices", *words])
 
 
-def test_the_command_prints_what_rest_answers(tuner: Any, client: TestClient) -> None:
+def test_prices_command_prints_the_rest_answer(tuner: Any, client: TestClient) -> None:
     result = tuner("--cloud", "gcp", "--market", "spot", "--limit", "5", "--json")
     assert json.loads(result.stdout) == get(client, cloud="gcp", market="spot", limit=5)
     shown = tuner("--instance-type", "a2-highgpu-1g", "--limit", "1").stdout
@@ -88,7 +88,7 @@ def test_the_command_prints_what_rest_answers(tuner: Any, client: TestClient) ->
     assert "us-east-1" in refused.stderr
 
 
-def test_newer_prices_are_brought_whole_or_not_at_all(tuner: Any, tmp_path: Path) -> None:
+def test_price_update_is_applied_completely_or_not_at_all(tuner: Any, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
     good.write_text(f"{HEAD}mine,here,box,8,0.25,2026-07\n")
     bad.write_text(f"{HEAD}mine,here,box,8,0,2026-07\nmine,here,bigger,8,-1,2026-07\n")
@@ -103,7 +103,7 @@ def test_newer_prices_are_brought_whole_or_not_at_all(tuner: Any, tmp_path: Path
     assert tuner("--update", str(good), "--cloud", "aws").exit_code == 2
 
 
-def test_settings_stand_for_the_rates_of_every_cloud(tmp_path: Path) -> None:
+def test_settings_override_the_data_rates_of_every_cloud(tmp_path: Path) -> None:
     from tuner.service.catalogue import data_rates
     from tuner.settings import Settings
 

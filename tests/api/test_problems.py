@@ -40,11 +40,11 @@ def made(kind: type[TunerError]) -> TunerError:
     return Invalid(Fault("/a", "mend it")) if issubclass(kind, Invalid) else kind("mend it")
 
 
-def test_every_error_has_a_status_of_its_own() -> None:
+def test_every_error_class_has_its_expected_status() -> None:
     assert {kind.__name__: problems.STATUS[kind] for kind in CLASSES} == EXPECTED
 
 
-def test_an_error_of_a_class_below_has_the_status_of_the_class_above() -> None:
+def test_error_subclass_inherits_the_status_of_its_base_class() -> None:
     class Newer(errors.Conflict):
         """A subclass without a status of its own."""
 
@@ -52,7 +52,7 @@ def test_an_error_of_a_class_below_has_the_status_of_the_class_above() -> None:
 
 
 @pytest.mark.parametrize("kind", [*CLASSES, TunerError], ids=lambda kind: kind.__name__)
-def test_every_error_of_a_use_case_is_told_as_a_problem(
+def test_every_error_is_returned_as_a_problem_document(
     service: FakeService, monkeypatch: pytest.MonkeyPatch, kind: type[TunerError]
 ) -> None:
     def refuse(*_: object) -> None:
@@ -67,7 +67,7 @@ def test_every_error_of_a_use_case_is_told_as_a_problem(
     assert ("retry-after" in answer.headers) == (answer.status_code == 503)
 
 
-def test_the_places_of_all_faults_are_told(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pointers_of_all_errors_are_returned(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise Invalid(Fault("/a", "one"), Fault("/b/0", "two"))
 
@@ -76,7 +76,7 @@ def test_the_places_of_all_faults_are_told(service: FakeService, monkeypatch: py
     assert problem["errors"] == [{"pointer": "/a", "detail": "one"}, {"pointer": "/b/0", "detail": "two"}]
 
 
-def test_a_surprise_tells_nothing_of_the_inside(
+def test_unexpected_exception_reveals_no_internals(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def surprise(*_: object) -> None:
@@ -98,7 +98,7 @@ def test_a_surprise_tells_nothing_of_the_inside(
         ("GET", "/v1/jobs/job_1/pause", 405),
     ],
 )
-def test_paths_and_methods_that_there_are_not_are_problems_too(
+def test_unknown_paths_and_methods_return_problem_documents(
     client: TestClient, verb: str, path: str, status: int
 ) -> None:
     answer = client.request(verb, path)
@@ -106,9 +106,7 @@ def test_paths_and_methods_that_there_are_not_are_problems_too(
     assert status != 405 or answer.headers["allow"]
 
 
-def test_a_cluster_that_does_not_answer_is_503_and_to_be_asked_again(
-    client: TestClient, service: FakeService
-) -> None:
+def test_unreachable_cluster_is_503_with_retry_after(client: TestClient, service: FakeService) -> None:
     service.cluster.is_down = True
     answer = client.post("/v1/jobs", json=fakes.body())
     check_problem(answer, 503)
@@ -116,12 +114,12 @@ def test_a_cluster_that_does_not_answer_is_503_and_to_be_asked_again(
     assert client.get("/v1/jobs").json()["items"] == []
 
 
-def test_a_cluster_without_nodes_is_503(client: TestClient, service: FakeService) -> None:
+def test_cluster_without_nodes_is_503(client: TestClient, service: FakeService) -> None:
     service.cluster.found = []
     check_problem(client.post("/v1/jobs", json=fakes.body()), 503)
 
 
-def test_a_database_that_does_not_answer_is_503(client: TestClient, service: FakeService) -> None:
+def test_unusable_database_is_503(client: TestClient, service: FakeService) -> None:
     service.database.dispose()
     (service.settings.home / "tuner.db").write_bytes(b"")
     check_problem(client.get("/v1/jobs"), 503)
@@ -145,7 +143,7 @@ def test_a_database_that_does_not_answer_is_503(client: TestClient, service: Fak
         ({"colour": 1}, "/colour", "is unknown; remove it"),
     ],
 )
-def test_an_unknown_field_is_refused_with_the_nearest_name_or_its_place(
+def test_unknown_field_is_refused_with_the_nearest_name_or_its_place(
     client: TestClient, extra: dict[str, object], pointer: str, detail: str
 ) -> None:
     refused = client.post("/v1/jobs", json=extra)

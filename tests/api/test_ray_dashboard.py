@@ -86,7 +86,7 @@ def head(service: FakeService) -> Iterator[Head]:
     yield from serving(service)
 
 
-def test_it_is_asked_with_rays_token_and_nothing_of_who_asks(client: TestClient, head: Head) -> None:
+def test_proxied_request_has_only_allowed_headers_and_rays_token(client: TestClient, head: Head) -> None:
     sent = {
         "Cookie": "tuner_session=x",
         "X-Forwarded-For": "10.0.0.1",
@@ -115,7 +115,7 @@ def test_it_is_asked_with_rays_token_and_nothing_of_who_asks(client: TestClient,
     assert KEY not in str(asked)
 
 
-def test_nothing_that_comes_back_has_rays_token(service: FakeService, client: TestClient, head: Head) -> None:
+def test_no_response_contains_rays_token(service: FakeService, client: TestClient, head: Head) -> None:
     for path in (
         "",
         "api/jobs/",
@@ -137,7 +137,7 @@ def test_nothing_that_comes_back_has_rays_token(service: FakeService, client: Te
     assert TOKEN not in repr(Door(head.url, TOKEN))
 
 
-def test_files_come_as_they_are_and_what_jobs_wrote_is_no_page(client: TestClient, head: Head) -> None:
+def test_script_is_forwarded_unchanged_and_logs_are_sandboxed(client: TestClient, head: Head) -> None:
     script = client.get("/ray/static/js/main.js")
     assert (script.text, script.headers["content-encoding"]) == ("draw()", "gzip")
     assert "script-src 'self'" in client.get("/ray/").headers["content-security-policy"]
@@ -146,7 +146,7 @@ def test_files_come_as_they_are_and_what_jobs_wrote_is_no_page(client: TestClien
     assert log.headers["x-content-type-options"] == "nosniff"
 
 
-def test_only_who_has_the_key_is_answered(service: FakeService, head: Head) -> None:
+def test_dashboard_is_refused_without_the_key(service: FakeService, head: Head) -> None:
     browser = fakes.client_of(service, with_key=False)
     for path in ("/ray/", "/ray/nodes", "/ray/static/js/main.js", "/ray/api/jobs/"):
         for headers in (
@@ -165,7 +165,7 @@ def test_only_who_has_the_key_is_answered(service: FakeService, head: Head) -> N
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_nothing_is_changed_by_it(client: TestClient, head: Head, method: str) -> None:
+def test_ray_dashboard_is_read_only(client: TestClient, head: Head, method: str) -> None:
     for path in ("api/jobs/", "api/jobs/raysubmit_1/stop", "api/serve/applications/", "api/authenticate"):
         assert client.request(method, f"/ray/{path}").status_code == 405
     assert head.asked == []
@@ -201,20 +201,20 @@ def test_nothing_is_changed_by_it(client: TestClient, head: Head, method: str) -
         "/169.254.169.254/",
     ],
 )
-def test_what_does_more_than_show_is_not_there(client: TestClient, head: Head, path: str) -> None:
+def test_ray_paths_beyond_viewing_are_not_forwarded(client: TestClient, head: Head, path: str) -> None:
     url = httpx2.URL("http://testserver").copy_with(raw_path=f"/ray/{path}".encode())
     assert client.get(url).status_code in (404, 405)
     assert head.asked == []
 
 
-def test_heads_are_answered_without_a_body(client: TestClient, head: Head) -> None:
+def test_head_request_is_answered_without_body(client: TestClient, head: Head) -> None:
     answer = client.head("/ray/nodes")
     assert (answer.status_code, answer.text) == (200, "")
     assert head.asked[0][0] == "HEAD"
 
 
 @pytest.mark.parametrize("path", ["nodes?view=elsewhere", "refused", "nobody", "starting"])
-def test_a_cluster_that_does_not_answer_is_said(
+def test_unusable_ray_dashboard_is_503(
     service: FakeService, client: TestClient, head: Head, path: str
 ) -> None:
     """The response neither redirects nor asks for the token."""
@@ -229,6 +229,6 @@ def test_a_cluster_that_does_not_answer_is_said(
     assert TOKEN not in answer.text
 
 
-def test_half_an_answer_is_not_taken_for_the_whole(client: TestClient, head: Head) -> None:
+def test_truncated_response_is_not_presented_as_complete(client: TestClient, head: Head) -> None:
     answer = client.get("/ray/api/cluster_status")
     assert len(answer.content) < int(answer.headers["content-length"])

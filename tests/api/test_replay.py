@@ -45,7 +45,7 @@ def count(service: FakeService, job: str) -> int:
         return int(db.execute(select(func.count()).where(events.c.job == job)).scalar_one())
 
 
-def test_every_kind_of_job_has_no_difference(finished: Finished) -> None:
+def test_replay_of_every_kind_of_job_shows_no_difference(finished: Finished) -> None:
     for job in finished.all:
         found = replay(finished.client, job)
         assert (found["difference"], found["not_checked"], found["instead"]) == (None, [], None)
@@ -54,7 +54,7 @@ def test_every_kind_of_job_has_no_difference(finished: Finished) -> None:
         assert found["policy"]["sampler"] in ("random", "auto")
 
 
-def test_changed_suggestion_is_found(service: FakeService, client: TestClient, job: str) -> None:
+def test_changed_suggestion_is_detected(service: FakeService, client: TestClient, job: str) -> None:
     e = events.c
     with service.database.write() as db:
         suggested = (e.job == job) & (e.type == "Suggested")
@@ -75,7 +75,7 @@ def test_changed_suggestion_is_found(service: FakeService, client: TestClient, j
     assert [one["what"] for one in found["not_checked"]] == ["how many trials could run at once"]
 
 
-def test_changed_trial_is_found(service: FakeService, client: TestClient, job: str) -> None:
+def test_changed_trial_state_is_detected(service: FakeService, client: TestClient, job: str) -> None:
     t = trials.c
     with service.database.write() as db:
         completed = select(t.trial).where(t.job == job, t.state == "completed").limit(1)
@@ -91,7 +91,7 @@ def test_changed_trial_is_found(service: FakeService, client: TestClient, job: s
     assert decode(body).trial == trial
 
 
-def test_changed_end_is_found(service: FakeService, client: TestClient, job: str) -> None:
+def test_changed_stop_reason_is_detected(service: FakeService, client: TestClient, job: str) -> None:
     with service.database.write() as db:
         db.execute(update(jobs).where(jobs.c.id == job).values(stop_reason="target"))
         db.execute(update(launches).where(launches.c.job == job).values(tuner_version="0.0.1"))
@@ -100,9 +100,7 @@ def test_changed_end_is_found(service: FakeService, client: TestClient, job: str
     assert "tuner 0.0.1" in found["not_checked"][-1]["why"]
 
 
-def test_quota_of_another_time_makes_no_difference(
-    service: FakeService, client: TestClient, job: str
-) -> None:
+def test_later_quota_change_makes_no_difference(service: FakeService, client: TestClient, job: str) -> None:
     with service.database.write() as db:
         queue.put(db, service.project, Quota(concurrent_trials=1), service.now())
     assert replay(client, job)["difference"] is None
@@ -110,7 +108,7 @@ def test_quota_of_another_time_makes_no_difference(
         queue.put(db, service.project, Quota(), service.now())
 
 
-def test_requests_that_no_driver_carried_out_are_not_checked(
+def test_control_requests_not_handled_by_a_driver_are_not_checked(
     service: FakeService, client: TestClient
 ) -> None:
     job = submitted(client)
@@ -136,7 +134,7 @@ def _pause(service: FakeService) -> Any:
     return ControlRequested(service.now(), "pause")
 
 
-def test_job_that_learned_from_a_job_without_a_record_says_so(
+def test_replay_of_warm_start_without_its_source_record_says_so(
     service: FakeService, client: TestClient, job: str
 ) -> None:
     warm = submitted(client, warm_start={"jobs": [job]}, algorithm={**AUTO, "sampler": "random"})
@@ -168,7 +166,7 @@ def test_other_policies_are_compared(client: TestClient, job: str) -> None:
     assert commands["decided"]["fields"]["commands"][0]["until"] < 9
 
 
-def test_policies_that_no_job_file_allows_are_refused(client: TestClient, job: str) -> None:
+def test_unknown_policies_are_refused_with_a_suggestion(client: TestClient, job: str) -> None:
     answer = client.get(f"/v1/jobs/{job}/replay", params={"scheduler": "ashaa", "sampler": "randon"})
     check_problem(answer, 422)
     first, second = answer.json()["errors"]
@@ -179,7 +177,7 @@ def test_policies_that_no_job_file_allows_are_refused(client: TestClient, job: s
     check_problem(client.get("/v1/jobs/job_0000000000000000/replay"), 404)
 
 
-def test_replay_that_takes_too_long_ends_early(
+def test_replay_stops_at_its_time_limit(
     client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "LIMIT_S", 0.0)

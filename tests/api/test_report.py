@@ -48,7 +48,7 @@ def shown(found: dict[str, Any]) -> list[tuple[float, float, str, int]]:
     return [(one["spent_usd"], one["value"], one["trial"], one["step"]) for one in found["best_curve"]]
 
 
-def test_the_curve_has_each_report_that_was_better_than_all_before(finished: Finished) -> None:
+def test_best_curve_has_each_report_better_than_all_before(finished: Finished) -> None:
     for job in (*finished.ended, finished.under_way):
         mode = "min" if job == finished.lowest else "max"
         found = report(finished.client, job)
@@ -60,14 +60,14 @@ def test_the_curve_has_each_report_that_was_better_than_all_before(finished: Fin
 
 @examples(30)
 @given(rows=ROWS, mode=st.sampled_from(["max", "min"]))
-def test_the_curve_of_any_reports_is_right(finished: Finished, rows: list[Any], mode: str) -> None:
+def test_best_curve_is_correct_for_arbitrary_reports(finished: Finished, rows: list[Any], mode: str) -> None:
     many = reported(finished, rows, mode)
     found = report(finished.client, many.job)
     assert shown(found) == risen(finished.service, many.job, mode)
     assert found["trials"] == len({point.trial for point in many.points})
 
 
-def test_the_best_and_the_spend_are_those_of_the_job(finished: Finished) -> None:
+def test_best_and_spend_of_the_report_match_the_job(finished: Finished) -> None:
     for job in finished.ended:
         found, told = report(finished.client, job), finished.client.get(f"/v1/jobs/{job}").json()
         assert (found["job"], found["best"]) == (job, told["best"])
@@ -77,7 +77,7 @@ def test_the_best_and_the_spend_are_those_of_the_job(finished: Finished) -> None
         assert (found["metric"], found["mode"]) == ("acc", told["objective"]["mode"])
 
 
-def test_estimates_are_marked_as_such_and_say_how_they_were_made(finished: Finished) -> None:
+def test_estimates_are_marked_and_explained(finished: Finished) -> None:
     for job in finished.ended:
         found = report(finished.client, job)
         assert [one["method"] for one in found["estimates"]] == METHODS
@@ -95,11 +95,11 @@ def check_figures(one: dict[str, Any], best_spent_usd: float) -> None:
         assert one["saved_usd"] == pytest.approx(one["usd"] - best_spent_usd, abs=1e-9)
 
 
-def test_asking_again_answers_the_same(finished: Finished) -> None:
+def test_report_is_the_same_on_a_second_request(finished: Finished) -> None:
     assert report(finished.client, finished.plain) == report(finished.client, finished.plain)
 
 
-def test_a_random_search_in_full_is_estimated_within_what_it_spent(
+def test_random_search_estimate_stays_within_its_actual_spend(
     client: TestClient, service: FakeService
 ) -> None:
     job = fakes.submit(
@@ -113,7 +113,7 @@ def test_a_random_search_in_full_is_estimated_within_what_it_spent(
 
 
 @pytest.mark.parametrize(("sampler", "learns"), [("random", False), ("tpe", True)])
-def test_a_sampler_that_learns_is_said_to_make_every_estimate_too_low(
+def test_estimates_with_a_learning_sampler_are_marked_as_too_low(
     client: TestClient, service: FakeService, sampler: str, learns: bool
 ) -> None:
     job = fakes.submit(client, algorithm={"scheduler": "asha_stopping", "sampler": sampler})
@@ -123,7 +123,7 @@ def test_a_sampler_that_learns_is_said_to_make_every_estimate_too_low(
         assert ("the true figure should be higher" in one["note"]) == learns
 
 
-def test_a_job_without_reports_has_an_empty_curve_and_no_estimates(finished: Finished) -> None:
+def test_job_without_reports_has_an_empty_curve_and_no_estimates(finished: Finished) -> None:
     found = report(finished.client, finished.waiting)
     assert (found["best"], found["best_curve"], found["best_spent_usd"]) == (None, [], None)
     assert (found["spent_usd"], found["trials"]) == (0, 0)
@@ -132,7 +132,7 @@ def test_a_job_without_reports_has_an_empty_curve_and_no_estimates(finished: Fin
         assert "no trial has reported" in one["note"]
 
 
-def test_a_job_that_has_only_begun_says_what_is_missing(client: TestClient, service: FakeService) -> None:
+def test_report_of_a_young_job_says_which_data_is_missing(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     fakes.simulate(service, job, messages=12)
     found = report(client, job)
@@ -141,5 +141,5 @@ def test_a_job_that_has_only_begun_says_what_is_missing(client: TestClient, serv
     assert all(one["note"] for one in found["estimates"])
 
 
-def test_a_job_that_is_not_there_has_no_report(client: TestClient) -> None:
+def test_report_of_unknown_job_is_404(client: TestClient) -> None:
     check_problem(client.get("/v1/jobs/job_0/report"), 404)

@@ -22,9 +22,7 @@ def get(client: TestClient, job: str) -> dict[str, Any]:
     return found
 
 
-def test_a_revision_changes_with_what_people_change_and_with_nothing_else(
-    client: TestClient, service: FakeService
-) -> None:
+def test_revision_changes_only_with_user_changes(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     seen = [get(client, job)["revision"]]
     changes: list[dict[str, Any]] = [
@@ -43,19 +41,19 @@ def test_a_revision_changes_with_what_people_change_and_with_nothing_else(
     assert get(client, job)["revision"] == seen[-1]
 
 
-def test_what_was_seen_is_changed(client: TestClient) -> None:
+def test_change_with_the_current_revision_is_made(client: TestClient) -> None:
     job = fakes.submit(client)
     found = patch(client, job, f'"{get(client, job)["revision"]}"', budget={"usd": 5})
     assert (found.status_code, found.json()["budget"]["usd"]) == (200, 5)
 
 
 @pytest.mark.parametrize("form", ["*", '"other", "{}"', 'W/"{}"'])
-def test_other_forms_that_match(client: TestClient, form: str) -> None:
+def test_other_if_match_forms_are_accepted(client: TestClient, form: str) -> None:
     job = fakes.submit(client)
     assert patch(client, job, form.format(get(client, job)["revision"]), priority=1).status_code == 200
 
 
-def test_what_was_changed_meanwhile_stays_and_is_told(client: TestClient) -> None:
+def test_change_with_an_old_revision_is_refused_and_changes_nothing(client: TestClient) -> None:
     job = fakes.submit(client)
     old = get(client, job)["revision"]
     client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 12.5, "gpu_hours": 3}})
@@ -68,13 +66,13 @@ def test_what_was_changed_meanwhile_stays_and_is_told(client: TestClient) -> Non
     assert get(client, job) == before
 
 
-def test_a_tag_without_quotes_is_pointed_at(client: TestClient) -> None:
+def test_if_match_without_quotes_is_refused(client: TestClient) -> None:
     job = fakes.submit(client)
     found = check_problem(patch(client, job, get(client, job)["revision"], priority=1))
     assert [error["pointer"] for error in found["errors"]] == ["If-Match"]
 
 
-def test_of_many_at_once_one_is_done(client: TestClient, service: FakeService) -> None:
+def test_only_one_of_several_concurrent_changes_is_made(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     revision, start, found = get(client, job)["revision"], threading.Barrier(6), dict[int, int]()
 

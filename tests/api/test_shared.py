@@ -13,7 +13,7 @@ from tuner.api.app import create_app
 from tuner.api.response_cache import Shared
 
 
-def test_many_who_ask_at_once_get_what_was_made_once() -> None:
+def test_concurrent_requests_share_one_computation() -> None:
     kept, made, start = Shared[int](), list[int](), threading.Barrier(8)
 
     def ask(version: int) -> None:
@@ -28,7 +28,7 @@ def test_many_who_ask_at_once_get_what_was_made_once() -> None:
     assert made == [1]
 
 
-def test_an_answer_serves_until_its_job_changes_and_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_answer_is_reused_briefly_after_its_job_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.05, 0.5, 1.5, 1.6])
     monkeypatch.setattr(response_cache, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     kept, values = Shared[str](), iter("ab")
@@ -39,7 +39,7 @@ def test_an_answer_serves_until_its_job_changes_and_a_little_longer(monkeypatch:
     assert kept.get("job", 2, lambda: next(values)) == "b"
 
 
-def test_only_the_last_are_kept() -> None:
+def test_oldest_answer_is_evicted() -> None:
     kept, made = Shared[int](), list[int]()
     for number in range(response_cache.KEPT + 1):
         kept.get(number, 1, lambda: 0)
@@ -47,7 +47,7 @@ def test_only_the_last_are_kept() -> None:
     assert made == [1]
 
 
-def test_no_more_bytes_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_size_in_bytes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_cache, "MOST_BYTES", 10)
     kept, made = Shared[bytes](len), list[str]()
 
@@ -68,7 +68,7 @@ def test_no_more_bytes_are_kept_than_there_is_room_for(monkeypatch: pytest.Monke
     assert made[4:] == ["larger than all"]
 
 
-def test_what_fails_is_tried_again() -> None:
+def test_failed_computation_is_repeated() -> None:
     kept = Shared[int]()
 
     def fails() -> int:
@@ -79,7 +79,7 @@ def test_what_fails_is_tried_again() -> None:
     assert kept.get("job", 1, lambda: 3) == 3
 
 
-def test_what_fails_takes_no_room(service: FakeService) -> None:
+def test_failed_requests_are_not_cached(service: FakeService) -> None:
     app = create_app(service)
     client = TestClient(app, headers={"Authorization": f"Bearer {fakes.KEY}"})
     job = fakes.submit(client, budget={"usd": 0.004})
@@ -94,7 +94,7 @@ def test_what_fails_takes_no_room(service: FakeService) -> None:
     assert len(shared_) == before
 
 
-def test_an_ended_job_is_told_as_it_is(client: TestClient, service: FakeService) -> None:
+def test_answers_of_an_ended_job_are_up_to_date(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=60)
     before = {name: client.get(f"/v1/jobs/{job}/{name}").json() for name in ("bill", "report", "pareto")}

@@ -110,7 +110,7 @@ def micro(usd: float) -> int:
 
 @examples(25)
 @given(data=st.data())
-def test_every_grouping_is_what_the_entries_of_that_time_add_up_to(books: Books, data: st.DataObject) -> None:
+def test_any_grouping_equals_the_sum_of_the_ledger_entries(books: Books, data: st.DataObject) -> None:
     groups = data.draw(st.lists(st.sampled_from(GROUPS), unique=True, max_size=4))
     timezone = data.draw(st.sampled_from(["UTC", "America/New_York", "Asia/Kathmandu"]))
     span = books.last - books.first
@@ -143,7 +143,7 @@ def test_every_grouping_is_what_the_entries_of_that_time_add_up_to(books: Books,
     assert micro(found["total"]["usd"]) == total == sum(micro(row["usd"]) for row in found["items"])
 
 
-def test_there_are_preemptions_retries_and_losses_to_charge(books: Books) -> None:
+def test_total_includes_preemptions_retries_and_lost_work(books: Books) -> None:
     total = get(books.client)["total"]
     assert total["preemptions"] > 0
     assert total["retries"] > 0
@@ -152,25 +152,25 @@ def test_there_are_preemptions_retries_and_losses_to_charge(books: Books) -> Non
     assert abs(total["usd_per_completed_trial"] - per_trial) < 1e-6
 
 
-def test_what_has_no_tag_is_a_group_of_its_own(books: Books) -> None:
+def test_jobs_without_tag_form_their_own_group(books: Books) -> None:
     projects = {row["keys"]["tag:project"]: row["jobs"] for row in get(books.client)["items"]}
     assert projects == {"a": 2, "b": 1, None: 2}
 
 
-def test_nothing_completed_has_no_price(books: Books) -> None:
+def test_cost_per_completed_trial_is_null_without_completed_trials(books: Books) -> None:
     row = get(books.client, until="2001-01-01")["total"]
     assert (row["usd"], row["completed_trials"]) == (0, 0)
     assert row["usd_per_completed_trial"] is None
 
 
-def test_days_come_in_their_order_and_the_dearest_of_each_first(books: Books) -> None:
+def test_days_are_in_order_with_the_most_expensive_group_first(books: Books) -> None:
     rows = get(books.client, group_by=["day", "owner"])["items"]
     places = [(row["keys"]["day"], -row["usd"]) for row in rows]
     assert places == sorted(places)
     assert len({day for day, _ in places}) > 1
 
 
-def test_a_table_has_the_same_figures_and_no_formulas(books: Books) -> None:
+def test_csv_has_the_same_figures_and_escapes_formulas(books: Books) -> None:
     query = {"group_by": ["owner", "day"]}
     answer = books.client.get("/v1/spend", params=query, headers={"Accept": "text/csv"})
     assert answer.headers["content-type"].startswith("text/csv")
@@ -181,7 +181,7 @@ def test_a_table_has_the_same_figures_and_no_formulas(books: Books) -> None:
     assert owners == {"ann", "'=1+1", ""}
 
 
-def test_before_anything_was_spent_there_is_nothing(tmp_path: Any) -> None:
+def test_spend_is_empty_before_any_job(tmp_path: Any) -> None:
     service = fakes.service_in(tmp_path)
     client = fakes.client_of(service)
     found = get(client, group_by=["day", "owner"])
@@ -204,7 +204,7 @@ def test_before_anything_was_spent_there_is_nothing(tmp_path: Any) -> None:
         ({"timezone": "Europe/Berln"}, "timezone", "Europe/Berlin"),
     ],
 )
-def test_bad_questions_are_named_with_what_there_is(
+def test_invalid_query_is_refused_with_a_suggestion(
     books: Books, query: dict[str, Any], pointer: str, said: str
 ) -> None:
     problem = check_problem(books.client.get("/v1/spend", params=query), 422)

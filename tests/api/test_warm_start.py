@@ -37,7 +37,7 @@ def faults(client: TestClient, sent: dict[str, Any]) -> list[tuple[str, str]]:
     return [(error["pointer"], error["detail"]) for error in errors]
 
 
-def test_a_warm_job_knows_every_report_of_those_that_it_names(finished: Finished) -> None:
+def test_warm_start_knows_every_report_of_the_named_jobs(finished: Finished) -> None:
     named = finished.plain, finished.under_way
     job = fakes.submit(finished.client, **warm(*named))
     assert finished.client.get(f"/v1/jobs/{job}").json()["warm_start"] == {
@@ -49,7 +49,9 @@ def test_a_warm_job_knows_every_report_of_those_that_it_names(finished: Finished
     assert sorted(told) == sorted((point.step, point.score, point.ns) for point in found)
 
 
-def test_a_job_that_still_runs_counts_as_far_as_it_had_come(client: TestClient, service: FakeService) -> None:
+def test_warm_start_from_a_running_job_uses_its_reports_so_far(
+    client: TestClient, service: FakeService
+) -> None:
     source = fakes.submit(client)
     run = fakes.simulate(service, source, messages=60)
     job = fakes.submit(client, **warm(source))
@@ -60,12 +62,12 @@ def test_a_job_that_still_runs_counts_as_far_as_it_had_come(client: TestClient, 
     assert len(known(service, fakes.submit(client, **warm(source)))) > len(before)
 
 
-def test_a_job_that_waits_may_be_named(client: TestClient, service: FakeService) -> None:
+def test_queued_job_may_be_named(client: TestClient, service: FakeService) -> None:
     assert known(service, fakes.submit(client, **warm(fakes.submit(client)))) == []
 
 
 @pytest.mark.parametrize("name", ["job_0", "job_0123456789abcdef", "", "a\u0000b", "x" * 500])
-def test_a_job_that_is_not_there_is_pointed_at(client: TestClient, name: str) -> None:
+def test_unknown_job_is_refused_with_a_pointer(client: TestClient, name: str) -> None:
     there = fakes.submit(client)
     ((pointer, detail),) = faults(client, body(**warm(there, name)))
     assert pointer == "/warm_start/jobs/1"
@@ -73,7 +75,7 @@ def test_a_job_that_is_not_there_is_pointed_at(client: TestClient, name: str) ->
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_a_job_of_something_else_is_refused_with_both_named(client: TestClient, what: str) -> None:
+def test_job_with_another_trainable_objective_or_space_is_refused(client: TestClient, what: str) -> None:
     changes, words = OTHERS[what]
     other, same = fakes.submit(client, **changes), fakes.submit(client)
     ((pointer, detail),) = faults(client, body(**warm(same, other)))
@@ -82,12 +84,12 @@ def test_a_job_of_something_else_is_refused_with_both_named(client: TestClient, 
     assert all(word in detail for word in words)
 
 
-def test_a_job_named_twice_and_too_many_jobs_are_refused(client: TestClient) -> None:
+def test_duplicate_or_too_many_jobs_are_refused(client: TestClient) -> None:
     job = fakes.submit(client)
     assert [pointer for pointer, _ in faults(client, body(**warm(job, job)))] == ["/warm_start/jobs/1"]
     assert [pointer for pointer, _ in faults(client, body(**warm(*["job_0"] * 51)))] == ["/warm_start/jobs"]
 
 
-def test_every_job_that_is_wrong_is_told_at_once(client: TestClient) -> None:
+def test_all_invalid_jobs_are_reported_at_once(client: TestClient) -> None:
     found = [pointer for pointer, _ in faults(client, body(**warm("job_1", "job_2")))]
     assert found == ["/warm_start/jobs/0", "/warm_start/jobs/1"]

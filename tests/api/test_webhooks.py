@@ -74,7 +74,7 @@ def one_pass(reconciler: Reconciler) -> None:
     assert reconciler.webhooks.settle(240)
 
 
-def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
+def test_alert_is_signed_and_retried_until_accepted_then_not_repeated(
     open_service: FakeService, receiver: Receiver
 ) -> None:
     client = fakes.client_of(open_service)
@@ -112,7 +112,7 @@ def test_each_share_is_told_of_once_signed_and_again_until_it_is_taken(
     assert len(receiver.heard) == 3
 
 
-def test_a_leader_that_stood_still_while_it_sent_leaves_the_rest_to_the_next_one(
+def test_leader_that_lost_its_term_while_sending_leaves_the_rest_to_the_next(
     open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = fakes.client_of(open_service)
@@ -138,7 +138,7 @@ def test_a_leader_that_stood_still_while_it_sent_leaves_the_rest_to_the_next_one
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
 
 
-def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService, receiver: Receiver) -> None:
+def test_changed_limit_sends_its_alerts_again(open_service: FakeService, receiver: Receiver) -> None:
     client = fakes.client_of(open_service)
     alerts = [{"at": 0.5, "url": receiver.url}]
     put(client, usd=0.002, period="month", alerts=alerts)
@@ -150,7 +150,7 @@ def test_the_shares_of_another_limit_are_told_of_anew(open_service: FakeService,
         assert len(receiver.heard) == messages, usd
 
 
-def test_a_share_that_was_passed_while_nobody_looked_is_told_of_still(
+def test_alert_is_sent_for_a_share_passed_in_an_earlier_period(
     open_service: FakeService, receiver: Receiver
 ) -> None:
     client = fakes.client_of(open_service)
@@ -161,9 +161,7 @@ def test_a_share_that_was_passed_while_nobody_looked_is_told_of_still(
     assert len(receiver.heard) == 1
 
 
-def test_what_nobody_takes_is_given_up_after_a_day_and_says_so(
-    open_service: FakeService, receiver: Receiver
-) -> None:
+def test_undelivered_alert_is_given_up_after_a_day(open_service: FakeService, receiver: Receiver) -> None:
     client = fakes.client_of(open_service)
     receiver.statuses = [503] * 100
     put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
@@ -181,9 +179,7 @@ def test_what_nobody_takes_is_given_up_after_a_day_and_says_so(
     assert len(receiver.heard) == shown["tries"] > 20
 
 
-def test_two_keepers_do_not_send_the_same_message_at_once(
-    open_service: FakeService, receiver: Receiver
-) -> None:
+def test_delivery_cannot_be_claimed_twice(open_service: FakeService, receiver: Receiver) -> None:
     client = fakes.client_of(open_service)
     put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
     spend(open_service, client, 0.0012)
@@ -193,7 +189,7 @@ def test_two_keepers_do_not_send_the_same_message_at_once(
         assert not deliveries.claim(db, one, next_at=one.next_at)
 
 
-def test_a_url_that_hangs_delays_no_other_project(
+def test_hanging_url_does_not_delay_other_projects(
     open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reconciler does not wait for the hanging URL either."""
@@ -254,7 +250,7 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_nothing_is_sent_to_a_name_of_a_private_address(address: str, receiver: Receiver) -> None:
+def test_host_name_with_a_private_address_gets_no_request(address: str, receiver: Receiver) -> None:
     """This also holds if another address of the name is public."""
     found = webhooks.send(
         f"https://hook.example:{receiver.server_port}/",
@@ -269,11 +265,11 @@ def test_nothing_is_sent_to_a_name_of_a_private_address(address: str, receiver: 
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
-def test_public_addresses_are_not_taken_for_private(address: str) -> None:
+def test_public_addresses_are_not_classified_as_private(address: str) -> None:
     assert not webhooks.is_private(webhooks.ipaddress.ip_address(address))
 
 
-def test_it_goes_to_the_address_that_was_checked_and_asks_for_the_name_once(receiver: Receiver) -> None:
+def test_request_goes_to_the_checked_address_after_one_name_lookup(receiver: Receiver) -> None:
     asked: list[str] = []
 
     def resolve(host: str, port: int) -> list[str]:
@@ -301,7 +297,7 @@ def anonymous(side: int) -> ssl.SSLContext:
     return found
 
 
-def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read returns a byte, but the response never ends."""
     monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(webhooks.ssl, "create_default_context", lambda: anonymous(ssl.PROTOCOL_TLS_CLIENT))
@@ -332,7 +328,7 @@ def test_who_talks_slowly_over_tls_is_hung_up_on(monkeypatch: pytest.MonkeyPatch
     assert len(in_time) == 1
 
 
-def test_who_does_not_listen_is_said(receiver: Receiver) -> None:
+def test_refused_connection_and_unknown_host_are_reported(receiver: Receiver) -> None:
     closed = "http://127.0.0.1:9/"
     found = webhooks.send(closed, b"{}", {}, private=True)
     assert not found.taken
