@@ -40,7 +40,7 @@ def refusal(client: TestClient, path: str, usd: float) -> str:
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/plans"])
-def test_the_import_of_the_trainable_counts(service: FakeService, path: str) -> None:
+def test_import_time_of_the_trainable_counts_as_setup(service: FakeService, path: str) -> None:
     client = fakes.client_of(replace(service, prober=MeasuringProber()))
     why = refusal(client, path, round(2 * SECOND_USD, 6))
     assert (
@@ -50,7 +50,9 @@ def test_the_import_of_the_trainable_counts(service: FakeService, path: str) -> 
     assert enough.status_code in (200, 201), enough.text
 
 
-def test_earlier_jobs_count_for_more_than_the_import(service: FakeService, client: TestClient) -> None:
+def test_setup_measured_in_earlier_jobs_takes_precedence_over_import_time(
+    service: FakeService, client: TestClient
+) -> None:
     for _ in range(2):
         fakes.simulate(service, fakes.submit(client), training=SlowSteps())
     why = refusal(client, "/v1/jobs", round(2 * SECOND_USD, 6))

@@ -173,13 +173,13 @@ CHANGES: dict[tuple[str, str], Change] = {
 }
 
 
-def test_every_route_that_changes_something_is_tried_here() -> None:
+def test_every_changing_route_has_an_audit_test() -> None:
     changing = {route for route in RULES if route[0] != "GET"} - CHANGES_NOTHING
     assert set(CHANGES) == changing
 
 
 @pytest.mark.parametrize("route", CHANGES, ids=" ".join)
-def test_each_change_is_noted_once_with_who_asked_for_it(
+def test_each_change_adds_one_entry_with_its_user(
     service: FakeService, client: TestClient, route: tuple[str, str]
 ) -> None:
     steps = CHANGES[route](service, client)
@@ -198,7 +198,7 @@ def test_each_change_is_noted_once_with_who_asked_for_it(
         assert shown["secret"] not in str(new)
 
 
-def test_a_change_is_told_by_what_it_was_and_what_it_is(client: TestClient) -> None:
+def test_entry_shows_only_changed_fields_before_and_after(client: TestClient) -> None:
     job = fakes.submit(client, tags={"team": "a"})
     client.patch(f"/v1/jobs/{job}", json={"tags": {"team": "b"}, "priority": 3})
     found = entries(client, target=job)[0]
@@ -208,9 +208,7 @@ def test_a_change_is_told_by_what_it_was_and_what_it_is(client: TestClient) -> N
     )
 
 
-def test_who_has_a_key_is_named_by_it_and_a_request_by_the_id_that_it_came_with(
-    service: FakeService, client: TestClient
-) -> None:
+def test_entry_names_the_api_key_and_the_callers_request_id(service: FakeService, client: TestClient) -> None:
     member(client)
     made = client.post("/v1/keys", json={"user": "ada", "name": "laptop"}).json()
     hers = fakes.client_of(service, with_key=False)
@@ -223,12 +221,12 @@ def test_who_has_a_key_is_named_by_it_and_a_request_by_the_id_that_it_came_with(
 
 
 @pytest.mark.parametrize("given", ["a b", "x" * 65, "ü", "a\tb", ""])
-def test_a_request_id_that_would_not_do_for_a_log_is_replaced(client: TestClient, given: str) -> None:
+def test_request_id_unsafe_for_a_log_is_replaced(client: TestClient, given: str) -> None:
     answer = client.get("/v1/jobs", headers={"X-Request-Id": given.encode()})
     assert len(answer.headers["X-Request-Id"]) == 16
 
 
-def test_what_is_refused_or_changes_nothing_is_not_noted(service: FakeService, client: TestClient) -> None:
+def test_refused_and_ineffective_requests_add_no_entry(service: FakeService, client: TestClient) -> None:
     job = paused(service, client)
     put(client, "/v1/members/ada", {"role": "viewer"})
     before = entries(client)
@@ -240,13 +238,13 @@ def test_what_is_refused_or_changes_nothing_is_not_noted(service: FakeService, c
     assert entries(client) == before
 
 
-def test_a_repeat_of_a_submission_is_noted_once(client: TestClient) -> None:
+def test_idempotent_repeat_of_a_submission_adds_one_entry(client: TestClient) -> None:
     for _ in range(2):
         client.post("/v1/jobs", json=fakes.body(), headers={"Idempotency-Key": "once"})
     assert [one["action"] for one in entries(client)] == ["job.submit"]
 
 
-def test_a_project_sees_its_own_entries_alone(client: TestClient) -> None:
+def test_project_sees_only_its_own_entries(client: TestClient) -> None:
     client.post("/v1/projects", json={"name": "vision"})
     put(client, "/v1/quota", {"concurrent_jobs": 1})
     there = {"Tuner-Project": "vision"}
@@ -256,7 +254,7 @@ def test_a_project_sees_its_own_entries_alone(client: TestClient) -> None:
     assert [one["action"] for one in entries(client)] == ["quota.put", "project.add"]
 
 
-def test_pages_follow_one_another_and_are_chosen(service: FakeService, client: TestClient) -> None:
+def test_entries_are_paged_and_filtered(service: FakeService, client: TestClient) -> None:
     for number in range(5):
         put(client, f"/v1/members/user{number}", {"role": "viewer"})
         service.now.pass_s(3600)
@@ -284,7 +282,9 @@ def test_pages_follow_one_another_and_are_chosen(service: FakeService, client: T
         "INSERT OR REPLACE INTO audit_log SELECT * FROM audit_log",
     ],
 )
-def test_the_database_lets_nobody_change_it(service: FakeService, client: TestClient, statement: str) -> None:
+def test_database_refuses_to_change_audit_entries(
+    service: FakeService, client: TestClient, statement: str
+) -> None:
     fakes.submit(client)
     with pytest.raises(DBAPIError, match="append-only"), service.database.engine.begin() as db:
         db.exec_driver_sql(statement)

@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 
 @examples(150)
 @given(data=st.data())
-def test_an_altered_or_truncated_backup_is_refused_or_unharmed(
+def test_altered_or_truncated_backup_is_refused_or_restores_the_same_bytes(
     made: tuple[Path, bytes], data: st.DataObject
 ) -> None:
     file, copy = made
@@ -65,7 +65,7 @@ def test_an_altered_or_truncated_backup_is_refused_or_unharmed(
 
 
 @pytest.mark.parametrize(("flags", "method"), [(1, 8), (0, 97)], ids=["encrypted", "packed as nobody can"])
-def test_what_zipfile_cannot_read_is_refused(
+def test_encrypted_or_unknown_compression_is_refused(
     made: tuple[Path, bytes], tmp_path: Path, flags: int, method: int
 ) -> None:
     """Flags and method are at byte 6 of an entry's local header, and at byte 8 of its header in the central directory."""
@@ -78,7 +78,7 @@ def test_what_zipfile_cannot_read_is_refused(
         unpack(tmp_path / "b", tmp_path / "copy")
 
 
-def test_a_backup_is_whole_private_and_never_overwritten(service: FakeService, tmp_path: Path) -> None:
+def test_backup_file_is_complete_private_and_never_overwritten(service: FakeService, tmp_path: Path) -> None:
     file = tmp_path / "b"
     told = back_up(service, file)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -90,7 +90,7 @@ def test_a_backup_is_whole_private_and_never_overwritten(service: FakeService, t
         assert {"tuner", "revision", "taken_at", "sha256"} <= json.loads(packed.read("backup.json")).keys()
 
 
-def test_nothing_is_left_where_a_backup_cannot_be_written(service: FakeService, tmp_path: Path) -> None:
+def test_failed_backup_leaves_no_file(service: FakeService, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="nothing can be written to"):
         back_up(service, tmp_path / "nowhere/b")
     Path(str(service.database.url.database)).write_bytes(b"nonsense" * 4096)
@@ -99,7 +99,7 @@ def test_nothing_is_left_where_a_backup_cannot_be_written(service: FakeService, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_backup_under_load_is_consistent(
+def test_backups_taken_under_load_are_consistent(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job, over = fakes.submit(client, budget={"usd": 0.001}), Event()
@@ -128,7 +128,7 @@ def test_every_backup_under_load_is_consistent(
     assert posted
 
 
-def test_what_has_jobs_is_not_replaced_unasked(
+def test_restore_over_existing_jobs_requires_replace(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     back_up(service, tmp_path / "b")
@@ -162,7 +162,7 @@ def altered(service: FakeService, tmp_path: Path, **changes: object) -> Path:
         ({"size_bytes": 1}, "was altered"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_backup_of_wrong_revision_kind_format_or_size_is_refused(
     service: FakeService, client: TestClient, tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
     job = fakes.submit(client)
@@ -172,7 +172,9 @@ def test_what_does_not_fit_is_refused(
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "queued"
 
 
-def test_a_database_that_a_service_works_on_is_left_alone(service: FakeService, tmp_path: Path) -> None:
+def test_restore_is_refused_while_a_service_leads_and_fences_old_terms(
+    service: FakeService, tmp_path: Path
+) -> None:
     """A leader that was suspended during the restore cannot write afterwards, in any of its terms."""
     back_up(service, tmp_path / "b")
     leading = Leading(service.database, service.now)
@@ -187,14 +189,14 @@ def test_a_database_that_a_service_works_on_is_left_alone(service: FakeService, 
         pass
 
 
-def test_what_is_no_backup_is_refused(service: FakeService, tmp_path: Path) -> None:
+def test_text_file_or_missing_file_is_refused_as_backup(service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no backup")
     for name in ("text", "nowhere"):
         with pytest.raises(BadFile):
             put_back(service, tmp_path / name)
 
 
-def test_a_backup_of_an_older_version_is_brought_up_to_date(service: FakeService, tmp_path: Path) -> None:
+def test_backup_of_older_revision_is_migrated_on_restore(service: FakeService, tmp_path: Path) -> None:
     back_up(service, tmp_path / "b")
     revision = newest_revision()
     with made_up.known(tmp_path / "newer"):
@@ -203,7 +205,7 @@ def test_a_backup_of_an_older_version_is_brought_up_to_date(service: FakeService
         assert service.database.revision() == made_up.REVISION
 
 
-def test_checkpoints_that_the_storage_does_not_have_are_named(
+def test_restore_names_checkpoints_missing_from_storage(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client)
@@ -215,7 +217,7 @@ def test_checkpoints_that_the_storage_does_not_have_are_named(
     assert found.storage_fault is None
 
 
-def test_a_trial_whose_checkpoint_gave_way_to_later_ones_goes_on_from_what_is_there(
+def test_trial_with_a_later_checkpoint_in_storage_forgets_the_missing_step(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     """A trial without any checkpoint in the storage does not start from scratch, because it may be the wrong storage."""
@@ -239,7 +241,7 @@ def saved_steps(service: FakeService, job: str) -> dict[str, int]:
     return SqlJournal(service.database, job, service.project, 1, service.now()).newest_checkpoints()
 
 
-def test_postgresql_without_its_programs_says_what_to_install(
+def test_missing_postgresql_client_programs_are_named(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -271,7 +273,7 @@ ALTERATIONS = {
 
 
 @pytest.mark.parametrize("what", ALTERATIONS)
-def test_a_resealed_backup_with_foreign_code_or_amounts_is_refused(
+def test_resealed_backup_with_foreign_triggers_views_or_amounts_is_refused(
     service: FakeService, client: TestClient, tmp_path: Path, what: str
 ) -> None:
     fakes.submit(client)
@@ -287,9 +289,7 @@ def test_a_resealed_backup_with_foreign_code_or_amounts_is_refused(
     assert client.get("/v1/jobs").json()["items"], "nothing changed"
 
 
-def test_a_backup_with_another_member_or_from_the_future_is_refused(
-    service: FakeService, tmp_path: Path
-) -> None:
+def test_backup_with_unknown_member_or_future_time_is_refused(service: FakeService, tmp_path: Path) -> None:
     back_up(service, tmp_path / "b")
     about = unpack(tmp_path / "b", tmp_path / "copy")
     pack(tmp_path / "copy", replace(about, taken_at=Instant(about.taken_at + 10**18)), tmp_path / "later")

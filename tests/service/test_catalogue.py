@@ -16,7 +16,7 @@ def settings(tmp_path: Path, prices: str = "") -> Settings:
     return Settings.from_env({"TUNER_HOME": str(tmp_path / "home"), "TUNER_PRICES": prices})
 
 
-def test_named_goes_before_brought_goes_before_shipped(tmp_path: Path) -> None:
+def test_configured_prices_precede_prices_in_home_and_shipped_prices(tmp_path: Path) -> None:
     here = settings(tmp_path)
     assert catalogue(here).name == SHIPPED
     assert catalogue(here) is catalogue(here)
@@ -31,7 +31,7 @@ def test_named_goes_before_brought_goes_before_shipped(tmp_path: Path) -> None:
     assert found.name == f"TUNER_PRICES: {named}"
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+def test_changed_price_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "prices.csv"
     file.write_text(f"{HEAD}mine,here,box,8,0.25,2026-07\n")
     here = settings(tmp_path, str(file))
@@ -43,7 +43,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     assert price.micro_usd_per_hour == 350_000
 
 
-def test_a_file_that_is_not_there_or_is_no_text_is_named(tmp_path: Path) -> None:
+def test_missing_or_binary_price_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"TUNER_PRICES: .*nowhere.csv cannot be read: No such file"):
         catalogue(settings(tmp_path, str(tmp_path / "nowhere.csv")))
     with pytest.raises(BadFile, match="/dev/zero is not a file"):
@@ -53,7 +53,7 @@ def test_a_file_that_is_not_there_or_is_no_text_is_named(tmp_path: Path) -> None
         catalogue(settings(tmp_path, str(tmp_path / "binary.csv")))
 
 
-def test_a_file_that_no_job_could_be_priced_by_is_told_of_at_the_start(tmp_path: Path) -> None:
+def test_unusable_price_file_is_reported_at_startup(tmp_path: Path) -> None:
     file = tmp_path / "prices.csv"
     here = settings(tmp_path, str(file))
     assert "cannot be read" in str(fault_of_prices(here))

@@ -39,7 +39,7 @@ def begun(service: FakeService) -> ClusterMeter:
     return meter
 
 
-def test_idle_workers_are_counted_by_kind_and_the_head_is_not(
+def test_idle_workers_are_counted_by_market_without_the_head(
     service: FakeService, client: TestClient
 ) -> None:
     assert client.get("/v1/spend").json()["cluster_idle_usd"] is None
@@ -58,7 +58,7 @@ def test_idle_workers_are_counted_by_kind_and_the_head_is_not(
     )
 
 
-def test_two_services_and_one_that_starts_anew_count_the_same_time_once(service: FakeService) -> None:
+def test_several_and_restarted_services_count_the_same_time_once(service: FakeService) -> None:
     watch(service, begun(service), ClusterMeter(service), times=10)
     watch(service, ClusterMeter(service), times=10)
     found = cluster_cost(service, None, None)
@@ -66,7 +66,7 @@ def test_two_services_and_one_that_starts_anew_count_the_same_time_once(service:
     assert [one.alive_ns for one in found.kinds] == [100 * 10**9] * 2
 
 
-def test_a_time_in_which_nobody_looked_is_told_and_not_guessed(service: FakeService) -> None:
+def test_unobserved_time_is_reported_and_not_guessed(service: FakeService) -> None:
     meter = begun(service)
     watch(service, meter, times=4)
     service.now.pass_s(2 * 3600)
@@ -77,7 +77,7 @@ def test_a_time_in_which_nobody_looked_is_told_and_not_guessed(service: FakeServ
     assert [one.alive_ns for one in found.kinds] == [35 * 10**9] * 2
 
 
-def test_a_cluster_that_does_not_answer_is_not_known_either(service: FakeService) -> None:
+def test_time_without_answers_from_the_cluster_counts_as_unseen(service: FakeService) -> None:
     meter = begun(service)
     watch(service, meter, times=1)
     service.cluster.is_down = True
@@ -87,9 +87,7 @@ def test_a_cluster_that_does_not_answer_is_not_known_either(service: FakeService
     assert (len(found.kinds), found.unseen_ns) == (2, 100 * 10**9)
 
 
-def test_a_time_in_which_nobody_looked_costs_what_is_not_known(
-    service: FakeService, client: TestClient
-) -> None:
+def test_idle_cost_of_an_unobserved_period_is_unknown(service: FakeService, client: TestClient) -> None:
     service.now.at = 10**6 * HOUR_NS
     watch(service, begun(service), times=20)
     service.now.pass_s(4 * 3600)
@@ -99,7 +97,7 @@ def test_a_time_in_which_nobody_looked_costs_what_is_not_known(
         assert answer["cluster_idle_usd"] is answer["cluster"]["usd"] is None
 
 
-def test_a_cluster_without_workers_has_nothing_to_tell(service: FakeService, client: TestClient) -> None:
+def test_cluster_without_workers_reports_no_idle_cost(service: FakeService, client: TestClient) -> None:
     service.cluster.found = [HEAD]
     meter = ClusterMeter(service)
     meter.look()
@@ -108,7 +106,7 @@ def test_a_cluster_without_workers_has_nothing_to_tell(service: FakeService, cli
     assert (answer["cluster_idle_usd"], answer["cluster"]) == (None, None)
 
 
-def test_workers_that_have_gone_cost_nothing_any_more(service: FakeService, client: TestClient) -> None:
+def test_removed_workers_cost_nothing_afterwards(service: FakeService, client: TestClient) -> None:
     service.now.at = 10**6 * HOUR_NS
     meter = begun(service)
     watch(service, meter, times=1)
@@ -118,7 +116,7 @@ def test_workers_that_have_gone_cost_nothing_any_more(service: FakeService, clie
     assert answer["cluster_idle_usd"] == 0
 
 
-def test_a_time_that_begins_within_an_hour_was_not_unseen_before_the_next(service: FakeService) -> None:
+def test_period_starting_mid_hour_has_no_unseen_time(service: FakeService) -> None:
     """In time zones with an offset of half an hour, a day begins in the middle of a UTC hour."""
     service.now.at = start = 10**6 * HOUR_NS
     watch(service, begun(service), times=4 * 120, seconds=30)
@@ -131,7 +129,7 @@ def test_a_time_that_begins_within_an_hour_was_not_unseen_before_the_next(servic
         assert {one.alive_ns for one in found.kinds} == ({hours * HOUR_NS} if hours else set())
 
 
-def test_a_clock_that_was_ahead_and_is_set_back_counts_on(service: FakeService) -> None:
+def test_counting_continues_after_the_clock_is_set_back(service: FakeService) -> None:
     meter = begun(service)
     service.now.pass_s(24 * 3600)
     meter.look()
@@ -142,7 +140,7 @@ def test_a_clock_that_was_ahead_and_is_set_back_counts_on(service: FakeService) 
     assert [one.alive_ns for one in found.kinds] == [20 * 10**9] * 2
 
 
-def test_who_is_busy_is_asked_of_indexes(service: FakeService) -> None:
+def test_busy_node_queries_use_indexes(service: FakeService) -> None:
     """The queries run while the cluster's row is locked (with SQLite, the whole database), so they must not scan all jobs that ever ran."""
     asked: list[tuple[str, Any]] = []
     event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
@@ -154,7 +152,7 @@ def test_who_is_busy_is_asked_of_indexes(service: FakeService) -> None:
     assert not [line for plan in plans for *_, line in plan if line.startswith("SCAN")]
 
 
-def test_a_machine_with_an_attempt_on_it_is_not_idle(service: FakeService, client: TestClient) -> None:
+def test_machine_with_a_running_attempt_is_not_idle(service: FakeService, client: TestClient) -> None:
     job, meter = fakes.submit(client), begun(service)
     row = {
         "job": job,
@@ -179,7 +177,9 @@ def test_a_machine_with_an_attempt_on_it_is_not_idle(service: FakeService, clien
     ]
 
 
-def test_what_no_price_is_known_of_is_told_as_time(service: FakeService, client: TestClient) -> None:
+def test_time_on_unpriced_machine_is_reported_and_its_cost_is_unknown(
+    service: FakeService, client: TestClient
+) -> None:
     service.cluster.found = [Node("g", 4, 1, 0, {"instance-type": "g6.xlarge", "region": "nowhere"})]
     meter = ClusterMeter(service)
     meter.look()
@@ -199,13 +199,13 @@ def test_what_no_price_is_known_of_is_told_as_time(service: FakeService, client:
         ((("other", None),), ["s1", "d1"]),
     ],
 )
-def test_what_runs_somewhere_has_one_machine_of_its_kind(
+def test_attempt_without_node_makes_one_matching_machine_busy(
     elsewhere: tuple[tuple[str | None, str | None], ...], idle: list[str]
 ) -> None:
     assert [node.id for node in idle_of([SPOT, DEMAND], Busy(frozenset(), elsewhere))] == idle
 
 
 @given(st.integers(0, 10**8), st.lists(st.integers(0, 10**14), max_size=20))
-def test_money_is_rounded_once_however_often_somebody_looked(price: int, looks: list[int]) -> None:
+def test_idle_cost_is_rounded_once_for_any_number_of_observations(price: int, looks: list[int]) -> None:
     exact = Fraction(price * sum(looks), NS_PER_HOUR)
     assert 0 <= Time(("t", "spot"), Price(price), sum(looks), sum(looks)).idle_cost.micro_usd - exact < 1

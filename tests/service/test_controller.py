@@ -15,7 +15,7 @@ from tuner.service.controller import Controller
 from tuner.store import jobs
 
 
-def test_a_job_that_is_submitted_is_launched_once(service: FakeService, client: TestClient) -> None:
+def test_submitted_job_is_launched_once(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     for _ in range(3):
         one_pass(service)
@@ -23,7 +23,7 @@ def test_a_job_that_is_submitted_is_launched_once(service: FakeService, client: 
     assert launch_of(service, job).state == "submitted"
 
 
-def test_the_cluster_is_told_whose_job_it_is_and_what_it_may_spend(
+def test_cluster_metadata_has_job_name_and_budget_but_no_owner(
     service: FakeService, client: TestClient
 ) -> None:
     job = submit(service, client)
@@ -35,14 +35,14 @@ def test_the_cluster_is_told_whose_job_it_is_and_what_it_may_spend(
     assert "owner" not in told
 
 
-def test_jobs_are_launched_in_the_order_in_which_they_came(service: FakeService, client: TestClient) -> None:
+def test_jobs_are_launched_in_order_of_submission(service: FakeService, client: TestClient) -> None:
     give_room(service)
     made = [submit(service, client) for _ in range(4)]
     one_pass(service)
     assert launched(service) == made
 
 
-def test_the_highest_priority_is_launched_first_and_like_ones_in_order(
+def test_highest_priority_is_launched_first_and_equal_priorities_in_order(
     service: FakeService, client: TestClient
 ) -> None:
     give_room(service)
@@ -51,9 +51,7 @@ def test_the_highest_priority_is_launched_first_and_like_ones_in_order(
     assert launched(service) == [high, first, second, low]
 
 
-def test_a_job_without_room_waits_until_the_one_before_has_ended(
-    service: FakeService, client: TestClient
-) -> None:
+def test_job_without_room_waits_until_the_running_job_ends(service: FakeService, client: TestClient) -> None:
     first, second = submit(service, client), submit(service, client)
     for _ in range(3):
         one_pass(service)
@@ -64,14 +62,16 @@ def test_a_job_without_room_waits_until_the_one_before_has_ended(
     assert launched(service) == [first, second]
 
 
-def test_two_jobs_run_at_once_where_both_fit(service: FakeService, client: TestClient) -> None:
+def test_jobs_that_fit_together_run_at_once(service: FakeService, client: TestClient) -> None:
     give_room(service, cpus=4)
     made = [submit(service, client) for _ in range(3)]
     one_pass(service)
     assert launched(service) == made[:2]
 
 
-def test_a_job_that_does_not_fit_is_not_overtaken(service: FakeService, client: TestClient) -> None:
+def test_smaller_job_does_not_overtake_a_job_that_does_not_fit(
+    service: FakeService, client: TestClient
+) -> None:
     give_room(service, cpus=3)
     first, large = submit(service, client), submit(service, client)
     fakes.submit(client, resources={"max_concurrent_trials": 1})
@@ -95,14 +95,12 @@ def on(service: FakeService, client: TestClient, market: str, trials: int = 2) -
     return fakes.submit(client, resources={"market": market, "max_concurrent_trials": trials})
 
 
-def test_a_job_without_room_holds_back_only_jobs_that_may_take_the_same_nodes(
-    service: FakeService, client: TestClient
-) -> None:
+def test_waiting_job_blocks_only_jobs_for_the_same_nodes(service: FakeService, client: TestClient) -> None:
     two_markets(service, spot=1, on_demand=1)
     running = on(service, client, "spot")
     one_pass(service)
     waiting = on(service, client, "spot")
-    either = on(service, client, "spot_with_fallback")  # waits behind a job for the same nodes
+    either = on(service, client, "spot_with_fallback")  # waits because an earlier job needs the same nodes
     demand = on(service, client, "on_demand")
     one_pass(service)
     assert launched(service) == [running]
@@ -112,9 +110,7 @@ def test_a_job_without_room_holds_back_only_jobs_that_may_take_the_same_nodes(
     assert launch_of(service, waiting).state == "wanted"
 
 
-def test_spot_machines_that_are_gone_hold_back_no_job_on_demand(
-    service: FakeService, client: TestClient
-) -> None:
+def test_missing_spot_machines_do_not_block_on_demand_jobs(service: FakeService, client: TestClient) -> None:
     two_markets(service, spot=1, on_demand=1)
     running, waiting, demand = (
         on(service, client, "spot"),
@@ -127,7 +123,7 @@ def test_spot_machines_that_are_gone_hold_back_no_job_on_demand(
     assert launch_of(service, waiting).state == "wanted"
 
 
-def test_a_job_with_fallback_is_not_counted_against_spot_nodes_alone(
+def test_job_with_fallback_is_not_counted_only_against_spot_nodes(
     service: FakeService, client: TestClient
 ) -> None:
     two_markets(service, spot=1, on_demand=2)
@@ -140,7 +136,7 @@ def test_a_job_with_fallback_is_not_counted_against_spot_nodes_alone(
     assert launch_of(service, demand).state == "wanted"
 
 
-def test_a_new_priority_counts_for_a_job_that_waits(service: FakeService, client: TestClient) -> None:
+def test_changed_priority_reorders_waiting_jobs(service: FakeService, client: TestClient) -> None:
     first, second, third = (submit(service, client) for _ in range(3))
     one_pass(service)
     client.patch(f"/v1/jobs/{third}", json={"priority": 1})
@@ -164,7 +160,7 @@ def end(service: FakeService, job: str) -> None:
     fakes.move(service, job, "succeeded")
 
 
-def test_owners_take_turns_where_not_all_fit(service: FakeService, client: TestClient) -> None:
+def test_owners_take_turns_when_room_is_scarce(service: FakeService, client: TestClient) -> None:
     small = {"usd": 0.0002}
     greedy = [owned(service, client, "alice", budget=small) for _ in range(3)]
     others = [owned(service, client, "bob", budget=small), owned(service, client, "", budget=small)]
@@ -178,7 +174,7 @@ def test_owners_take_turns_where_not_all_fit(service: FakeService, client: TestC
         fakes.simulate(service, job)
 
 
-def test_who_has_nothing_at_work_comes_before_who_has(service: FakeService, client: TestClient) -> None:
+def test_owner_without_running_jobs_goes_first(service: FakeService, client: TestClient) -> None:
     give_room(service, cpus=4)
     mine = [owned(service, client, "alice") for _ in range(3)]
     one_pass(service)
@@ -188,7 +184,7 @@ def test_who_has_nothing_at_work_comes_before_who_has(service: FakeService, clie
     assert launched(service) == [*mine[:2], bobs]
 
 
-def test_who_spent_less_in_the_last_day_comes_first(service: FakeService, client: TestClient) -> None:
+def test_owner_with_less_spend_in_the_last_day_goes_first(service: FakeService, client: TestClient) -> None:
     first = owned(service, client, "alice", budget={"usd": 0.0002})
     one_pass(service)
     fakes.simulate(service, first)
@@ -198,7 +194,7 @@ def test_who_spent_less_in_the_last_day_comes_first(service: FakeService, client
     assert client.get(f"/v1/jobs/{alices}").json()["queue_position"] == 1
 
 
-def test_a_job_says_its_priority_as_it_is_submitted(service: FakeService, client: TestClient) -> None:
+def test_job_is_submitted_with_a_priority(service: FakeService, client: TestClient) -> None:
     last, first = owned(service, client, "alice"), owned(service, client, "alice", priority=3)
     shown = client.get(f"/v1/jobs/{first}").json()
     assert (shown["priority"], shown["queue_position"]) == (3, 1)
@@ -206,7 +202,7 @@ def test_a_job_says_its_priority_as_it_is_submitted(service: FakeService, client
     assert [job["queue_position"] for job in client.get("/v1/jobs").json()["items"]] == [2, 1]
 
 
-def test_a_job_that_was_paused_or_cancelled_while_it_waited_is_not_launched(
+def test_job_paused_or_cancelled_while_queued_is_not_launched(
     service: FakeService, client: TestClient
 ) -> None:
     give_room(service)
@@ -220,7 +216,7 @@ def test_a_job_that_was_paused_or_cancelled_while_it_waited_is_not_launched(
     assert service.cluster.submitted == [f"{paused}-2"]
 
 
-def test_a_submission_whose_answer_was_lost_is_repeated_and_launches_once(
+def test_submission_with_lost_response_is_repeated_under_the_same_id(
     service: FakeService, client: TestClient
 ) -> None:
     job = submit(service, client)
@@ -234,7 +230,9 @@ def test_a_submission_whose_answer_was_lost_is_repeated_and_launches_once(
     assert (launch_of(service, job).state, launch_of(service, job).epoch) == ("submitted", 1)
 
 
-def test_two_controllers_at_once_submit_under_one_id(service: FakeService, client: TestClient) -> None:
+def test_concurrent_controllers_submit_each_job_under_one_id(
+    service: FakeService, client: TestClient
+) -> None:
     give_room(service)
     made = [submit(service, client) for _ in range(4)]
     together = Barrier(2)
@@ -254,7 +252,7 @@ def test_two_controllers_at_once_submit_under_one_id(service: FakeService, clien
     assert {launch_of(service, job).epoch for job in made} == {1}
 
 
-def test_who_waits_for_an_hour_to_come_is_not_read_with_every_pass(
+def test_job_waiting_for_its_window_is_not_read_in_every_pass(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of jobs may wait for their windows, and the controller runs four passes per second."""

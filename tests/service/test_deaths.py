@@ -19,7 +19,7 @@ from tuner.store.journal import SqlJournal
 
 
 @pytest.mark.parametrize("status", ["failed", "stopped", "succeeded", "unknown"])
-def test_a_driver_that_is_dead_is_followed_by_the_next_epoch(
+def test_dead_driver_is_replaced_with_the_next_epoch(
     service: FakeService, client: TestClient, status: JobStatus
 ) -> None:
     job = submit(service, client)
@@ -32,7 +32,7 @@ def test_a_driver_that_is_dead_is_followed_by_the_next_epoch(
     assert row_of(service, job).state == "running"
 
 
-def test_a_driver_that_lives_is_left_alone(service: FakeService, client: TestClient) -> None:
+def test_live_driver_is_not_replaced(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     one_pass(service)
     fakes.begin(service, job)
@@ -43,7 +43,7 @@ def test_a_driver_that_lives_is_left_alone(service: FakeService, client: TestCli
     assert service.cluster.stopped == []
 
 
-def test_a_driver_that_is_not_heard_of_is_stopped(service: FakeService, client: TestClient) -> None:
+def test_driver_without_heartbeat_is_stopped(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     one_pass(service)
     fakes.begin(service, job)
@@ -56,7 +56,7 @@ def test_a_driver_that_is_not_heard_of_is_stopped(service: FakeService, client: 
     assert service.cluster.stopped == [f"{job}-1"]
 
 
-def test_after_the_machine_has_slept_no_driver_is_stopped_that_beats_again(
+def test_driver_that_resumes_heartbeats_after_sleep_is_not_stopped(
     service: FakeService, client: TestClient
 ) -> None:
     job = submit(service, client)
@@ -72,9 +72,7 @@ def test_after_the_machine_has_slept_no_driver_is_stopped_that_beats_again(
     assert service.cluster.stopped == []
 
 
-def test_a_death_that_two_controllers_see_makes_one_next_epoch(
-    service: FakeService, client: TestClient
-) -> None:
+def test_two_controllers_replace_a_dead_driver_once(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     one_pass(service)
     die(service, job)
@@ -85,9 +83,7 @@ def test_a_death_that_two_controllers_see_makes_one_next_epoch(
     assert launch_of(service, job).epoch == 2
 
 
-def test_drivers_that_die_at_once_are_launched_again_less_and_less_often(
-    service: FakeService, client: TestClient
-) -> None:
+def test_quickly_dying_drivers_are_relaunched_with_backoff(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     waits = []
     for _ in range(QUICK_DEATHS_MAX - 1):
@@ -124,7 +120,7 @@ def test_five_deaths_without_a_report_fail_the_job(service: FakeService, client:
     assert violations(service) == []
 
 
-def test_a_job_that_is_given_up_has_its_books_closed(service: FakeService, client: TestClient) -> None:
+def test_abandoned_job_has_no_open_holds_or_attempts(service: FakeService, client: TestClient) -> None:
     """The first driver wrote reports and left holds; the next five wrote nothing."""
     job = submit(service, client)
     one_pass(service)
@@ -148,7 +144,7 @@ def test_a_job_that_is_given_up_has_its_books_closed(service: FakeService, clien
     assert violations(service) == []
 
 
-def test_of_a_job_that_is_given_up_only_what_had_a_machine_is_billed(
+def test_abandoned_job_is_billed_only_for_attempts_with_a_machine(
     service: FakeService, client: TestClient
 ) -> None:
     job = submit(service, client)
@@ -173,7 +169,7 @@ def test_of_a_job_that_is_given_up_only_what_had_a_machine_is_billed(
     assert violations(service) == []
 
 
-def test_the_next_job_has_the_room_of_one_that_was_given_up(service: FakeService, client: TestClient) -> None:
+def test_next_job_gets_the_room_of_an_abandoned_job(service: FakeService, client: TestClient) -> None:
     first, second = submit(service, client), submit(service, client)
     kill_all(service, first)
     one_pass(service)
@@ -189,7 +185,7 @@ def report(service: FakeService, job: str) -> None:
         tx.put_report(ReportRow("trial_00000", 1, 1, now, 0.5, {"acc": 0.5}, FREE, 0))
 
 
-def test_a_report_in_between_starts_the_count_anew(service: FakeService, client: TestClient) -> None:
+def test_report_resets_the_count_of_quick_deaths(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     for _ in range(QUICK_DEATHS_MAX - 1):
         while launch_of(service, job).state != "submitted":
@@ -205,7 +201,9 @@ def test_a_report_in_between_starts_the_count_anew(service: FakeService, client:
     assert launch_of(service, job).quick_deaths == 0
 
 
-def test_drivers_that_waited_for_hours_did_not_die_at_once(service: FakeService, client: TestClient) -> None:
+def test_drivers_that_waited_for_hours_do_not_count_as_quick_deaths(
+    service: FakeService, client: TestClient
+) -> None:
     """No spot machine was available in the meantime, so the drivers had nothing to report."""
     job = submit(service, client)
     for _ in range(2 * QUICK_DEATHS_MAX):
@@ -219,7 +217,7 @@ def test_drivers_that_waited_for_hours_did_not_die_at_once(service: FakeService,
     assert launch_of(service, job).quick_deaths == 0
 
 
-def test_a_cluster_that_forgot_everything_fails_no_job(service: FakeService, client: TestClient) -> None:
+def test_cluster_that_lost_its_state_fails_no_job(service: FakeService, client: TestClient) -> None:
     """The head was restarted and knows no driver any more."""
     job = submit(service, client)
     for _ in range(2 * QUICK_DEATHS_MAX):
@@ -229,9 +227,7 @@ def test_a_cluster_that_forgot_everything_fails_no_job(service: FakeService, cli
     assert launch_of(service, job).quick_deaths == 0
 
 
-def test_the_room_of_a_job_whose_driver_died_is_not_given_away(
-    service: FakeService, client: TestClient
-) -> None:
+def test_room_of_a_job_with_a_dead_driver_stays_reserved(service: FakeService, client: TestClient) -> None:
     """The cluster has room for one of the two jobs."""
     first, second = submit(service, client), submit(service, client)
     one_pass(service)
@@ -243,7 +239,7 @@ def test_the_room_of_a_job_whose_driver_died_is_not_given_away(
     assert launch_of(service, second).state == "wanted"
 
 
-def test_a_pass_over_a_cluster_that_is_down_raises_and_changes_nothing(
+def test_pass_over_unavailable_cluster_raises_and_changes_nothing(
     service: FakeService, client: TestClient
 ) -> None:
     job = submit(service, client)
@@ -256,7 +252,7 @@ def test_a_pass_over_a_cluster_that_is_down_raises_and_changes_nothing(
     assert launch_of(service, job).state == "submitted"
 
 
-def test_the_thread_goes_on_after_troubles_and_tells_when_it_is_ready(
+def test_controller_thread_survives_errors_and_signals_readiness(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.service.controller.PASS_S", 0.01)

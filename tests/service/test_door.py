@@ -42,7 +42,7 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_what_has_failed_is_refused_at_the_door_though_the_cluster_has_other_files(
+def test_code_that_failed_the_self_test_is_refused_on_spot_until_it_changes(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
     if elsewhere:
@@ -58,7 +58,7 @@ def test_what_has_failed_is_refused_at_the_door_though_the_cluster_has_other_fil
     fakes.submit(client, resources=WANTED)
 
 
-def test_code_that_is_tested_anew_is_let_in_again(
+def test_code_that_passes_a_later_self_test_is_accepted_again(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code was fixed on the cluster alone, while jobs that were submitted earlier waited."""
@@ -71,9 +71,7 @@ def test_code_that_is_tested_anew_is_let_in_again(
     fakes.submit(client, resources=WANTED)
 
 
-def test_what_a_job_on_demand_is_made_of_is_nobody_s_concern(
-    service: FakeService, client: TestClient
-) -> None:
+def test_on_demand_job_has_no_code_digest(service: FakeService, client: TestClient) -> None:
     fakes.submit(client)
     one_pass(service)
     assert service.cluster.codes == [None]

@@ -42,7 +42,7 @@ def names(*allowed: str) -> list[str]:
     return [one.trainable for one in listed(allowed).items if not one.trainable.startswith("trainables.")]
 
 
-def test_own_modules_are_listed_without_importing_them(folder: Path) -> None:
+def test_user_modules_are_listed_without_importing_them(folder: Path) -> None:
     (folder / "own.py").write_text(OWN)
     found = {one.trainable: one for one in listed(("*",)).items}
     assert {name for name in found if name.startswith("own")} == {"own:train", "own:fit", "own:Old"}
@@ -74,13 +74,13 @@ def test_own_modules_are_listed_without_importing_them(folder: Path) -> None:
         ("def train(config): ...\n#" + "x" * listing.FILE_BYTES_MAX, []),
     ],
 )
-def test_what_counts_as_a_trainable(folder: Path, source: str, found: list[str]) -> None:
+def test_functions_and_names_that_count_as_trainables(folder: Path, source: str, found: list[str]) -> None:
     (folder / "own.py").write_text(source)
     assert names("*") == [f"own:{name}" for name in found]
     assert all(one.search_space is None for one in listed(("own",)).items)
 
 
-def test_folders_that_hold_no_own_code_are_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_without_user_code_are_skipped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "a/b/one",
         "a/two",
@@ -106,7 +106,7 @@ def test_folders_that_hold_no_own_code_are_left_out(folder: Path, monkeypatch: p
     assert names("*") == ["six:train", "a.two:train", "a.b.one:train"]
 
 
-def test_a_file_that_changes_is_read_again(folder: Path) -> None:
+def test_changed_file_is_read_again(folder: Path) -> None:
     (folder / "own.py").write_text(TRAIN)
     assert names("*") == ["own:train"]
     (folder / "own.py").write_text("def report_all(config): ...\n")
@@ -116,7 +116,7 @@ def test_a_file_that_changes_is_read_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("bound", "most"), [("FILES_MAX", 2), ("FOLDERS_MAX", 2), ("DEPTH_MAX", 2)])
-def test_a_listing_is_bounded_and_says_so(
+def test_listing_is_bounded_and_marked_as_truncated(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     for name in ("a/b/c/four", "a/b/three", "a/two", "one"):

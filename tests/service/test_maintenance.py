@@ -14,13 +14,13 @@ from tuner.settings import Settings
 from tuner.worker.limits import Limits
 
 
-def test_an_empty_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
+def test_empty_database_is_migrated_once(tmp_path: Path) -> None:
     settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
     assert migrate(settings) == Migrated(None, newest_revision())
     assert migrate(settings) == Migrated(newest_revision(), newest_revision())
 
 
-def test_a_schema_is_taken_back_while_nobody_works_on_it(tmp_path: Path) -> None:
+def test_downgrade_requires_an_earlier_revision_and_stopped_services(tmp_path: Path) -> None:
     settings, before = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")}), newest_revision()
     with made_up.known(tmp_path / "newer"):
         migrate(settings)
@@ -40,7 +40,7 @@ def test_a_schema_is_taken_back_while_nobody_works_on_it(tmp_path: Path) -> None
             downgrade(settings, before)
 
 
-def test_drivers_are_told_the_file_of_the_url_and_never_the_url(tmp_path: Path) -> None:
+def test_drivers_receive_the_url_file_and_never_the_url(tmp_path: Path) -> None:
     file = tmp_path / "url"
     file.write_text(f"sqlite:///{tmp_path}/tuner.db\n")
     settings = Settings.from_env(
@@ -54,7 +54,7 @@ def test_drivers_are_told_the_file_of_the_url_and_never_the_url(tmp_path: Path) 
     assert not (tmp_path / "home/database_url").exists()
 
 
-def test_a_url_with_a_password_goes_by_a_file_of_the_home() -> None:
+def test_url_with_a_password_is_passed_in_a_file_of_the_home() -> None:
     settings = Settings.from_env(
         {"TUNER_HOME": "/srv/tuner", "TUNER_DATABASE_URL": "postgresql://u:secret@h/db"}
     )
@@ -63,7 +63,7 @@ def test_a_url_with_a_password_goes_by_a_file_of_the_home() -> None:
     assert "secret" not in str(env)
 
 
-def test_drivers_and_their_workers_are_told_what_user_code_may_take_and_see() -> None:
+def test_drivers_and_workers_receive_limits_and_passed_variables() -> None:
     given = {
         "TUNER_MAX_PROCESSES": "100",
         "TUNER_MAX_OPEN_FILES": "2000",
@@ -74,7 +74,7 @@ def test_drivers_and_their_workers_are_told_what_user_code_may_take_and_see() ->
     assert Limits.from_env(driver_env(Settings.from_env({}), {})) == Limits.from_env({}) == Limits()
 
 
-def test_the_url_that_drivers_look_for_is_never_gone_where_it_stays_the_same(tmp_path: Path) -> None:
+def test_unchanged_url_file_is_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "database_url"
     keep_url(path, "postgresql://u:old@h/d")
     before = path.stat()

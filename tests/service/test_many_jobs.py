@@ -35,10 +35,10 @@ def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPa
     return found
 
 
-def test_a_pass_asks_for_a_few_drivers_and_for_each_in_its_turn(
+def test_each_pass_queries_a_few_drivers_in_turn(
     service: FakeService, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All passes run at the same time."""
+    """The clock is fixed, so all passes run at the same instant."""
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: 100.0))
     controller = Controller(service)
     controller.one_pass()
@@ -48,7 +48,7 @@ def test_a_pass_asks_for_a_few_drivers_and_for_each_in_its_turn(
     assert len(set(asked)) == len(asked) == RUNNING
 
 
-def test_a_driver_that_is_silent_is_asked_for_first(
+def test_silent_driver_is_queried_first(
     service: FakeService, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passes, "ASK_EVERY_S", 0.0)
@@ -66,7 +66,7 @@ def test_a_driver_that_is_silent_is_asked_for_first(
         assert len(asked) == ASK_AT_ONCE
 
 
-def test_a_job_that_runs_is_read_once_while_others_wait_for_its_room(
+def test_running_job_is_read_once_while_others_wait_for_room(
     service: FakeService, client: TestClient, asked: list[str]
 ) -> None:
     submit(service, client)
@@ -78,7 +78,7 @@ def test_a_job_that_runs_is_read_once_while_others_wait_for_its_room(
     assert len(statements) < 20
 
 
-def test_jobs_that_wait_are_read_together_by_the_first_pass(service: FakeService, client: TestClient) -> None:
+def test_first_pass_reads_waiting_jobs_together(service: FakeService, client: TestClient) -> None:
     """One job has a window, which is closed."""
     job = submit(service, client)
     copy_job(service.database, job, RUNNING)

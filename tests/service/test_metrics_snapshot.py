@@ -38,7 +38,7 @@ from tuner.store import totals
 from tuner.store.totals import Running
 
 
-def test_figures_of_an_empty_service_are_nothing(tmp_path: Path) -> None:
+def test_figures_of_an_empty_service_are_empty(tmp_path: Path) -> None:
     """Runs without a warning filter, so that deprecations show."""
     service = fakes.service_in(tmp_path)
     check_database(service)
@@ -49,7 +49,7 @@ def test_figures_of_an_empty_service_are_nothing(tmp_path: Path) -> None:
     assert (found.watched.reported_since, found.watched.cpu_share, found.watched.stalled) == (None, None, 0)
 
 
-def test_they_are_kept_for_five_seconds(service: FakeService) -> None:
+def test_snapshot_is_cached_for_five_seconds(service: FakeService) -> None:
     reader = Reader(service)
     first = reader.read()
     service.now.at += KEEP_NS - 1
@@ -72,7 +72,7 @@ def promoted(service: FakeService, job: str) -> int:
     return sum(len({trial for trial, step in steps if step > rung}) for rung in (1, 3))
 
 
-def test_what_is_added_up_bit_by_bit_is_the_whole(service: FakeService) -> None:
+def test_incremental_totals_equal_totals_of_the_whole_database(service: FakeService) -> None:
     """Read ledger entries in small pages, while jobs begin, end and resume."""
     reader, jobs = Reader(service), list[str]()
     with patch.multiple(metrics_snapshot, ENTRIES_PAGE=7, UNSETTLED=5):
@@ -95,7 +95,7 @@ def test_what_is_added_up_bit_by_bit_is_the_whole(service: FakeService) -> None:
     assert by_kind(found.posted)["lost", "on_demand"].usd > Money(0)
 
 
-def test_a_job_that_goes_on_after_its_end_is_not_counted_twice(service: FakeService) -> None:
+def test_job_resumed_after_its_end_is_not_counted_twice(service: FakeService) -> None:
     job = simulated(service, 1)
     tally = Tally()
     tally.read(service, service.now())
@@ -147,11 +147,11 @@ def running(
         (running(ago_s=None), 1),
     ],
 )
-def test_a_job_is_stalled_after_ten_minutes_and_five_steps(one: Running, stalled: int) -> None:
+def test_job_is_stalled_after_ten_minutes_and_five_steps(one: Running, stalled: int) -> None:
     assert watched([one], {"a": Fraction(1)}, AT).stalled == stalled
 
 
-def test_the_worst_of_the_running_jobs_is_told() -> None:
+def test_worst_figures_of_running_jobs_are_reported() -> None:
     used = {"cpu_ns": 3, "cpu_wall_ns": 2, "gpu_percent": 150, "gpu_samples": 3}
     jobs = [running(ago_s=5, usd=90), running("b", ago_s=700, usd=10, **used), running("c", **used)]
     found = watched(jobs, {"a": Fraction(1), "b": Fraction(2), "c": Fraction(4)}, AT)
@@ -160,7 +160,7 @@ def test_the_worst_of_the_running_jobs_is_told() -> None:
     assert (found.cpu_share, found.gpu_share) == (Fraction(6, 12), Fraction(1, 2))
 
 
-def test_of_a_running_job_its_last_report_and_what_was_spent_since_its_best(service: FakeService) -> None:
+def test_running_job_shows_last_report_and_spend_since_its_best_result(service: FakeService) -> None:
     job = fakes.submit(fakes.client_of(service))
     fakes.simulate(service, job, messages=40)
     found = Reader(service).read()
@@ -176,7 +176,7 @@ def test_of_a_running_job_its_last_report_and_what_was_spent_since_its_best(serv
     assert found.totals.nearly_spent == 0
 
 
-def test_the_first_in_line_says_how_long_the_queue_waits(service: FakeService) -> None:
+def test_first_queued_job_sets_the_queue_waiting_time(service: FakeService) -> None:
     client = fakes.client_of(service)
     first = fakes.submit(client)
     service.now.pass_s(30)
@@ -210,7 +210,7 @@ class TestAudit:
         assert service.vitals.counted("ledger_checks") == 121, "a round a minute"
         return service.vitals.violations
 
-    def test_books_that_are_right(self, service: FakeService, job: str) -> None:
+    def test_correct_ledger_has_no_violations(self, service: FakeService, job: str) -> None:
         assert self.audited(service) == {}
 
     @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ class TestAudit:
             (update(holds).values(state="settled"), "held differs from its open holds"),
         ],
     )
-    def test_books_that_somebody_changed(
+    def test_manually_changed_ledger_rows_are_reported(
         self, service: FakeService, job: str, change: object, said: str
     ) -> None:
         with service.database.write() as db:
@@ -234,12 +234,12 @@ class TestAudit:
         assert found.keys() == {job}
         assert found[job].startswith(said)
 
-    def test_a_budget_that_was_removed_is_told_of_no_more(self, service: FakeService) -> None:
+    def test_violation_of_a_removed_budget_is_cleared(self, service: FakeService) -> None:
         service.vitals.violations["budget gone"] = "more is posted and held than it allows"
         Audit(service).some()
         assert service.vitals.violations == {}
 
-    def test_what_is_mended_is_told_no_more(self, service: FakeService, job: str) -> None:
+    def test_violation_is_cleared_once_fixed(self, service: FakeService, job: str) -> None:
         spoilt = update(accounts).where(accounts.c.job == job)
         with service.database.write() as db:
             db.execute(spoilt.values(posted_usd=accounts.c.posted_usd - 1))
@@ -255,13 +255,13 @@ class TestAudit:
         assert service.vitals.violations == {}
 
 
-def test_a_storage_that_works_is_left_as_it_was(service: FakeService) -> None:
+def test_probe_of_working_storage_leaves_no_objects(service: FakeService) -> None:
     StorageWatch(service).look()
     assert service.vitals.storage is True
     assert [*Path(service.settings.storage).rglob("*")] == [Path(service.settings.storage) / ".probes"]
 
 
-def test_a_storage_that_fails_is_told_of_until_it_is_mended(service: FakeService) -> None:
+def test_failing_storage_is_reported_until_it_works_again(service: FakeService) -> None:
     root = Path(service.settings.storage)
     root.write_text("a file where the folder should be")
     watch = StorageWatch(service)

@@ -37,7 +37,7 @@ def of(
     return [(one.market, one.price.micro_usd_per_hour, dict(one.labels)) for one in offers]
 
 
-def test_each_market_is_had_at_the_price_that_its_nodes_say(tmp_path: Path) -> None:
+def test_each_market_has_the_price_from_its_node_labels(tmp_path: Path) -> None:
     spot = ("spot", 16_200, {MARKET: "spot"})
     demand = ("on_demand", 50_400, {MARKET: "!spot"})
     cluster = [HEAD, SPOT, DEMAND, SPOT]
@@ -46,7 +46,7 @@ def test_each_market_is_had_at_the_price_that_its_nodes_say(tmp_path: Path) -> N
     assert of(cluster, tmp_path, market="spot_with_fallback") == [demand, spot]
 
 
-def test_without_a_label_the_price_is_that_of_kind_and_market(tmp_path: Path) -> None:
+def test_price_without_label_comes_from_instance_type_and_market(tmp_path: Path) -> None:
     cluster = [node("s", market="spot", kind="m7i.large"), node("d", kind="m7i.large")]
     prices = "m7i.large=0.1,m7i.large/spot=0.03"
     assert [price for _, price, _ in of(cluster, tmp_path, prices, market="spot_with_fallback")] == [
@@ -57,7 +57,7 @@ def test_without_a_label_the_price_is_that_of_kind_and_market(tmp_path: Path) ->
     assert [price for _, price, _ in of(kinds, tmp_path, market="spot_with_fallback")] == [50_400, 16_200]
 
 
-def test_kinds_of_one_market_are_kept_apart_by_their_labels(tmp_path: Path) -> None:
+def test_offers_of_one_market_are_separated_by_instance_type_label(tmp_path: Path) -> None:
     cluster = [
         node("a", market="spot", kind="m5", price="0.02"),
         node("b", market="spot", kind="m7i", price="0.03"),
@@ -70,7 +70,7 @@ def test_kinds_of_one_market_are_kept_apart_by_their_labels(tmp_path: Path) -> N
     ]
 
 
-def test_a_node_that_comes_back_at_another_price_is_still_one_of_its_kind(tmp_path: Path) -> None:
+def test_node_returning_at_another_price_still_matches_its_offer(tmp_path: Path) -> None:
     before, other, after = (
         node(price, market="spot", kind="g6", price=price) for price in ("0.31", "0.29", "0.33")
     )
@@ -81,21 +81,21 @@ def test_a_node_that_comes_back_at_another_price_is_still_one_of_its_kind(tmp_pa
     assert offer.is_of(after.labels)
 
 
-def test_nodes_that_labels_do_not_tell_apart_are_had_at_the_dearest_price(tmp_path: Path) -> None:
+def test_indistinguishable_nodes_get_the_highest_price(tmp_path: Path) -> None:
     """A trial may run on either node, and a hold may be too large but never too small."""
     cluster = [node("a", 4, market="spot", price="0.04"), node("b", 1, market="spot", price="0.04")]
     (offer,) = offers_of(settings(tmp_path), cluster, Resources(cpus=1, market="spot"))
     assert offer.rate(cpus=1, gpus=0).price.micro_usd_per_hour == 40_000
 
 
-def test_a_cluster_that_says_nothing_of_markets_is_on_demand_and_nothing_is_bound(tmp_path: Path) -> None:
+def test_cluster_without_market_labels_is_on_demand_without_constraints(tmp_path: Path) -> None:
     plain = [node("a", 2), node("b", 2, kind="m5")]
     for market in ("on_demand", "spot_with_fallback"):
         ((found, price, labels),) = of(plain, tmp_path, market=market)
         assert (found, price, labels) == ("on_demand", 100_800, {})
 
 
-def test_what_is_bound_to_a_market_alone_is_had_at_the_dearest_price_of_all_kinds_there(
+def test_offer_bound_only_to_a_market_gets_its_highest_price(
     tmp_path: Path,
 ) -> None:
     """Ray may place the trial on a node that also has a label for its kind."""
@@ -110,7 +110,7 @@ def test_what_is_bound_to_a_market_alone_is_had_at_the_dearest_price_of_all_kind
     ]
 
 
-def test_beside_labelled_nodes_the_others_are_on_demand(tmp_path: Path) -> None:
+def test_unlabelled_nodes_next_to_labelled_spot_nodes_are_on_demand(tmp_path: Path) -> None:
     found = of([node("plain", 2), SPOT], tmp_path, market="spot_with_fallback")
     assert found == [
         ("on_demand", 100_800, {MARKET: "!spot"}),
@@ -118,7 +118,7 @@ def test_beside_labelled_nodes_the_others_are_on_demand(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_to_be_on_demand_is_kept_off_the_spot_nodes_also_where_its_own_have_no_label(
+def test_on_demand_offer_excludes_spot_nodes_even_without_own_label(
     tmp_path: Path,
 ) -> None:
     found = of([node("plain", 2), SPOT], tmp_path, market="on_demand")
@@ -127,7 +127,7 @@ def test_what_is_to_be_on_demand_is_kept_off_the_spot_nodes_also_where_its_own_h
 
 
 @pytest.mark.parametrize("cluster", [[node("plain")], [DEMAND], [node("odd", market="capacity-block")]])
-def test_spot_is_refused_where_no_node_is_and_the_missing_label_is_named(cluster: list[Node]) -> None:
+def test_spot_without_spot_nodes_is_refused_and_names_the_label(cluster: list[Node]) -> None:
     with pytest.raises(Invalid) as refused:
         suitable(cluster, Resources(market="spot"))
     (fault,) = refused.value.faults
@@ -136,22 +136,22 @@ def test_spot_is_refused_where_no_node_is_and_the_missing_label_is_named(cluster
     assert "spot_with_fallback" in fault.detail
 
 
-def test_on_demand_is_refused_where_all_nodes_are_spot() -> None:
+def test_on_demand_is_refused_if_all_nodes_are_spot() -> None:
     with pytest.raises(Invalid, match=r"ray\.io/market-type=on-demand"):
         suitable([SPOT], Resources(market="on_demand"))
 
 
-def test_a_size_that_no_node_has_is_refused_before_the_market() -> None:
+def test_oversized_request_is_refused_before_the_market_is_checked() -> None:
     with pytest.raises(Invalid, match="/resources/cpus"):
         suitable([SPOT], Resources(cpus=2, market="on_demand"))
 
 
 @pytest.mark.parametrize("said", ["", "cheap", "nan", "-1", "1e9", "inf"])
-def test_a_price_label_that_is_none_is_as_if_it_were_not_there(said: str) -> None:
+def test_invalid_price_label_is_ignored(said: str) -> None:
     assert node("a", price=said).usd_per_hour is None
 
 
-def test_a_price_of_more_than_six_decimals_is_rounded_up() -> None:
+def test_price_with_more_than_six_decimals_is_rounded_up() -> None:
     assert node("a", price="0.01234561").usd_per_hour == Decimal("0.012346")
 
 
@@ -185,7 +185,7 @@ def placed(name: str, region: str = "", zone: str = "", market: str = "spot") ->
         ("us-east-1", "", "on-demand", 800_000),
     ],
 )
-def test_a_type_of_the_catalogue_costs_what_it_says_or_the_dearest_that_fits(
+def test_catalogue_price_is_exact_or_the_highest_that_matches(
     tmp_path: Path, region: str, zone: str, market: str, micro: int
 ) -> None:
     wanted = Resources(gpus=1, market="spot_with_fallback")
@@ -194,7 +194,7 @@ def test_a_type_of_the_catalogue_costs_what_it_says_or_the_dearest_that_fits(
     assert "2026-07" in offer.source
 
 
-def test_a_spot_price_that_is_not_known_is_refused_and_never_zero(tmp_path: Path) -> None:
+def test_unknown_spot_price_is_refused_and_never_zero(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as refused:
         offers_of(listed(tmp_path), [placed("a", "eu-west-1")], Resources(gpus=1, market="spot"))
     (fault,) = refused.value.faults
@@ -204,31 +204,31 @@ def test_a_spot_price_that_is_not_known_is_refused_and_never_zero(tmp_path: Path
     assert "TUNER_NODE_PRICES=g6.xlarge/spot=" in fault.detail
 
 
-def test_a_machine_without_a_price_is_left_out_where_there_are_others(tmp_path: Path) -> None:
+def test_unpriced_machine_is_left_out_if_others_have_prices(tmp_path: Path) -> None:
     cluster = [placed("a", "eu-west-1"), placed("b", "eu-west-1", market="on-demand")]
     wanted = Resources(gpus=1, market="spot_with_fallback")
     assert [one.market for one in offers_of(listed(tmp_path), cluster, wanted)] == ["on_demand"]
     assert len(priced_nodes(listed(tmp_path), cluster, wanted)) == 1
 
 
-def test_a_region_that_the_catalogue_does_not_have_is_no_other_region(tmp_path: Path) -> None:
+def test_unknown_region_does_not_use_the_price_of_another_region(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="on demand in ap-south-1 is not known"):
         offers_of(listed(tmp_path), [placed("a", "ap-south-1", market="on-demand")], Resources(gpus=1))
 
 
-def test_more_gpus_than_the_type_has_are_refused(tmp_path: Path) -> None:
+def test_more_gpus_than_the_instance_type_has_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"/resources/gpus: g6.xlarge has 1 L4 GPUs, not 2"):
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=2, instance_type="g6.xlarge"))
 
 
-def test_a_region_without_a_node_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+def test_region_without_nodes_is_refused_with_the_available_regions(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"/resources/region: no such node is in us-est-1; there is us-east-1"):
         offers_of(listed(tmp_path), [placed("a", "us-east-1")], Resources(gpus=1, region="us-est-1"))
     with pytest.raises(Invalid, match=r"/resources/region: .* no node has a region's label; leave it out"):
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, region="us-est-1"))
 
 
-def test_a_type_that_is_misspelt_gets_the_nearest(tmp_path: Path) -> None:
+def test_misspelt_instance_type_is_refused_with_the_nearest_match(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"no node is a g6.xlrge; there is g6.xlarge"):
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, instance_type="g6.xlrge"))
 
@@ -245,7 +245,7 @@ def growing(home: Path) -> Settings:
     return Settings.from_env({"TUNER_HOME": str(home), "TUNER_NODE_TYPES": TYPES})
 
 
-def test_machines_that_may_come_are_offered_at_their_prices_before_any_is_there(tmp_path: Path) -> None:
+def test_machines_of_the_autoscaler_are_offered_before_any_runs(tmp_path: Path) -> None:
     cluster = with_those_to_come(growing(tmp_path), [HEAD])
     found = offers_of(growing(tmp_path), cluster, Resources(market="spot_with_fallback"))
     assert [(one.market, one.instance_type, one.price.usd_per_hour) for one in found] == [
@@ -264,7 +264,7 @@ def test_machines_that_may_come_are_offered_at_their_prices_before_any_is_there(
         (Resources(instance_type="m7i.xlrge", market="spot"), "/resources/instance_type"),
     ],
 )
-def test_what_no_node_and_no_type_could_hold_is_refused_with_the_types(
+def test_request_that_no_machine_type_fits_is_refused_with_the_types(
     tmp_path: Path, wanted: Resources, pointer: str
 ) -> None:
     with pytest.raises(Invalid) as refused:

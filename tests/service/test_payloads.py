@@ -218,7 +218,7 @@ def marker(tmp_path: Path) -> Any:
     assert not (tmp_path / "marker").exists()
 
 
-def test_what_is_tried_would_work(tmp_path: Path) -> None:
+def test_payloads_run_in_readers_that_trust_them(tmp_path: Path) -> None:
     """Check that each payload does run in a reader that trusts it."""
     import torch
 
@@ -233,7 +233,7 @@ def test_what_is_tried_would_work(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
 @pytest.mark.parametrize("name", STATES)
-def test_a_checkpoint_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
+def test_checkpoint_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
     from tuner.training import plain
 
     (tmp_path / "state.pt").write_bytes(STATES[name](marker))
@@ -242,7 +242,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, marker: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
+def test_table_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
     (tmp_path / "t.npz").write_bytes(TABLES[name](marker))
     with pytest.raises(TableError):
         load_table(tmp_path / "t.npz")
@@ -259,14 +259,14 @@ def test_yaml_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_yaml_that_is_more_than_it_seems_is_refused(tmp_path: Path, name: str) -> None:
+def test_yaml_bomb_or_ambiguous_yaml_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "job.yaml").write_text(BOMBS[name])
     with pytest.raises(BadParameter) as refused:
         read_job(tmp_path / "job.yaml")
     assert len(str(refused.value)) < 1000
 
 
-def test_aliases_and_merges_that_people_write_are_read() -> None:
+def test_ordinary_aliases_and_merges_are_read() -> None:
     text = "a: &a {low: 0, high: 1}\nb: {<<: *a, high: 2}\nc: [*a, *a]\nd: &d {<<: *a, x: 1}\ne: {<<: [*d, *a], y: 1e-4}\n"
     found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
     a = {"low": 0, "high": 1}
@@ -280,7 +280,7 @@ def test_aliases_and_merges_that_people_write_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
+def test_manifest_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
     folder = tmp_path / "storage/default/job_1/t/step_00000003-a1"
     folder.mkdir(parents=True)
     (folder / MANIFEST).write_bytes(MANIFESTS[name](marker))
@@ -289,7 +289,7 @@ def test_a_manifest_runs_no_code(tmp_path: Path, marker: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_log_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
+def test_log_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
     folder = tmp_path / "storage/default/job_1/t/logs"
     folder.mkdir(parents=True)
     (folder / "a1.log").write_bytes(MANIFESTS[name](marker) + b"\nwords")
@@ -298,7 +298,7 @@ def test_a_log_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", PRICES)
-def test_a_price_is_no_formula(marker: Path, text: str) -> None:
+def test_price_that_is_a_formula_is_refused(marker: Path, text: str) -> None:
     columns = "cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date"
     cell = '"' + text.replace("MARKER", str(marker)).replace('"', '""') + '"'
     with pytest.raises(BadFile, match="line 2"):
@@ -308,7 +308,7 @@ def test_a_price_is_no_formula(marker: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_cursor_runs_no_code(marker: Path, name: str) -> None:
+def test_cursor_runs_no_code(marker: Path, name: str) -> None:
     with pytest.raises(Invalid):
         read_cursor(base64.urlsafe_b64encode(MANIFESTS[name](marker)).decode(), int, str)
 
@@ -349,16 +349,14 @@ SAID = {**asdict(About("1", "0001", "sqlite", 1, 0, 1, "0")), "seal": ""}  # typ
 
 
 @pytest.mark.parametrize("name", ABOUTS)
-def test_what_a_backup_says_of_itself_runs_no_code(
-    tmp_path: Path, whole: Path, marker: Path, name: str
-) -> None:
+def test_backup_description_runs_no_code(tmp_path: Path, whole: Path, marker: Path, name: str) -> None:
     file = packed_again(tmp_path / "b", {**members(whole), ABOUT: ABOUTS[name](marker)})
     with pytest.raises(BadFile):
         unpack(file, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_backup_writes_nowhere_else(tmp_path: Path, whole: Path) -> None:
+def test_backup_with_foreign_members_is_refused_and_writes_nothing(tmp_path: Path, whole: Path) -> None:
     """A backup with members that no backup has is refused, and none of them is written."""
     climbing = {
         "../marker": b"",
@@ -373,7 +371,7 @@ def test_a_backup_writes_nowhere_else(tmp_path: Path, whole: Path) -> None:
     assert {one.name for one in tmp_path.rglob("*")} == {"b", "into"}
 
 
-def test_a_backup_that_unpacks_to_more_than_it_says_fills_no_disk(tmp_path: Path, whole: Path) -> None:
+def test_backup_that_unpacks_beyond_its_stated_size_is_cut_off(tmp_path: Path, whole: Path) -> None:
     unpack(whole, tmp_path / "copy")
     about = unpack(whole, tmp_path / "again")
     (tmp_path / "large").write_bytes(bytes(64 << 20))
@@ -384,7 +382,7 @@ def test_a_backup_that_unpacks_to_more_than_it_says_fills_no_disk(tmp_path: Path
     assert (tmp_path / "into").stat().st_size <= 2 << 20
 
 
-def test_a_backup_of_no_database_is_refused(
+def test_backup_without_a_database_is_refused(
     service: FakeService, tmp_path: Path, whole: Path, marker: Path
 ) -> None:
     """The checksum is right, but the content is not a database."""
@@ -400,7 +398,7 @@ def test_a_backup_of_no_database_is_refused(
         put_back(service, tmp_path / "b")
 
 
-def test_so_many_were_tried() -> None:
+def test_number_of_payloads_is_reported() -> None:
     tables = (STATES, TABLES, YAMLS, BOMBS, MANIFESTS, ABOUTS)
     tried = sum(map(len, tables)) + 2 * len(MANIFESTS) + len(YAMLS) + 2 * len(PRICES) + 3
     print(f"\nfigures: {tried} files that run code or are more than they seem, 0 through")

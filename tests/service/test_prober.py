@@ -24,7 +24,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_wrong_with_a_module_is_told(modules: Path) -> None:
+def test_faults_of_a_module_are_reported(modules: Path) -> None:
     (modules / "probed_wrong.py").write_text("VALUE = 1\nprint('noise')\n")
     (modules / "probed_deadly.py").write_text("import os\nos._exit(3)\n")
     prober = SubprocessProber()
@@ -40,7 +40,7 @@ def test_what_is_wrong_with_a_module_is_told(modules: Path) -> None:
     assert "status 0" in str(prober.describe("probed_strange:train").error)
 
 
-def test_a_function_that_takes_no_configuration_is_refused(modules: Path) -> None:
+def test_function_without_a_configuration_parameter_is_refused(modules: Path) -> None:
     (modules / "probed_shapes.py").write_text(
         "def none(): ...\ndef two(config, data): ...\ndef good(config, data=None): ...\ndef any_(*args): ...\n"
         "def named(*, config): ...\nclass Class: ...\n"
@@ -56,14 +56,14 @@ def test_a_function_that_takes_no_configuration_is_refused(modules: Path) -> Non
     assert (errors["good"], errors["any_"], errors["Class"]) == (None, None, None)
 
 
-def test_a_module_may_print_whatever_it_likes_whenever_it_likes(modules: Path) -> None:
+def test_module_output_does_not_break_the_probe(modules: Path) -> None:
     (modules / "probed_loud.py").write_text(
         "import atexit, os\natexit.register(print, 'bye')\nos.write(1, b'\\xff\\xfe')\ndef train(config): ...\n"
     )
     assert SubprocessProber().describe("probed_loud:train").error is None
 
 
-def test_a_module_sees_what_a_worker_would_see(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_sees_the_environment_of_a_worker(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_USER_DATA", "here")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     (modules / "probed_reading.py").write_text(
@@ -73,7 +73,7 @@ def test_a_module_sees_what_a_worker_would_see(modules: Path, monkeypatch: pytes
     assert SubprocessProber().describe("probed_reading:train").error is None
 
 
-def test_a_trainable_is_described_and_seen_anew_when_its_file_changes(modules: Path) -> None:
+def test_trainable_is_described_again_when_its_file_changes(modules: Path) -> None:
     file = modules / "probed_right.py"
     file.write_text('SEARCH_SPACE = {"a": 1}\ndef train(config):\n    """First."""\n')
     prober = SubprocessProber()
@@ -84,7 +84,7 @@ def test_a_trainable_is_described_and_seen_anew_when_its_file_changes(modules: P
     assert prober.describe("probed_right:train").doc == "Another one."
 
 
-def test_many_who_ask_at_once_wait_for_one_look(modules: Path) -> None:
+def test_concurrent_requests_share_one_probe_and_failures_are_not_cached(modules: Path) -> None:
     seen = modules / "seen"
     (modules / "probed_slow.py").write_text(
         f"import time\nopen({str(seen)!r}, 'a').write('x')\ntime.sleep(1)\ndef train(config): ...\n"
@@ -100,7 +100,7 @@ def test_many_who_ask_at_once_wait_for_one_look(modules: Path) -> None:
     assert seen.read_text() == "xyy", "what is wrong may be mended any time"
 
 
-def test_a_look_that_failed_is_not_remembered(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_to_start_the_probe_is_not_cached(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (modules / "probed_later.py").write_text("def train(config): ...\n")
     prober = SubprocessProber()
     monkeypatch.setattr(trainables.subprocess, "Popen", _none_left)
@@ -144,21 +144,19 @@ GREEDY = {
 
 
 @pytest.mark.parametrize(("source", "said"), GREEDY.values(), ids=GREEDY)
-def test_a_module_that_takes_too_much_is_refused_with_the_limit(
-    modules: Path, source: str, said: str
-) -> None:
+def test_module_that_exceeds_a_limit_is_refused_with_the_limit(modules: Path, source: str, said: str) -> None:
     (modules / "probed_greedy.py").write_text(source)
     prober = SubprocessProber(Limits(processes=30, open_files=100, import_bytes=300 << 20))
     assert said in str(prober.describe("probed_greedy:train").error)
 
 
-def test_a_module_that_prints_without_end_is_ended(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_that_prints_endlessly_is_stopped(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainables, "PROBE_TIMEOUT_S", 1.0)
     (modules / "probed_endless.py").write_text("import os\nwhile True:\n    os.write(1, b'x' * 65536)\n")
     assert "more than 1 s" in str(SubprocessProber().describe("probed_endless:train").error)
 
 
-def test_nothing_is_left_of_a_look(modules: Path) -> None:
+def test_probe_leaves_no_processes_or_temporary_files(modules: Path) -> None:
     mark = str(uuid4())
     (modules / "probed_leaving.py").write_text(
         f"import os, subprocess, tempfile\n__doc__ = tempfile.mkdtemp()\nif os.fork() == 0:\n    os.setsid()\n"
@@ -171,13 +169,13 @@ def test_nothing_is_left_of_a_look(modules: Path) -> None:
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
 
 
-def test_a_suggestion_of_a_size_that_nobody_writes_is_none(modules: Path) -> None:
+def test_oversized_search_space_is_ignored(modules: Path) -> None:
     (modules / "probed_huge.py").write_text("SEARCH_SPACE = {'a': 'x' * 3_000_000}\ndef train(config): ...\n")
     found = SubprocessProber().describe("probed_huge:train")
     assert (found.error, found.search_space) == (None, None)
 
 
-def test_a_listing_remembers_a_failure_until_something_near_it_changes(modules: Path) -> None:
+def test_listing_caches_a_failure_until_a_nearby_file_changes(modules: Path) -> None:
     seen = modules / "seen"
     (modules / "probed_broken.py").write_text(f"open({str(seen)!r}, 'a').write('x')\nimport probed_helper\n")
     prober = SubprocessProber()

@@ -30,7 +30,7 @@ def end(service: FakeService, job: str) -> None:
     fakes.move(service, job, "succeeded")
 
 
-def test_nothing_is_limited_where_nobody_set_a_quota(client: TestClient) -> None:
+def test_project_without_a_quota_has_no_limits(client: TestClient) -> None:
     found = client.get("/v1/quota").json()
     assert {key: value for key, value in found.items() if value is not None} == {
         "timezone": "UTC",
@@ -45,9 +45,7 @@ def test_nothing_is_limited_where_nobody_set_a_quota(client: TestClient) -> None
     }
 
 
-def test_a_job_beyond_the_quota_waits_until_another_has_ended(
-    service: FakeService, client: TestClient
-) -> None:
+def test_job_beyond_the_quota_waits_until_another_job_ends(service: FakeService, client: TestClient) -> None:
     give_room(service)
     put(client, concurrent_jobs=2)
     first, second, third = (submit(service, client) for _ in range(3))
@@ -64,7 +62,9 @@ def test_a_job_beyond_the_quota_waits_until_another_has_ended(
     assert detail(client, third) == ""
 
 
-def test_trials_count_with_all_that_a_job_may_run_at_once(service: FakeService, client: TestClient) -> None:
+def test_trial_quota_counts_the_maximum_concurrency_of_each_job(
+    service: FakeService, client: TestClient
+) -> None:
     give_room(service)
     put(client, concurrent_trials=5)
     first, second, third = (submit(service, client) for _ in range(3))
@@ -78,7 +78,7 @@ def test_trials_count_with_all_that_a_job_may_run_at_once(service: FakeService, 
     assert launched(service) == [first, second, third, small]
 
 
-def test_a_job_has_no_more_trials_at_once_than_its_project(service: FakeService, client: TestClient) -> None:
+def test_job_concurrency_is_capped_by_the_project_quota(service: FakeService, client: TestClient) -> None:
     give_room(service)
     put(client, concurrent_trials=3)
     wide = fakes.submit(client)
@@ -87,7 +87,9 @@ def test_a_job_has_no_more_trials_at_once_than_its_project(service: FakeService,
     assert client.get(f"/v1/jobs/{fakes.submit(client)}").json()["concurrency"] == 100
 
 
-def test_a_job_that_lost_its_driver_keeps_its_place(service: FakeService, client: TestClient) -> None:
+def test_job_that_lost_its_driver_keeps_its_place_under_a_lowered_quota(
+    service: FakeService, client: TestClient
+) -> None:
     give_room(service)
     first, second = submit(service, client), submit(service, client)
     one_pass(service)
@@ -101,7 +103,7 @@ def test_a_job_that_lost_its_driver_keeps_its_place(service: FakeService, client
     assert second in launched(service)
 
 
-def test_its_dollars_bind_all_jobs_together_and_begin_anew_with_the_period(
+def test_quota_in_dollars_covers_all_jobs_and_resets_with_the_period(
     service: FakeService, client: TestClient
 ) -> None:
     put(client, usd=0.0006, period="day")
@@ -125,7 +127,7 @@ def test_its_dollars_bind_all_jobs_together_and_begin_anew_with_the_period(
     assert client.get(f"/v1/jobs/{jobs[1]}").json()["state"] == "running"
 
 
-def test_a_quota_of_dollars_is_no_budget_that_a_project_may_change(client: TestClient) -> None:
+def test_quota_budget_cannot_be_changed_through_the_budget_routes(client: TestClient) -> None:
     put(client, usd=5, gpu_hours=2)
     assert client.get("/v1/budgets/_quota").json()["usd"] == 5
     check_problem(client.put("/v1/budgets/_quota", json={"usd": 500}), 422)
@@ -148,7 +150,7 @@ def test_a_quota_of_dollars_is_no_budget_that_a_project_may_change(client: TestC
         ({"jobs": 1}, "/jobs"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_is_set(
+def test_invalid_quota_is_refused_and_leaves_the_old_quota(
     client: TestClient, body: dict[str, Any], pointer: str
 ) -> None:
     before = put(client, usd=3, concurrent_jobs=2)

@@ -42,7 +42,7 @@ def other(service: FakeService) -> Iterator[FakeService]:
     found.database.dispose()
 
 
-def test_the_one_that_does_not_lead_is_ready_and_launches_nothing(
+def test_standby_service_is_ready_and_launches_nothing(
     service: FakeService, other: FakeService, client: TestClient
 ) -> None:
     leader, waits = Controller(service), Controller(other)
@@ -60,7 +60,7 @@ def told(service: FakeService) -> str:
     return next(line for line in text.splitlines() if line.startswith("tuner_controller_leader "))
 
 
-def test_metrics_say_who_leads(service: FakeService, other: FakeService) -> None:
+def test_metrics_show_which_service_leads(service: FakeService, other: FakeService) -> None:
     Controller(service).one_pass()
     Controller(other).one_pass()
     assert (told(service), told(other)) == ("tuner_controller_leader 1.0", "tuner_controller_leader 0.0")
@@ -69,7 +69,7 @@ def test_metrics_say_who_leads(service: FakeService, other: FakeService) -> None
     assert told(service) == "tuner_controller_leader 0.0"
 
 
-def test_what_users_ask_of_the_one_that_does_not_lead_is_done(
+def test_requests_to_a_standby_service_take_effect(
     service: FakeService, other: FakeService, client: TestClient
 ) -> None:
     leader = Controller(service)
@@ -98,7 +98,7 @@ def interrupted(service: FakeService, other: FakeService, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("at", ["submit", "status", "log_tail"])
-def test_a_leader_that_stood_still_writes_nothing_when_it_goes_on(
+def test_resumed_former_leader_cannot_write(
     service: FakeService,
     other: FakeService,
     client: TestClient,
@@ -126,7 +126,7 @@ def test_a_leader_that_stood_still_writes_nothing_when_it_goes_on(
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "queued"
 
 
-def test_a_service_that_stood_still_stops_no_driver_that_has_beaten_since(
+def test_resumed_service_does_not_stop_a_driver_with_a_fresh_heartbeat(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submit(service, client)
@@ -149,7 +149,7 @@ def test_a_service_that_stood_still_stops_no_driver_that_has_beaten_since(
     assert service.cluster.stopped == []
 
 
-def test_two_controllers_and_their_keepers_at_once_launch_each_job_once(
+def test_two_controllers_and_reconcilers_launch_each_job_once(
     service: FakeService, other: FakeService, client: TestClient
 ) -> None:
     give_room(service)
@@ -186,7 +186,7 @@ def say_versions(service: FakeService, job: str, tuner: str) -> None:
         launches.record_versions(db, job, 1, tuner=tuner, ray="2.60.0", python="3.12.1")
 
 
-def test_doctor_names_who_leads_and_drivers_of_another_version(
+def test_doctor_names_the_leader_and_drivers_of_other_versions(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert doctor(service, monkeypatch)["leader"] == "no service has led yet"
@@ -209,7 +209,7 @@ def test_doctor_names_who_leads_and_drivers_of_another_version(
     assert doctor(service, monkeypatch)["leader"].startswith("nobody leads; ")
 
 
-def test_a_job_says_what_its_driver_runs(service: FakeService, client: TestClient) -> None:
+def test_job_shows_the_versions_of_its_driver(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     assert client.get(f"/v1/jobs/{job}").json()["driver"] is None
     Controller(service).one_pass()
@@ -229,7 +229,7 @@ def test_a_job_says_what_its_driver_runs(service: FakeService, client: TestClien
     assert launch_of(service, job).tuner_version is None
 
 
-def test_a_service_that_is_about_to_end_is_not_ready(service: FakeService) -> None:
+def test_service_that_is_shutting_down_is_not_ready(service: FakeService) -> None:
     client = fakes.client_of(service, own=True, raises=False)
     assert client.get("/readyz").status_code == 200
     client.app.state.leaving.set()  # type: ignore[attr-defined]

@@ -189,12 +189,14 @@ def keep(client: TestClient, url: str) -> Any:
     return client.put("/v1/budgets/vision", json={"usd": 1, "alerts": [{"at": 0.5, "url": url}]})
 
 
-def test_there_are_enough_of_them() -> None:
+def test_at_least_sixty_distinct_urls_are_tried() -> None:
     print(f"request forgery: {len(set(REFUSED))} URLs")
     assert len(set(REFUSED)) == len(REFUSED) >= 60
 
 
-def test_nothing_private_is_connected_to(service: FakeService, client: TestClient, machine: Machine) -> None:
+def test_no_private_address_is_connected_to(
+    service: FakeService, client: TestClient, machine: Machine
+) -> None:
     """A URL is refused when it is saved or, if only DNS reveals a private address, before anything is sent."""
     through, early = [], 0
     for payload in REFUSED:
@@ -224,7 +226,7 @@ def test_nothing_private_is_connected_to(service: FakeService, client: TestClien
         ("https://[2606:4700::1111]/x", ("2606:4700::1111", 443)),
     ],
 )
-def test_what_is_public_is_connected_to(
+def test_public_address_is_connected_to(
     service: FakeService, client: TestClient, machine: Machine, url: str, address: tuple[str, int]
 ) -> None:
     assert keep(client, url).is_success
@@ -233,7 +235,7 @@ def test_what_is_public_is_connected_to(
     assert machine.tried == [address]
 
 
-def test_private_hosts_that_the_operator_names_are_sent_to_and_no_others(
+def test_only_private_hosts_named_by_the_operator_are_connected_to(
     service: FakeService, machine: Machine
 ) -> None:
     named = replace(service, settings=replace(service.settings, webhook_hosts=("hooks.internal",)))

@@ -1,4 +1,4 @@
-"""Disaster recovery: jobs run during a backup, more work follows, the database is lost and restored, and all books are right again."""
+"""Disaster recovery. Jobs run during a backup and after it; then the database is lost and restored, and its ledger is consistent."""
 
 import os
 import shutil
@@ -60,7 +60,7 @@ def lose(service: FakeService) -> None:
         db.exec_driver_sql("CREATE SCHEMA public")
 
 
-def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_their_budgets(
+def test_restored_jobs_answer_as_before_and_resume_within_their_budgets(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
@@ -107,7 +107,7 @@ def test_a_restored_service_answers_as_before_and_running_jobs_go_on_within_thei
     check_books(service)
 
 
-def test_what_was_spent_meanwhile_is_posted_where_the_replaced_database_tells(
+def test_spend_after_the_backup_is_posted_from_the_replaced_database(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     """Covers the job that ran during the backup, including its open holds, and a job that had ended and was resumed later."""
@@ -138,7 +138,7 @@ def test_what_was_spent_meanwhile_is_posted_where_the_replaced_database_tells(
     check_books(service)
 
 
-def test_a_job_of_which_nobody_knows_what_it_spent_since_never_passes_its_budget(
+def test_restored_job_with_unknown_later_spend_stays_within_its_budget(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client, **LONG)
@@ -158,7 +158,7 @@ def test_a_job_of_which_nobody_knows_what_it_spent_since_never_passes_its_budget
     check_books(service)
 
 
-def test_a_budget_that_was_lowered_stays_so_and_one_that_was_restored_twice_is_not_forgotten(
+def test_lowered_budget_survives_repeated_restores(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client, **LONG)
@@ -179,7 +179,7 @@ def test_a_budget_that_was_lowered_stays_so_and_one_that_was_restored_twice_is_n
 
 
 @pytest.mark.parametrize(("spent", "of_job", "of_team"), [(300, 300, 300), (500, 500, 400), (9000, 600, 400)])
-def test_what_is_noted_as_spent_fills_no_budget_beyond_its_bound(
+def test_noted_spend_is_capped_by_job_budget_and_shared_budget(
     service: FakeService, client: TestClient, spent: int, of_job: int, of_team: int
 ) -> None:
     job = fakes.submit(client, **LONG)
@@ -196,7 +196,7 @@ def test_what_is_noted_as_spent_fills_no_budget_beyond_its_bound(
     check_books(service)
 
 
-def test_a_driver_of_before_can_write_nothing_any_more(
+def test_drivers_from_before_the_restore_cannot_write(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     """Covers a driver that the backup knows, a later one, and one of a job that the backup does not know, also after a second restore."""
@@ -229,7 +229,7 @@ def test_a_driver_of_before_can_write_nothing_any_more(
         old.append(SqlJournal(service.database, job, service.project, launch.epoch, service.now()))
 
 
-def test_a_restored_job_that_nobody_goes_on_with_is_cancelled_with_nothing_left_open(
+def test_restored_job_is_cancelled_without_open_trials_or_attempts(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     stays, leaves = fakes.submit(client, **LONG), fakes.submit(client, **LONG)
@@ -251,7 +251,7 @@ def test_a_restored_job_that_nobody_goes_on_with_is_cancelled_with_nothing_left_
     check_books(service)
 
 
-def test_the_time_between_backup_and_restore_is_no_running_time(
+def test_time_between_backup_and_restore_is_not_running_time(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     job = fakes.submit(client, budget={"usd": 0.0005, "wall_clock": "10m"})
@@ -266,7 +266,7 @@ def test_the_time_between_backup_and_restore_is_no_running_time(
 
 
 @pytest.mark.needs("postgresql")
-def test_a_newer_pg_restore_fills_an_older_server(
+def test_newer_pg_restore_works_with_an_older_server(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pg_restore 17 begins its script with a setting that PostgreSQL 16 does not know."""
@@ -282,7 +282,7 @@ def test_a_newer_pg_restore_fills_an_older_server(
 
 
 @pytest.mark.needs("postgresql")
-def test_a_restore_that_was_interrupted_and_is_made_again_knows_that_it_knows_nothing(
+def test_restore_after_an_interrupted_restore_treats_spend_as_unknown(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with restoring.on_postgresql(tmp_path / "home", postgres_url) as service:

@@ -21,7 +21,7 @@ def growing(service: FakeService) -> FakeService:
     return replace(service, settings=replace(service.settings, node_types=TYPES))
 
 
-def test_a_job_for_machines_that_may_come_is_accepted_with_their_room_and_says_so(
+def test_job_for_machines_of_the_autoscaler_is_accepted_with_their_room(
     service: FakeService,
 ) -> None:
     client = fakes.client_of(growing(service))
@@ -37,7 +37,7 @@ def test_a_job_for_machines_that_may_come_is_accepted_with_their_room_and_says_s
     assert plan.status_code == 200, plan.text
 
 
-def test_what_the_autoscaler_could_never_start_is_refused_and_its_types_are_named(
+def test_job_that_no_machine_type_fits_is_refused_with_the_types(
     service: FakeService,
 ) -> None:
     client = fakes.client_of(growing(service))
@@ -52,7 +52,7 @@ def test_what_the_autoscaler_could_never_start_is_refused_and_its_types_are_name
         assert "the autoscaler has spot (tiny, spot, 2 CPUs, 0 GPUs)" in error["detail"]
 
 
-def test_jobs_are_launched_beside_each_other_as_far_as_machines_may_come(service: FakeService) -> None:
+def test_jobs_are_launched_up_to_the_room_of_future_machines(service: FakeService) -> None:
     grown = growing(service)
     client = fakes.client_of(grown)
     for _ in range(3):
@@ -61,9 +61,7 @@ def test_jobs_are_launched_beside_each_other_as_far_as_machines_may_come(service
     assert len(grown.cluster.submitted) == 2
 
 
-def test_a_file_that_cannot_be_used_refuses_jobs_and_says_why(
-    service: FakeService, client: TestClient
-) -> None:
+def test_unusable_node_types_refuse_jobs_with_the_reason(service: FakeService, client: TestClient) -> None:
     broken = replace(
         service, settings=replace(service.settings, node_types="{max_workers: x, available_node_types: {}}")
     )

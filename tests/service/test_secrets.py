@@ -122,7 +122,7 @@ def everything_shown(client: TestClient, job: str, *keys: str) -> list[str]:
     return shown
 
 
-def test_no_secret_is_shown_logged_or_given_away(
+def test_no_secret_appears_in_responses_logs_or_files(
     planted: FakeService, head: Head, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -169,7 +169,7 @@ def test_no_secret_is_shown_logged_or_given_away(
     assert any("delivered" in one or "pending" in one for one in written), "a webhook was tried"
 
 
-def test_what_the_database_keeps_in_the_open_is_the_webhooks_secret_alone(planted: FakeService) -> None:
+def test_database_stores_only_the_webhook_secret_in_plain_text(planted: FakeService) -> None:
     """The webhook secret is kept because messages are signed with it."""
     client = TestClient(fakes.create_app(planted), headers={"Authorization": f"Bearer {API_KEY}"})
     webhook = client.put("/v1/budgets/vision", json={"usd": 1}).json()["webhook_secret"]

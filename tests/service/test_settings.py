@@ -66,7 +66,7 @@ def test_missing_database_url_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", "/etc/hostname", "/etc/hostname/inside"])
-def test_a_home_that_cannot_be_used_is_named_with_what_to_do(home: str) -> None:
+def test_unusable_home_is_refused_with_what_to_do(home: str) -> None:
     with pytest.raises(
         ValueError, match=f"^TUNER_HOME: {home} cannot be created: .*; set TUNER_HOME to a directory"
     ):

@@ -116,7 +116,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, home: Path, **environ: str) -> Result
 
 
 @pytest.mark.parametrize(("what", "theirs"), [("ray", "2.9.0"), ("python", "3.8.1")])
-def test_a_cluster_of_another_version_takes_no_job_and_says_what_to_do(
+def test_cluster_of_another_version_refuses_jobs_with_what_to_do(
     service: FakeService, head: Head, what: str, theirs: str
 ) -> None:
     setattr(head, what, theirs)
@@ -136,12 +136,12 @@ def test_a_cluster_of_another_version_takes_no_job_and_says_what_to_do(
     assert {one.part: one.ok for one in examine(settings).findings}["ray"]
 
 
-def test_a_cluster_that_is_not_there_yet_is_no_misfit(service: FakeService) -> None:
+def test_unreachable_cluster_is_not_reported_as_incompatible(service: FakeService) -> None:
     cluster = RayCluster(replace(service.settings, ray_address="http://127.0.0.1:9"))
     assert fault_of_cluster(cluster) is None
 
 
-def test_jobs_wait_while_the_cluster_is_of_another_version(service: FakeService, client: TestClient) -> None:
+def test_jobs_wait_while_the_cluster_has_another_version(service: FakeService, client: TestClient) -> None:
     job = fakes.submit(client)
     service.cluster.unfit = "it has Ray 2.9.0"
     controller = Controller(service)
@@ -154,7 +154,7 @@ def test_jobs_wait_while_the_cluster_is_of_another_version(service: FakeService,
     assert launch_of(service, job).state == "submitted"
 
 
-def test_a_cluster_without_a_token_is_refused_unless_it_is_said_to_need_none(
+def test_cluster_without_token_is_refused_unless_authentication_is_disabled(
     service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     settings = replace(service.settings, ray_address="http://127.0.0.1:9")
@@ -174,7 +174,7 @@ def test_a_cluster_without_a_token_is_refused_unless_it_is_said_to_need_none(
     refuse_unfit(settings)
 
 
-def test_services_that_share_a_database_are_given_one_key(service: FakeService) -> None:
+def test_services_that_share_a_database_need_the_same_given_key(service: FakeService) -> None:
     shared = replace(service.settings, given_api_key=None, host="0.0.0.0", database_url="postgresql://u@h/db")
     with pytest.raises(Unavailable, match=r"set TUNER_API_KEY, .* to the same value for every service"):
         refuse_unfit(shared)
@@ -183,7 +183,7 @@ def test_services_that_share_a_database_are_given_one_key(service: FakeService) 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "tuner.internal"])
-def test_nothing_wider_than_loopback_is_listened_on_without_a_key(service: FakeService, host: str) -> None:
+def test_host_beyond_loopback_requires_a_strong_key(service: FakeService, host: str) -> None:
     wide = replace(service.settings, given_api_key=None, host=host)
     with pytest.raises(
         Unavailable,
@@ -197,7 +197,7 @@ def test_nothing_wider_than_loopback_is_listened_on_without_a_key(service: FakeS
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.91.7.12", "::1", "localhost"])
-def test_loopback_needs_no_key_that_is_given(service: FakeService, host: str) -> None:
+def test_loopback_host_needs_no_given_key(service: FakeService, host: str) -> None:
     refuse_unfit(replace(service.settings, given_api_key=None, host=host))
     refuse_unfit(replace(service.settings, given_api_key="short", host=host))
 
@@ -210,7 +210,7 @@ def test_loopback_needs_no_key_that_is_given(service: FakeService, host: str) ->
         ("u:secret@h", "it is no URL of a database that can be used"),
     ],
 )
-def test_a_database_url_that_cannot_be_is_said_without_its_secret(
+def test_invalid_database_url_is_reported_without_its_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, said: str
 ) -> None:
     (tmp_path / "url").write_text(written)
@@ -220,7 +220,7 @@ def test_a_database_url_that_cannot_be_is_said_without_its_secret(
     assert "secret" not in found.output
 
 
-def test_a_database_that_a_newer_version_upgraded_is_not_served(
+def test_database_upgraded_by_a_newer_version_is_not_served(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with service.database.write() as db:
@@ -230,7 +230,7 @@ def test_a_database_that_a_newer_version_upgraded_is_not_served(
     assert "run that version, or restore the backup made before" in found.stderr
 
 
-def test_a_damaged_database_is_said(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_database_is_reported(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     service.database.dispose()
     (service.settings.home / "tuner.db").write_bytes(b"nonsense" * 4096)
     found = {one.part: one for one in examine(service.settings).findings}
@@ -238,7 +238,7 @@ def test_a_damaged_database_is_said(service: FakeService, monkeypatch: pytest.Mo
     assert serve(monkeypatch, service.settings.home).exit_code == 1
 
 
-def test_a_bucket_that_may_not_be_written_to_stops_the_start(
+def test_bucket_without_write_permission_stops_the_start(
     service: FakeService, keys_of_s3: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "STORAGE_S", 300.0)
@@ -249,7 +249,7 @@ def test_a_bucket_that_may_not_be_written_to_stops_the_start(
     assert "Access Denied" in refused.value.detail
 
 
-def test_a_storage_that_does_not_answer_does_not_keep_a_service_from_starting(
+def test_storage_without_answer_does_not_stop_the_start(
     service: FakeService,
     keys_of_s3: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -270,7 +270,7 @@ def test_a_storage_that_does_not_answer_does_not_keep_a_service_from_starting(
         ({"region": "us-east-1"}, "ray.io/availability-region=us-east-1"),
     ],
 )
-def test_a_cluster_without_the_labels_that_are_asked_for_is_told_them(
+def test_request_for_missing_labels_is_refused_with_the_label_to_set(
     service: FakeService, client: TestClient, asked: dict[str, str], label: str
 ) -> None:
     service.cluster.found = [Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)]
@@ -290,7 +290,7 @@ time.sleep(600)
 """
 
 
-def test_a_second_service_of_a_home_names_the_first_until_that_is_dead(
+def test_second_service_of_a_home_names_the_first_until_it_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {**os.environ, "TUNER_HOME": str(tmp_path)}
@@ -310,7 +310,7 @@ def test_a_second_service_of_a_home_names_the_first_until_that_is_dead(
     HomeLock(Settings.from_env()).release()
 
 
-def test_an_address_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         said = serve(monkeypatch, tmp_path, TUNER_PORT=str(port))

@@ -42,7 +42,7 @@ def start_driver(main: ModuleType, service: FakeService, job: str) -> None:
     main.rebuild(post, service.settings, row, main.Heartbeat(post), died_at=None)
 
 
-def test_every_driver_of_a_job_hands_on_the_same_history(
+def test_every_driver_of_a_job_passes_the_same_history_to_the_sampler(
     service: FakeService, main: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Heard()
@@ -58,7 +58,7 @@ def test_every_driver_of_a_job_hands_on_the_same_history(
     assert heard[0] == heard[1] != []
 
 
-def test_a_job_that_names_no_other_hands_on_none(
+def test_job_without_warm_start_passes_an_empty_history(
     service: FakeService, main: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Heard()

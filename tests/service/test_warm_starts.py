@@ -71,7 +71,7 @@ def trials(client: TestClient, job: str) -> list[dict[str, Any]]:
     return [client.get(f"/v1/jobs/{job}/trials/{one['id']}").json() for one in items]
 
 
-def test_the_best_that_have_checkpoints_are_gone_on_with(
+def test_best_trials_with_checkpoints_are_continued(
     service: FakeService, client: TestClient, source: str
 ) -> None:
     inherited = found(service, warm(client, source), limit=5)
@@ -85,14 +85,14 @@ def test_the_best_that_have_checkpoints_are_gone_on_with(
     assert len({str(one.config) for one in everyone}) == len(everyone)
 
 
-def test_what_ran_with_other_code_is_not_gone_on_with(
+def test_trials_of_other_code_are_not_continued(
     service: FakeService, client: TestClient, source: str
 ) -> None:
     assert found(service, warm(client, source), code="other") == []
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "asha_stopping", "none", "auto"])
-def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
+def test_continued_trial_starts_at_its_step_and_reports_its_total_cost(
     service: FakeService, client: TestClient, source: str, scheduler: str
 ) -> None:
     algorithm = {"scheduler": scheduler, "sampler": "random", "seed": 5}
@@ -129,7 +129,7 @@ def test_an_inherited_trial_goes_on_from_its_step_and_says_what_all_of_it_costs(
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "auto"])
-def test_replay_compares_an_inherited_trial_with_the_earlier_job(
+def test_replay_compares_a_continued_trial_with_the_earlier_job(
     service: FakeService, client: TestClient, source: str, scheduler: str
 ) -> None:
     algorithm = {"scheduler": scheduler, "sampler": "random", "seed": 5}
@@ -147,7 +147,7 @@ def test_replay_compares_an_inherited_trial_with_the_earlier_job(
     assert (difference.code, difference.trial) == ("warm_start", "trial_00000")
 
 
-def test_best_under_a_budget_counts_what_an_earlier_job_paid(
+def test_best_under_a_cost_limit_counts_the_spend_of_the_earlier_job(
     service: FakeService, client: TestClient, source: str
 ) -> None:
     job = warm(client, source, budget={"usd": 0.001})
@@ -161,7 +161,7 @@ def test_best_under_a_budget_counts_what_an_earlier_job_paid(
     assert cheap.status_code == 404 or cheap.json()["cost_usd"] <= mine["cost_usd"] / 2
 
 
-def test_a_job_that_is_rebuilt_decides_on_its_inheritance_as_before(
+def test_rebuilt_job_makes_the_same_decisions_about_continued_trials(
     service: FakeService, client: TestClient, source: str
 ) -> None:
     job = warm(client, source, budget={"usd": 0.001})
@@ -175,7 +175,7 @@ def test_a_job_that_is_rebuilt_decides_on_its_inheritance_as_before(
     run.run()
 
 
-def test_a_target_that_was_reached_before_costs_nothing(
+def test_target_already_reached_by_an_earlier_job_costs_nothing(
     service: FakeService, client: TestClient, source: str
 ) -> None:
     reached = found(service, warm(client, source))[0].reports[-1].value
@@ -200,7 +200,7 @@ def saved(tmp_path: Path, warm_start: WarmStart) -> None:
     store(tmp_path, warm_start.job).publish(warm_start.trial, kept.attempt, kept.step, folder)
 
 
-def test_a_copy_stays_when_the_earlier_job_removes_its_own(
+def test_copied_checkpoint_stays_when_the_earlier_job_prunes_its_own(
     service: FakeService, client: TestClient, source: str, tmp_path: Path
 ) -> None:
     job = warm(client, source)
@@ -219,7 +219,7 @@ def test_a_copy_stays_when_the_earlier_job_removes_its_own(
     assert (files / "state").read_text() == inherited[0].trial
 
 
-def test_on_a_grid_each_goes_on_at_its_own_place(
+def test_grid_trials_are_continued_at_their_own_numbers(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:
     grid = {
@@ -254,7 +254,7 @@ def test_on_a_grid_each_goes_on_at_its_own_place(
         ({"fidelity": {"unit": "batch", "min": 1, "max": 9}}, "one epoch, here it is one batch"),
     ],
 )
-def test_checkpoints_of_something_else_are_refused(
+def test_checkpoints_with_other_constants_or_fidelity_are_refused(
     client: TestClient, source: str, changes: dict[str, Any], words: str
 ) -> None:
     sent = body(warm_start={"jobs": [source], "checkpoints": True}, **changes)
@@ -265,7 +265,7 @@ def test_checkpoints_of_something_else_are_refused(
 
 
 @pytest.mark.parametrize(("code", "words"), [("other", "has changed since"), (None, "is not known")])
-def test_checkpoints_of_other_code_are_refused(
+def test_checkpoints_of_changed_or_unknown_code_are_refused(
     service: FakeService, client: TestClient, code: str | None, words: str
 ) -> None:
     job = fakes.submit(client, budget={"usd": 0.0002})
@@ -277,7 +277,7 @@ def test_checkpoints_of_other_code_are_refused(
     assert words in error["detail"]
 
 
-def test_code_that_changed_while_a_job_ran_is_not_known(service: FakeService, source: str) -> None:
+def test_code_that_changed_during_a_job_is_recorded_as_unknown(service: FakeService, source: str) -> None:
     with service.database.write() as db:
         jobs.note_code(db, source, CODE)
         assert jobs.get(db, source).code == CODE
@@ -287,6 +287,6 @@ def test_code_that_changed_while_a_job_ran_is_not_known(service: FakeService, so
         assert jobs.get(db, source).code is None
 
 
-def test_checkpoints_of_no_job_are_refused(client: TestClient) -> None:
+def test_checkpoints_without_a_source_job_are_refused(client: TestClient) -> None:
     (error,) = client.post("/v1/jobs", json=body(warm_start={"checkpoints": True})).json()["errors"]
     assert error["pointer"] == "/warm_start/jobs"

@@ -50,9 +50,7 @@ def closed(service: FakeService, client: TestClient) -> str:
     return job
 
 
-def test_a_job_outside_of_its_window_stays_queued_until_that_opens(
-    service: FakeService, client: TestClient
-) -> None:
+def test_job_outside_its_window_stays_queued_until_it_opens(service: FakeService, client: TestClient) -> None:
     job = fakes.submit(client, window=LATER)
     assert waits(client, job) == ("queued", None, OPENS_LATER)
     assert "window" in shown(client, job)["detail"]
@@ -63,7 +61,9 @@ def test_a_job_outside_of_its_window_stays_queued_until_that_opens(
     assert waits(client, job) == ("queued", None, None)
 
 
-def test_who_waits_for_a_window_stands_in_nobodys_way(service: FakeService, client: TestClient) -> None:
+def test_job_waiting_for_its_window_does_not_block_other_jobs(
+    service: FakeService, client: TestClient
+) -> None:
     later = fakes.submit(client, window=LATER)
     service.now.pass_s(1)
     now = fakes.submit(client)
@@ -72,7 +72,7 @@ def test_who_waits_for_a_window_stands_in_nobodys_way(service: FakeService, clie
     assert launch_of(service, later).state == "wanted"
 
 
-def test_a_job_whose_window_closes_is_paused_and_goes_on_at_the_next_opening(
+def test_job_is_paused_when_its_window_closes_and_resumes_when_it_opens(
     service: FakeService, client: TestClient, closed: str
 ) -> None:
     before = shown(client, closed)
@@ -91,7 +91,7 @@ def test_a_job_whose_window_closes_is_paused_and_goes_on_at_the_next_opening(
     assert after["progress"]["running_seconds"] == pytest.approx(60, abs=3)
 
 
-def test_a_pause_of_a_job_that_waits_for_its_window_lasts(
+def test_paused_job_is_not_resumed_when_its_window_opens(
     service: FakeService, client: TestClient, closed: str
 ) -> None:
     assert client.post(f"/v1/jobs/{closed}/pause").status_code == 202
@@ -102,7 +102,7 @@ def test_a_pause_of_a_job_that_waits_for_its_window_lasts(
     assert look(service) == [f"{closed}-1", f"{closed}-3"]
 
 
-def test_a_job_that_is_resumed_outside_of_its_window_waits_for_it(
+def test_job_resumed_outside_its_window_waits_for_it(
     service: FakeService, client: TestClient, closed: str
 ) -> None:
     client.post(f"/v1/jobs/{closed}/pause")
@@ -113,7 +113,7 @@ def test_a_job_that_is_resumed_outside_of_its_window_waits_for_it(
     assert look(service, OPENS_AGAIN) == [f"{closed}-1", f"{closed}-3"]
 
 
-def test_a_job_that_waits_for_its_window_is_cancelled_at_once(
+def test_job_waiting_for_its_window_is_cancelled_at_once(
     service: FakeService, client: TestClient, closed: str
 ) -> None:
     assert client.post(f"/v1/jobs/{closed}/cancel").json()["state"] == "cancelled"
@@ -121,9 +121,7 @@ def test_a_job_that_waits_for_its_window_is_cancelled_at_once(
     assert look(service, OPENS_AGAIN) == [f"{closed}-1"]
 
 
-def test_a_pause_that_was_asked_for_as_the_window_closed_lasts(
-    service: FakeService, client: TestClient
-) -> None:
+def test_pause_requested_while_the_window_closes_is_kept(service: FakeService, client: TestClient) -> None:
     job = fakes.submit(client, window=OPEN, budget={"usd": 0.004})
     look(service)
     run = fakes.simulate(service, job, messages=1)
@@ -135,7 +133,7 @@ def test_a_pause_that_was_asked_for_as_the_window_closed_lasts(
     assert waits(client, job) == ("paused", None, None)
 
 
-def test_a_driver_that_died_is_followed_by_one_that_pauses_the_job_outside_of_its_window(
+def test_replacement_driver_pauses_the_job_outside_its_window(
     service: FakeService, client: TestClient
 ) -> None:
     job = fakes.submit(client, window=OPEN)
@@ -150,9 +148,7 @@ def test_a_driver_that_died_is_followed_by_one_that_pauses_the_job_outside_of_it
     assert shown(client, job)["spend"]["held_usd"] == 0
 
 
-def test_a_finished_job_that_is_topped_up_goes_on_in_its_window(
-    service: FakeService, client: TestClient
-) -> None:
+def test_finished_job_with_a_top_up_resumes_in_its_window(service: FakeService, client: TestClient) -> None:
     job = fakes.submit(client, window=OPEN, budget={"usd": 0.0005})
     look(service)
     fakes.simulate(service, job)
