@@ -80,7 +80,7 @@ MUTANTS = (
         "    sums = _RESERVE.values(held_usd=read.usd.micro_usd + usd, held_gpu_ms=read.gpu_ms + gpu_ms)\n"
         "    if db.execute(sums, {",
         "of two holds that are placed at once one is forgotten",
-        ("tests/store/test_postgresql.py::test_two_that_hold_at_once_are_both_counted",),
+        ("tests/store/test_postgresql.py::test_concurrent_holds_are_both_counted",),
     ),
     Mutant(
         "hold-placed-twice",
@@ -128,7 +128,7 @@ MUTANTS = (
         "        shared_budgets.unreserve(db, project, hold, taken)\n        return False\n",
         "        return False\n",
         "a hold that the job's own budget refuses is held for ever in the one above it",
-        (f"{ABOVE}::test_what_the_jobs_own_budget_refuses_counts_in_none",),
+        (f"{ABOVE}::test_hold_refused_by_the_jobs_own_budget_counts_in_no_shared_budget",),
     ),
     Mutant(
         "budget-above-ignored",
@@ -136,7 +136,7 @@ MUTANTS = (
         "        mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd\n",
         "",
         "jobs together are not stopped by the budget above them, but by its CHECK",
-        (f"{ABOVE}::test_a_hold_that_one_of_them_refuses_counts_nowhere",),
+        (f"{ABOVE}::test_hold_refused_by_one_shared_budget_counts_in_none",),
     ),
     Mutant(
         "reading-beyond-the-lease",
@@ -153,7 +153,7 @@ MUTANTS = (
         'if row.epoch != epoch or row.state == "ended":',
         'if row.state == "ended":',
         "a driver that was given up for dead writes beside its successor",
-        (f"{LAUNCHES}::test_a_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing",),
+        (f"{LAUNCHES}::test_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing",),
     ),
     Mutant(
         "no-fence-at-the-end",
@@ -161,7 +161,7 @@ MUTANTS = (
         'if row.epoch != epoch or row.state == "ended":',
         "if row.epoch != epoch:",
         "a driver goes on writing to a job that was cancelled",
-        (f"{LAUNCHES}::test_a_journal_of_a_launch_that_ended_raises_fenced_and_writes_nothing",),
+        (f"{LAUNCHES}::test_journal_of_an_ended_launch_raises_fenced_and_writes_nothing",),
     ),
     Mutant(
         "epoch-not-raised",
@@ -169,7 +169,7 @@ MUTANTS = (
         '"wanted", "epoch": launch.epoch + 1, "wanted_at": at}',
         '"wanted", "epoch": launch.epoch, "wanted_at": at}',
         "the driver that was given up for dead is not fenced",
-        (f"{LAUNCHES}::test_of_all_that_find_a_driver_dead_one_orders_the_next",),
+        (f"{LAUNCHES}::test_only_one_observer_of_a_dead_driver_relaunches_it",),
     ),
     Mutant(
         "launched-by-each-that-finds-it-dead",
@@ -177,7 +177,7 @@ MUTANTS = (
         'mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")',
         'mine = (launches.c.job == launch.job) & (launches.c.state != "ended")',
         "two services that find a driver dead launch two, of one epoch",
-        (f"{LAUNCHES}::test_of_all_that_find_a_driver_dead_one_orders_the_next",),
+        (f"{LAUNCHES}::test_only_one_observer_of_a_dead_driver_relaunches_it",),
     ),
     Mutant(
         "term-taken-early",
@@ -185,7 +185,7 @@ MUTANTS = (
         "(row.token == before.token) & ended",
         "(row.token == before.token)",
         "two services lead, each for a moment",
-        (f"{LEADERSHIP}::test_the_next_one_leads_when_the_term_has_run_out_and_not_before",),
+        (f"{LEADERSHIP}::test_next_service_leads_only_after_the_term_has_expired",),
     ),
     Mutant(
         "token-not-raised",
@@ -193,7 +193,7 @@ MUTANTS = (
         "    token = before.token + 1\n",
         "    token = before.token\n",
         "a leader that stood still goes on beside the next one",
-        (f"{LEADERSHIP}::test_the_next_one_leads_when_the_term_has_run_out_and_not_before",),
+        (f"{LEADERSHIP}::test_next_service_leads_only_after_the_term_has_expired",),
     ),
     Mutant(
         "leader-not-fenced",
@@ -201,7 +201,7 @@ MUTANTS = (
         "if row is None or row.token != term.token:",
         "if row is None:",
         "a leader that stood still goes on beside the next one",
-        (f"{LEADERSHIP}::test_the_next_one_leads_when_the_term_has_run_out_and_not_before",),
+        (f"{LEADERSHIP}::test_next_service_leads_only_after_the_term_has_expired",),
     ),
     Mutant(
         "lease-stolen",
@@ -209,7 +209,7 @@ MUTANTS = (
         "free = (lease.name == name) & ((lease.holder == holder) | over)",
         "free = lease.name == name",
         "two services do at once what one should",
-        (f"{LEASES}::test_one_has_it_until_it_is_over",),
+        (f"{LEASES}::test_lease_is_exclusive_until_it_expires",),
     ),
     Mutant(
         "lease-given-back-by-another",
@@ -217,7 +217,7 @@ MUTANTS = (
         "(leases.c.name == name) & (leases.c.holder == holder)",
         "(leases.c.name == name)",
         "a service that comes late ends the lease of the one that has it now",
-        (f"{LEASES}::test_only_its_holder_gives_it_back",),
+        (f"{LEASES}::test_lease_is_given_back_only_by_its_holder",),
     ),
     Mutant(
         "lost-time-by-the-wall-clock",
@@ -241,7 +241,7 @@ MUTANTS = (
         '    row = db.execute(_OF_KEY, {"project": project, "key": key}).first()\n',
         "    row = None\n",
         "a submission that is sent again makes a second job, with a budget of its own",
-        (f"{JOBS}::test_the_same_key_and_body_find_the_same_job",),
+        (f"{JOBS}::test_same_key_and_body_return_the_same_job",),
     ),
     Mutant(
         "body-ignored",
@@ -249,7 +249,7 @@ MUTANTS = (
         "if row.body_sha256 != body_sha256:",
         "if row is body_sha256:",
         "another request with a key that was used gets somebody's old job",
-        (f"{JOBS}::test_the_same_key_with_another_body_is_a_conflict_and_makes_nothing",),
+        (f"{JOBS}::test_same_key_with_another_body_is_a_conflict_and_creates_nothing",),
     ),
     # Projects
     Mutant(
@@ -266,7 +266,7 @@ MUTANTS = (
         "    return bool(quota.reached(took, row.concurrency))\n",
         "    return False\n",
         "a project has as many jobs at work as it likes",
-        (f"{QUOTAS}::test_jobs_of_another_project_leave_room",),
+        (f"{QUOTAS}::test_jobs_of_another_project_do_not_use_the_quota",),
     ),
     Mutant(
         "quota-of-all-projects",
@@ -274,7 +274,7 @@ MUTANTS = (
         " for other in under_way if other.project == row.project]",
         " for other in under_way]",
         "one project's jobs keep those of all others waiting",
-        (f"{QUOTAS}::test_jobs_of_another_project_leave_room",),
+        (f"{QUOTAS}::test_jobs_of_another_project_do_not_use_the_quota",),
     ),
     Mutant(
         "no-project-filter",
@@ -282,7 +282,7 @@ MUTANTS = (
         "if row is None or (project is not None and row.project != project):",
         "if row is None:",
         "jobs of other projects can be read, cancelled and topped up by who knows their ids",
-        (f"{JOBS}::test_a_job_of_another_project_is_not_found_nor_is_one_that_never_was",),
+        (f"{JOBS}::test_missing_job_or_job_of_another_project_is_not_found",),
     ),
     # Keys
     Mutant(

@@ -1,7 +1,7 @@
-"""Acts for the other processes of the store's tests: tests/store/crowd.py.
+"""Functions ("acts") that the store's tests run in other processes: see tests/store/crowd.py.
 
-Each act sends a word over its connection when it is ready. Acts with a fixed amount of work begin when they receive
-one.
+Each act sends a message over its connection when it is ready. Acts with a fixed amount of work begin when they
+receive a message.
 """
 
 import os

@@ -51,21 +51,21 @@ def entries(raw: sqlite3.Connection) -> list[object]:
         "DELETE FROM entries WHERE entry = 'release'",
     ],
 )
-def test_an_entry_can_be_neither_changed_nor_deleted(raw: sqlite3.Connection, statement: str) -> None:
+def test_entry_cannot_be_updated_or_deleted(raw: sqlite3.Connection, statement: str) -> None:
     before = entries(raw)
     with pytest.raises(sqlite3.IntegrityError, match="entries is append-only"):
         raw.execute(statement)
     assert entries(raw) == before
 
 
-def test_an_entry_cannot_be_replaced(raw: sqlite3.Connection) -> None:
+def test_entry_cannot_be_replaced(raw: sqlite3.Connection) -> None:
     before = entries(raw)
     with pytest.raises(sqlite3.IntegrityError):
         raw.execute(f"INSERT OR REPLACE INTO entries ({COLUMNS}) SELECT {REPLACED}")
     assert entries(raw) == before
 
 
-def test_an_entry_cannot_be_entered_twice(raw: sqlite3.Connection) -> None:
+def test_entry_cannot_be_inserted_twice(raw: sqlite3.Connection) -> None:
     before = entries(raw)
     with pytest.raises(sqlite3.IntegrityError, match="entries is append-only"):
         raw.execute(f"INSERT INTO entries ({COLUMNS}) SELECT {COLUMNS} FROM entries")
@@ -73,7 +73,7 @@ def test_an_entry_cannot_be_entered_twice(raw: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("statement", ["UPDATE events SET at = 1", "DELETE FROM events"])
-def test_an_event_can_be_neither_changed_nor_deleted(raw: sqlite3.Connection, statement: str) -> None:
+def test_event_cannot_be_updated_or_deleted(raw: sqlite3.Connection, statement: str) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         raw.execute(statement)
 
@@ -93,7 +93,7 @@ def test_an_event_can_be_neither_changed_nor_deleted(raw: sqlite3.Connection, st
         ("posted_gpu_ms = -1", "no_negative_gpu_ms"),
     ],
 )
-def test_an_account_refuses_what_would_overspend_it(
+def test_account_refuses_overspending_and_negative_amounts(
     raw: sqlite3.Connection, database: Database, change: str, constraint: str
 ) -> None:
     with pytest.raises(sqlite3.IntegrityError, match=constraint):
@@ -102,7 +102,7 @@ def test_an_account_refuses_what_would_overspend_it(
         assert ledger.account(db, JOB).left == cost(70, 70)
 
 
-def test_an_account_takes_all_that_its_limit_allows(raw: sqlite3.Connection) -> None:
+def test_account_can_be_filled_to_its_limit(raw: sqlite3.Connection) -> None:
     raw.execute("UPDATE accounts SET held_usd = 90, held_gpu_ms = 90")
 
 
@@ -116,13 +116,13 @@ def test_only_a_correction_can_be_negative(raw: sqlite3.Connection, entry: str) 
 
 
 @pytest.mark.parametrize("change", ["usd = -1", "gpu_ms = -1", "state = 'lost'", "job = 'job_of_nobody'"])
-def test_a_hold_refuses_what_is_no_hold(raw: sqlite3.Connection, change: str) -> None:
+def test_invalid_hold_row_is_refused(raw: sqlite3.Connection, change: str) -> None:
     raw.execute("PRAGMA foreign_keys = ON")
     with pytest.raises(sqlite3.IntegrityError):
         raw.execute(f"UPDATE holds SET {change}")
 
 
-def test_violations_names_an_account_that_was_changed_behind_the_ledger(
+def test_violations_name_an_account_changed_outside_the_ledger(
     raw: sqlite3.Connection, database: Database
 ) -> None:
     raw.execute("UPDATE accounts SET posted_usd = 9, held_gpu_ms = 19")
@@ -150,7 +150,7 @@ def test_other_packages_cannot_write_the_tables_that_they_read(
 
 @pytest.mark.parametrize("name", READABLE)
 @pytest.mark.parametrize("dialect", [postgresql.dialect(), sqlite.dialect()])
-def test_other_packages_read_with_the_sql_of_the_ledger(name: str, dialect: Dialect) -> None:
+def test_readable_tables_produce_the_same_sql_as_the_ledger_tables(name: str, dialect: Dialect) -> None:
     own, others = (
         str(select(getattr(module, name)).compile(dialect=dialect)) for module in (tables, readable)
     )

@@ -1,4 +1,4 @@
-"""Test the figures of the books, and that changes made outside of the ledger are detected."""
+"""Test what the ledger and the shared budgets report, and that changes made outside the ledger are detected."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def tamper(database: Database, statement: str) -> None:
         db.exec_driver_sql("PRAGMA ignore_check_constraints = OFF")
 
 
-def test_an_account_beyond_its_budget_is_named(database: Database) -> None:
+def test_account_beyond_its_budget_is_reported(database: Database) -> None:
     create(database, new_job(limits=budget(100)))
     with database.write() as db:
         assert ledger.place(db, PROJECT, JOB, hold(1, cost(60)))
@@ -41,7 +41,7 @@ def test_an_account_beyond_its_budget_is_named(database: Database) -> None:
         assert ledger.violations(db) == [f"{JOB}: more is posted and held than its budget"]
 
 
-def test_a_budget_above_jobs_that_was_changed_is_named(database: Database) -> None:
+def test_shared_budget_changed_outside_the_ledger_is_reported(database: Database) -> None:
     make(database)
     put(database, SharedBudget("all", usd=Money(100)))
     assert place(database, JOBS[0], 1, 60)
@@ -53,7 +53,7 @@ def test_a_budget_above_jobs_that_was_changed_is_named(database: Database) -> No
     assert differs.startswith("all: Account(")
 
 
-def test_accounts_are_told_one_by_one_in_order_and_together(database: Database) -> None:
+def test_accounts_are_listed_in_order_and_read_together(database: Database) -> None:
     for name, usd in ((OTHER, 20), (JOB, 10)):
         create(database, new_job(name, limits=budget(usd, 5)))
     with database.read() as db:
@@ -64,7 +64,7 @@ def test_accounts_are_told_one_by_one_in_order_and_together(database: Database) 
     assert {name: one.account for name, one in found.items()} == wanted
 
 
-def test_what_was_posted_is_told_of_a_job_a_trial_and_an_attempt(database: Database) -> None:
+def test_posted_amounts_are_summed_by_job_trial_and_attempt(database: Database) -> None:
     create(database, new_job(limits=budget(100)))
     with database.write() as db:
         for number, (trial, attempt) in enumerate([(0, 1), (0, 2), (1, 1)], start=1):
@@ -78,7 +78,7 @@ def test_what_was_posted_is_told_of_a_job_a_trial_and_an_attempt(database: Datab
 
 
 @pytest.mark.parametrize(("spent", "shared", "own"), [(30, 30, 30), (70, 50, 70), (200, 50, 100), (0, 0, 0)])
-def test_what_was_spent_outside_of_the_books_fills_each_budget_up_and_none_beyond(
+def test_noted_spend_fills_job_and_shared_budget_only_to_their_limits(
     database: Database, spent: int, shared: int, own: int
 ) -> None:
     create(database, new_job(limits=budget(100, 10)))
@@ -93,7 +93,7 @@ def test_what_was_spent_outside_of_the_books_fills_each_budget_up_and_none_beyon
         assert ledger.violations(db) == []
 
 
-def test_periods_are_told_from_the_oldest_that_had_not_ended(database: Database) -> None:
+def test_periods_are_listed_from_the_oldest_open_one(database: Database) -> None:
     make(database)
     put(database, SharedBudget("all", usd=Money(50), period="day"))
     for number, day in enumerate((10, 11, 12), start=1):
@@ -103,7 +103,7 @@ def test_periods_are_told_from_the_oldest_that_had_not_ended(database: Database)
     assert [(one.began_at // DAY_NS, one.account.held) for one in found] == [(11, cost(11)), (12, cost(12))]
 
 
-def test_a_budget_that_is_not_there_is_not_found_nor_removed(database: Database) -> None:
+def test_missing_budget_cannot_be_read_or_removed(database: Database) -> None:
     with database.write() as db:
         with pytest.raises(NotFound, match="no budget 'all'"):
             shared_budgets.get(db, PROJECT, "all")
@@ -112,7 +112,7 @@ def test_a_budget_that_is_not_there_is_not_found_nor_removed(database: Database)
         assert shared_budget_changes.covered(db, PROJECT) == {}
 
 
-def test_the_least_of_each_limit_binds_wherever_it_comes_from(database: Database) -> None:
+def test_lowest_limit_of_job_and_shared_budgets_applies(database: Database) -> None:
     make(database)
     put(database, SharedBudget("gpus", gpu_ms=5), SharedBudget("usd", usd=Money(7)))
     assert place(database, JOBS[0], 1, 2, 1)
@@ -132,7 +132,7 @@ def test_the_least_of_each_limit_binds_wherever_it_comes_from(database: Database
         assert elsewhere.left == cost(5, 4)
 
 
-def test_another_period_begins_to_count_anew(database: Database) -> None:
+def test_changed_period_starts_counting_from_zero(database: Database) -> None:
     make(database)
     put(database, SharedBudget("all", usd=Money(50)))
     assert place(database, JOBS[0], 1, 30)
@@ -147,7 +147,7 @@ def test_another_period_begins_to_count_anew(database: Database) -> None:
     check(database, LATER)
 
 
-def test_who_waits_for_a_driver_and_what_owners_have(database: Database) -> None:
+def test_waiting_jobs_begun_jobs_and_owner_shares_are_read(database: Database) -> None:
     """One job waits, one runs, one lost its driver while running, and one ended within the last day."""
     names = [f"job_000000000000000{number}" for number in range(4)]
     for number, name in enumerate(names):
@@ -170,7 +170,7 @@ def test_who_waits_for_a_driver_and_what_owners_have(database: Database) -> None
         assert queue.shares(db, later) == {ann: Share(1, Money(3)), nobody: Share(1, Money(4))}
 
 
-def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(database: Database) -> None:
+def test_launch_can_be_delayed_and_records_driver_versions_while_wanted(database: Database) -> None:
     create(database, new_job())
     create(database, new_job(OTHER))
     with database.write() as db:
@@ -193,12 +193,12 @@ def test_a_launch_that_is_put_off_waits_and_its_driver_says_what_it_runs(databas
         assert launch.tuner_version == "1.0"
 
 
-def test_costs_are_told_apart_from_nothing() -> None:
+def test_cost_is_zero_only_if_money_and_gpu_time_are_zero() -> None:
     assert Cost().nothing
     assert not Cost(gpu_ms=1).nothing
 
 
-def test_projects_with_budgets_and_with_jobs_that_wait_for_one_are_told(database: Database) -> None:
+def test_projects_with_budgets_and_with_waiting_jobs_are_listed(database: Database) -> None:
     create(database, new_job())
     with database.write() as db:
         assert shared_budgets.projects(db) == budget_waits.projects(db) == []
@@ -209,7 +209,7 @@ def test_projects_with_budgets_and_with_jobs_that_wait_for_one_are_told(database
         assert budget_waits.projects(db) == [PROJECT]
 
 
-def test_windows_are_told_of_the_jobs_that_have_one(
+def test_windows_are_read_only_for_jobs_that_have_a_window(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job whose name looks like a window does not count."""

@@ -105,17 +105,17 @@ def same(one: object, other: object) -> bool:
 @example(Reported(Instant(0), "trial_00000", 1, math.nan, Money(0)))
 @example(Reported(Instant(0), "trial_00000", 1, -math.inf, Money(0)))
 @examples(300)
-def test_what_is_written_is_read_again_as_the_same_value(value: object) -> None:
+def test_encoded_value_decodes_to_the_same_value(value: object) -> None:
     assert same(decode(encode(value)), value)
 
 
 @given(constants)
-def test_any_constant_of_a_job_is_read_again_as_the_same_value(value: object) -> None:
+def test_any_constant_of_a_job_decodes_to_the_same_value(value: object) -> None:
     assert same(decode(encode(value)), value)
 
 
 @given(constants)
-def test_a_row_is_json_that_any_reader_reads(value: object) -> None:
+def test_row_is_strict_ascii_json(value: object) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
@@ -125,12 +125,12 @@ def test_a_row_is_json_that_any_reader_reads(value: object) -> None:
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, "1", None])
-def test_a_row_of_an_unknown_version_is_refused(version: object) -> None:
+def test_row_of_an_unknown_version_is_refused(version: object) -> None:
     with pytest.raises(ValueError, match="written by a newer release"):
         decode(json.dumps({"v": version, "value": 1}))
 
 
-def test_a_value_that_has_no_json_is_refused_at_writing() -> None:
+def test_value_without_json_form_is_refused_by_encode() -> None:
     with pytest.raises(TypeError):
         encode({"x": object()})
 
@@ -140,12 +140,12 @@ def test_every_event_has_a_stored_name(event: type) -> None:
     assert type_name(object.__new__(event))
 
 
-def test_a_type_without_a_stored_name_is_refused_at_writing() -> None:
+def test_type_without_a_stored_name_is_refused_by_encode() -> None:
     with pytest.raises(ValueError, match="EndJob has no stored name"):
         encode(EndJob("cancelled", "cancelled"))
 
 
-def test_a_row_of_this_version_as_it_has_always_been_written_stays_readable() -> None:
+def test_row_written_by_earlier_releases_stays_readable() -> None:
     row = (
         '{"v":1,"value":{"$":"Reported","at":5,"trial":"trial_00002","step":3,'
         '"value":{"$float":"NaN"},"spent":{"$":"Money","micro_usd":7},"resumable":false}}'
@@ -157,7 +157,7 @@ def test_a_row_of_this_version_as_it_has_always_been_written_stays_readable() ->
     assert decode(without).resumable
 
 
-def test_a_job_without_a_package_can_be_read_by_releases_that_know_of_none() -> None:
+def test_job_without_a_package_is_readable_by_older_releases() -> None:
     spec = builders.new_job().spec
     assert "package" not in encode(spec)
     assert decode(encode(spec)) == spec
@@ -166,7 +166,7 @@ def test_a_job_without_a_package_can_be_read_by_releases_that_know_of_none() -> 
 
 
 @given(constants)
-def test_text_that_encode_did_not_write_is_refused_or_read(value: Any) -> None:
+def test_arbitrary_json_is_decoded_or_refused_with_value_error(value: Any) -> None:
     """Only ValueError may be raised, because callers handle no other exception."""
     for wrapped in (value, {"v": VERSION, "value": value}, {"v": VERSION, "value": {"$": value}}):
         try:

@@ -1,4 +1,4 @@
-"""Test which of a job's reports are read for a new report: not all, but all that are needed."""
+"""Test that estimates read only the reports of a job that they need."""
 
 from dataclasses import replace
 from random import Random
@@ -66,7 +66,7 @@ def evidence(curves_of: list[tuple[tuple[int, float, int], ...]], objective: Obj
 
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_left_out_changes_no_estimate(
+def test_omitted_reports_change_no_estimate(
     database: Database, journal: SqlJournal, mode: str, seed: int
 ) -> None:
     rng, objective = Random(seed), Objective("acc", "max" if mode == "max" else "min")
@@ -92,7 +92,9 @@ def test_trials_on_several_pages_are_each_read_once(database: Database, journal:
     ]
 
 
-def test_setup_is_that_of_the_attempt_which_reported_first(database: Database, journal: SqlJournal) -> None:
+def test_setup_cost_comes_from_the_attempt_with_the_first_report(
+    database: Database, journal: SqlJournal
+) -> None:
     for attempt, usd in ((1, 7), (2, 5), (3, 3)):
         held = hold(1, cost(10), attempt=attempt)
         with journal.transaction() as tx:
@@ -103,7 +105,7 @@ def test_setup_is_that_of_the_attempt_which_reported_first(database: Database, j
     assert [trial.setup for trial in read(database, Objective("acc"))] == [5]
 
 
-def test_a_trial_without_a_metric_is_left_out(database: Database, journal: SqlJournal) -> None:
+def test_trial_without_a_metric_is_left_out(database: Database, journal: SqlJournal) -> None:
     report(journal, 0, 1, None, usd=1)
     assert read(database, Objective("acc")) == []
     report(journal, 0, 2, 0.5, usd=2)

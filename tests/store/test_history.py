@@ -1,4 +1,4 @@
-"""Test what a warm-started job reads of other jobs: it is the same at every start, whatever they report later."""
+"""Test that a warm-started job reads the same history at every start, even if its source jobs report more later."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def past(*curve: tuple[int, float, int], lr: float = 0.5) -> PastTrial:
     return PastTrial({"lr": lr}, curve)
 
 
-def test_every_trial_with_its_curve_is_read_in_the_order_of_jobs_and_numbers(database: Database) -> None:
+def test_past_trials_are_ordered_by_source_job_and_trial_number(database: Database) -> None:
     first, second = Source(database), Source(database, SECOND)
     first.report(1, 1, 0.3)
     first.report(0, 1, 0.1, lr=0.25)
@@ -68,7 +68,7 @@ def test_every_trial_with_its_curve_is_read_in_the_order_of_jobs_and_numbers(dat
     assert read(database, new) == expected
 
 
-def test_what_is_reported_after_the_submission_is_never_seen(database: Database) -> None:
+def test_reports_after_the_submission_are_ignored(database: Database) -> None:
     source = Source(database)
     source.report(0, 1, 0.1)
     new = warm(JOB)
@@ -78,7 +78,7 @@ def test_what_is_reported_after_the_submission_is_never_seen(database: Database)
     assert read(database, new) == [past((1, 0.1, 10))]
 
 
-def test_a_trial_that_failed_is_known_to_have_if_it_did_so_before_the_submission(database: Database) -> None:
+def test_failure_counts_only_if_it_precedes_the_submission(database: Database) -> None:
     source = Source(database)
     for number in (0, 1):
         source.report(number, 1, 0.1)
@@ -89,21 +89,21 @@ def test_a_trial_that_failed_is_known_to_have_if_it_did_so_before_the_submission
     assert [trial.failed for trial in read(database, new)] == [True, False]
 
 
-def test_a_job_that_has_not_reported_yet_teaches_nothing_then_or_later(database: Database) -> None:
+def test_source_job_without_reports_at_submission_stays_empty(database: Database) -> None:
     source, new = Source(database), warm(JOB)
     submit(database, new)
     source.report(0, 1, 0.9)
     assert read(database, new) == []
 
 
-def test_a_job_that_names_no_other_reads_nothing(database: Database) -> None:
+def test_job_without_warm_start_reads_no_past_trials(database: Database) -> None:
     Source(database).report(0, 1, 0.9)
     submit(database, warm())
     assert read(database, warm()) == []
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
-def test_a_report_without_a_finite_metric_does_not_count(database: Database, value: float | None) -> None:
+def test_report_without_a_finite_metric_is_ignored(database: Database, value: float | None) -> None:
     source, new = Source(database), warm(JOB)
     source.report(0, 1, 0.1)
     source.report(0, 2, value)
@@ -112,14 +112,14 @@ def test_a_report_without_a_finite_metric_does_not_count(database: Database, val
     assert read(database, new) == [past((1, 0.1, 10))]
 
 
-def test_of_a_metric_that_is_minimised_the_lower_has_the_higher_score(database: Database) -> None:
+def test_minimised_metric_is_negated_in_the_score(database: Database) -> None:
     source, new = Source(database), warm(JOB, objective=Objective("acc", "min"))
     source.report(0, 1, 0.25)
     submit(database, new)
     assert read(database, new) == [past((1, -0.25, 10))]
 
 
-def test_a_trial_whose_configuration_the_new_space_has_not_is_left_out(database: Database) -> None:
+def test_trial_outside_the_new_search_space_is_left_out(database: Database) -> None:
     source, new = Source(database), warm(JOB, space=Space({"lr": Float(0, 0.3)}))
     source.report(0, 1, 0.9, lr=0.5)
     source.report(1, 1, 0.1, lr=0.25)
@@ -127,7 +127,7 @@ def test_a_trial_whose_configuration_the_new_space_has_not_is_left_out(database:
     assert read(database, new) == [past((1, 0.1, 10), lr=0.25)]
 
 
-def test_of_many_trials_the_best_and_the_most_trained_are_read(database: Database) -> None:
+def test_limit_keeps_the_best_and_the_most_trained_trials(database: Database) -> None:
     source, new = Source(database), warm(JOB)
     for number in range(warm_starts.TRIALS_PAGE + 20):
         source.report(number, 1, number / 1000)

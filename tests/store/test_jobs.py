@@ -1,4 +1,4 @@
-"""Test jobs as rows: created once, found again, and changed only as allowed."""
+"""Test the rows of jobs: they are created once, can be listed and filtered, and change only as allowed."""
 
 import itertools
 from pathlib import Path
@@ -61,7 +61,7 @@ def listed(database: Database, **wanted: object) -> list[str]:
         return [row.id for row in jobs.page(db, PROJECT, **query)]  # type: ignore[arg-type]
 
 
-def test_a_new_job_is_queued_with_its_account_and_the_order_to_launch_it(database: Database) -> None:
+def test_new_job_is_queued_with_an_account_and_a_wanted_launch(database: Database) -> None:
     limits = budget(500, 70)
     create(database, new_job(limits=limits, tags=TAGS, at=3))
     row = get(database)
@@ -72,34 +72,34 @@ def test_a_new_job_is_queued_with_its_account_and_the_order_to_launch_it(databas
         assert [(launch.job, launch.epoch) for launch in launches.live(db)] == [(JOB, 1)]
 
 
-def test_the_same_key_and_body_find_the_same_job(database: Database) -> None:
+def test_same_key_and_body_return_the_same_job(database: Database) -> None:
     first = create(database, new_job(JOB, key="k", body="b"))
     assert create(database, new_job(OTHER, key="k", body="b", at=DAY_NS)) == first
     assert listed(database) == [JOB]
 
 
-def test_the_same_key_with_another_body_is_a_conflict_and_makes_nothing(database: Database) -> None:
+def test_same_key_with_another_body_is_a_conflict_and_creates_nothing(database: Database) -> None:
     create(database, new_job(JOB, key="k", body="b"))
     with pytest.raises(IdempotencyConflict):
         create(database, new_job(OTHER, key="k", body="c"))
     assert listed(database) == [JOB]
 
 
-def test_a_key_is_free_after_a_day_and_then_belongs_to_the_new_job(database: Database) -> None:
+def test_key_expires_after_a_day_and_then_belongs_to_the_new_job(database: Database) -> None:
     create(database, new_job(JOB, key="k", body="b"))
     assert create(database, new_job(OTHER, key="k", body="c", at=DAY_NS + 1)) == OTHER
     assert create(database, new_job("job_3", key="k", body="c", at=DAY_NS + 2)) == OTHER
     assert listed(database) == [OTHER, JOB]
 
 
-def test_a_key_of_another_project_and_no_key_at_all_make_another_job(database: Database) -> None:
+def test_key_of_another_project_or_no_key_creates_another_job(database: Database) -> None:
     create(database, new_job(JOB, key="k", body="b"))
     assert create(database, new_job(OTHER, project="home", key="k", body="c")) == OTHER
     assert create(database, new_job("job_3", body="b")) == "job_3"
     assert create(database, new_job("job_4", body="b")) == "job_4"
 
 
-def test_a_job_that_cannot_be_made_whole_is_not_made_at_all(database: Database) -> None:
+def test_failed_creation_leaves_no_job_and_no_key(database: Database) -> None:
     with pytest.raises(Exception, match="never_overspent"):
         create(database, new_job(limits=budget(-1), key="k"))
     with pytest.raises(NotFound):
@@ -107,7 +107,7 @@ def test_a_job_that_cannot_be_made_whole_is_not_made_at_all(database: Database) 
     assert create(database, new_job(key="k")) == JOB
 
 
-def test_a_job_of_another_project_is_not_found_nor_is_one_that_never_was(database: Database) -> None:
+def test_missing_job_or_job_of_another_project_is_not_found(database: Database) -> None:
     create(database, new_job(JOB))
     assert get(database, JOB, PROJECT).id == JOB
     with pytest.raises(NotFound, match=JOB):
@@ -128,7 +128,7 @@ def seven_jobs(database: Database) -> None:
 
 
 @pytest.mark.parametrize("limit", range(1, 9))
-def test_pages_tell_every_job_of_the_project_once_newest_first(database: Database, limit: int) -> None:
+def test_pages_list_every_job_of_the_project_once_newest_first(database: Database, limit: int) -> None:
     seven_jobs(database)
     told: list[str] = []
     before: tuple[int, str] | None = None
@@ -139,13 +139,13 @@ def test_pages_tell_every_job_of_the_project_once_newest_first(database: Databas
     assert told == NAMES[::-1]
 
 
-def test_a_page_stays_where_it_was_when_newer_jobs_come(database: Database) -> None:
+def test_page_is_stable_when_newer_jobs_are_created(database: Database) -> None:
     seven_jobs(database)
     create(database, new_job("job_new", at=100))
     assert listed(database, before=(3, "job_6")) == NAMES[5::-1]
 
 
-def test_a_page_can_be_of_one_state_or_one_tag_or_both(database: Database) -> None:
+def test_page_can_be_filtered_by_state_and_tag(database: Database) -> None:
     seven_jobs(database)
     with database.write() as db:
         for name in ("job_1", "job_2", "job_3"):
@@ -156,7 +156,7 @@ def test_a_page_can_be_of_one_state_or_one_tag_or_both(database: Database) -> No
     assert listed(database, tag=("parity", "2")) == listed(database, state="failed") == []
 
 
-def test_a_page_has_the_tags_of_each_job(database: Database) -> None:
+def test_page_has_the_tags_of_each_job(database: Database) -> None:
     seven_jobs(database)
     with database.read() as db:
         page = jobs.page(db, PROJECT, state=None, tag=None, before=None, limit=9)
@@ -165,7 +165,7 @@ def test_a_page_has_the_tags_of_each_job(database: Database) -> None:
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4), max_size=4))
 @examples(25)
-def test_tags_are_replaced_and_those_of_other_jobs_stay(written: list[dict[str, str]]) -> None:
+def test_set_tags_replaces_only_the_tags_of_its_job(written: list[dict[str, str]]) -> None:
     database = fakes.database_in_memory()
     create(database, new_job(tags=TAGS))
     create(database, new_job(OTHER, tags=TAGS))
@@ -177,7 +177,7 @@ def test_tags_are_replaced_and_those_of_other_jobs_stay(written: list[dict[str, 
     database.dispose()
 
 
-def test_priority_and_wish_are_kept_until_the_job_runs_no_more(database: Database) -> None:
+def test_priority_is_kept_and_control_request_is_cleared_when_the_job_stops(database: Database) -> None:
     create(database, new_job())
     move(database, "running")
     with database.write() as db:
@@ -197,7 +197,7 @@ def spend(database: Database, posted: Cost, held: Cost) -> None:
 
 
 @pytest.mark.parametrize("limits", [budget(49, 100), budget(100, 49), budget(0, 0), Budget(gpu_ms=49)])
-def test_a_budget_below_what_is_spent_and_held_is_refused_and_changes_nothing(
+def test_budget_below_spend_and_holds_is_refused_and_changes_nothing(
     database: Database, limits: Budget
 ) -> None:
     create(database, new_job(limits=budget(100, 100)))
@@ -208,14 +208,14 @@ def test_a_budget_below_what_is_spent_and_held_is_refused_and_changes_nothing(
     assert (get(database), account(database)) == before
 
 
-def test_a_budget_of_exactly_what_is_spent_and_held_is_taken(database: Database) -> None:
+def test_budget_equal_to_spend_and_holds_is_accepted(database: Database) -> None:
     create(database, new_job(limits=budget(100, 100)))
     spend(database, cost(30, 30), cost(20, 20))
     set_budget(database, budget(50, 50))
     assert account(database).left == Cost()
 
 
-def test_each_change_of_the_budget_counts_its_version_up(database: Database) -> None:
+def test_each_budget_change_increments_the_version(database: Database) -> None:
     create(database, new_job())
     for version, limits in enumerate([budget(200), budget(200), Budget(gpu_ms=5, trials=3)], start=1):
         set_budget(database, limits)
@@ -226,7 +226,7 @@ def test_each_change_of_the_budget_counts_its_version_up(database: Database) -> 
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.permutations(JOB_STATES, 2)))
-def test_a_job_moves_where_the_table_of_moves_allows_and_nowhere_else(
+def test_job_state_changes_only_along_allowed_transitions(
     database: Database, old: JobState, new: JobState
 ) -> None:
     job_in(database, old)
@@ -242,7 +242,7 @@ def test_a_job_moves_where_the_table_of_moves_allows_and_nowhere_else(
     assert get(database) == before
 
 
-def test_only_the_time_between_running_and_its_end_counts(database: Database) -> None:
+def test_running_time_excludes_pauses(database: Database) -> None:
     create(database, new_job(at=1))
     for state, at in [("running", 10), ("running", 12), ("paused", 15), ("running", 100), ("succeeded", 107)]:
         move(database, state, at)  # type: ignore[arg-type]
@@ -250,7 +250,7 @@ def test_only_the_time_between_running_and_its_end_counts(database: Database) ->
     assert (row.started_at, row.running_since, row.ended_at, row.ran_ns) == (10, None, 107, 5 + 7)
 
 
-def test_the_present_run_counts_up_to_now(database: Database) -> None:
+def test_running_time_includes_the_current_run(database: Database) -> None:
     create(database, new_job())
     for state, at in [("running", 10), ("paused", 15), ("running", 100)]:
         move(database, state, at)  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def test_the_present_run_counts_up_to_now(database: Database) -> None:
         assert jobs.running_ns(db, JOB, Instant(103)) == 8
 
 
-def test_a_clock_that_went_back_takes_no_running_time_away(database: Database) -> None:
+def test_clock_set_back_does_not_reduce_running_time(database: Database) -> None:
     create(database, new_job())
     move(database, "running", 10)
     with database.read() as db:
@@ -267,7 +267,7 @@ def test_a_clock_that_went_back_takes_no_running_time_away(database: Database) -
     assert get(database).ran_ns == 0
 
 
-def test_a_revived_job_runs_but_its_time_counts_only_once_it_has_a_driver(database: Database) -> None:
+def test_revived_job_counts_running_time_only_once_it_has_a_driver(database: Database) -> None:
     job_in(database, "succeeded")
     with database.write() as db:
         jobs.revive(db, JOB)
@@ -280,7 +280,7 @@ def test_a_revived_job_runs_but_its_time_counts_only_once_it_has_a_driver(databa
 
 
 @pytest.mark.parametrize("state", [state for state in JOB_STATES if "running" not in MOVES[state]])
-def test_a_job_that_can_run_no_more_is_not_revived(database: Database, state: JobState) -> None:
+def test_job_that_may_not_change_to_running_is_not_revived(database: Database, state: JobState) -> None:
     job_in(database, state)
     before = get(database)
     with pytest.raises(Conflict), database.write() as db:
@@ -288,7 +288,7 @@ def test_a_job_that_can_run_no_more_is_not_revived(database: Database, state: Jo
     assert get(database) == before
 
 
-def test_who_writes_to_sqlite_stands_in_line_in_a_process(tmp_path: Path) -> None:
+def test_sqlite_writers_of_one_process_begin_one_at_a_time(tmp_path: Path) -> None:
     database, begun = Database(f"sqlite:///{tmp_path}/of.db"), list[str]()
 
     @event.listens_for(database.engine, "connect")

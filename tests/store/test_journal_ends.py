@@ -1,5 +1,5 @@
-"""Test what the end of a driver leaves for the next one: a later launch, an immediate launch, or none, and the
-holds that a dead driver left open.
+"""Test what happens when a driver ends: the job is relaunched later, at once or not at all, and holds that a dead
+driver left open are closed.
 """
 
 import pytest
@@ -32,7 +32,7 @@ def wish(database: Database, wished: Wish) -> None:
         jobs.set_wish(db, JOB, wished)
 
 
-def test_a_job_whose_window_closed_is_launched_when_it_opens(database: Database) -> None:
+def test_job_with_closed_window_is_relaunched_when_it_opens(database: Database) -> None:
     with running(database).transaction() as tx:
         tx.put_job("paused", None, at=AT, again_at=OPENS)
     found = launch(database)
@@ -40,7 +40,9 @@ def test_a_job_whose_window_closed_is_launched_when_it_opens(database: Database)
 
 
 @pytest.mark.parametrize("wished", ["pause", "cancel"])
-def test_one_that_a_person_paused_or_cancelled_meanwhile_is_not(database: Database, wished: Wish) -> None:
+def test_job_paused_or_cancelled_by_a_user_is_not_relaunched_for_its_window(
+    database: Database, wished: Wish
+) -> None:
     journal = running(database)
     wish(database, wished)
     with journal.transaction() as tx:
@@ -48,7 +50,7 @@ def test_one_that_a_person_paused_or_cancelled_meanwhile_is_not(database: Databa
     assert launch(database).state == "ended"
 
 
-def test_one_that_was_resumed_while_it_was_being_paused_goes_on_at_once(database: Database) -> None:
+def test_job_resumed_while_pausing_is_relaunched_at_once(database: Database) -> None:
     journal = running(database)
     wish(database, "resume")
     with journal.transaction() as tx:
@@ -59,7 +61,7 @@ def test_one_that_was_resumed_while_it_was_being_paused_goes_on_at_once(database
         assert jobs.get(db, JOB).state == "running"
 
 
-def test_a_word_that_a_job_runs_leaves_its_launch(database: Database) -> None:
+def test_running_state_update_keeps_the_launch(database: Database) -> None:
     with running(database).transaction() as tx:
         tx.put_job("running", None, at=AT, detail="busy")
     assert launch(database).state == "wanted"
@@ -67,7 +69,7 @@ def test_a_word_that_a_job_runs_leaves_its_launch(database: Database) -> None:
         assert jobs.get(db, JOB).detail == "busy"
 
 
-def test_what_a_dead_driver_left_open_is_ended_as_lost_with_what_it_cost(database: Database) -> None:
+def test_open_attempts_of_a_dead_driver_end_as_lost_with_their_cost(database: Database) -> None:
     journal = running(database)
     with journal.transaction() as tx:
         tx.put_trial(DONE, "running", at=AT, config={})

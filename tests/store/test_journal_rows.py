@@ -54,7 +54,7 @@ def save(journal: SqlJournal, step: int) -> None:
         tx.put_checkpoint(CheckpointRow(TRIAL, step, 1, f"s3://{step}", 1, 0.5, AT))
 
 
-def test_a_trial_is_made_once_and_keeps_its_number_configuration_and_beginning(
+def test_trial_row_keeps_its_number_configuration_and_creation_time(
     journal: SqlJournal, database: Database
 ) -> None:
     with journal.transaction() as tx:
@@ -65,7 +65,7 @@ def test_a_trial_is_made_once_and_keeps_its_number_configuration_and_beginning(
     assert (row.created_at, row.updated_at, row.project) == (5, 8, PROJECT)
 
 
-def test_a_trial_has_the_steps_and_the_value_of_its_furthest_report(
+def test_trial_row_has_steps_and_value_of_its_furthest_report(
     journal: SqlJournal, database: Database
 ) -> None:
     for step, value in [(1, 0.1), (3, 0.3), (2, 0.2), (3, 0.9)]:
@@ -75,7 +75,7 @@ def test_a_trial_has_the_steps_and_the_value_of_its_furthest_report(
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
-def test_a_step_without_a_number_counts_but_leaves_the_value(
+def test_step_without_a_finite_value_counts_and_keeps_the_last_value(
     journal: SqlJournal, database: Database, value: float | None
 ) -> None:
     put_report(journal, 1, 0.1, {})
@@ -86,7 +86,7 @@ def test_a_step_without_a_number_counts_but_leaves_the_value(
         assert db.execute(select(reports.c.value).order_by(reports.c.step)).scalars().all() == [0.1, None]
 
 
-def test_metrics_are_json_whatever_a_trainable_reports(journal: SqlJournal, database: Database) -> None:
+def test_non_finite_metrics_are_stored_as_strict_json(journal: SqlJournal, database: Database) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
@@ -95,7 +95,7 @@ def test_metrics_are_json_whatever_a_trainable_reports(journal: SqlJournal, data
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", (0.9, 2)), ("min", (0.1, 1))])
-def test_the_best_checkpoint_is_that_of_the_best_reported_step_that_was_saved(
+def test_best_checkpoint_belongs_to_the_best_reported_step_with_a_checkpoint(
     journal: SqlJournal, mode: Mode, best: tuple[float, int]
 ) -> None:
     for step, value in enumerate([0.1, 0.9, None, 0.9, 2.0, -2.0], start=1):
@@ -107,7 +107,7 @@ def test_the_best_checkpoint_is_that_of_the_best_reported_step_that_was_saved(
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("max", [2, 5, 6]), ("min", [1, 5, 6])])
-def test_checkpoints_that_a_worker_removes_are_forgotten(
+def test_pruned_checkpoints_are_removed_from_the_journal(
     journal: SqlJournal, database: Database, mode: Mode, kept: list[int]
 ) -> None:
     for step, value in enumerate([0.1, 0.9, None, 0.3, 0.2, 0.2], start=1):
@@ -129,13 +129,11 @@ def test_events_are_read_page_by_page(journal: SqlJournal, monkeypatch: pytest.M
     assert list(journal.events()) == [*before, *told]
 
 
-def test_running_time_is_that_of_before_the_launch(journal: SqlJournal) -> None:
+def test_running_time_is_measured_up_to_the_launch(journal: SqlJournal) -> None:
     assert journal.running_ns() == 3
 
 
-def test_a_journal_opened_anew_goes_on_where_the_last_one_ended(
-    journal: SqlJournal, database: Database
-) -> None:
+def test_reopened_journal_continues_after_the_last_event(journal: SqlJournal, database: Database) -> None:
     with journal.transaction() as tx:
         tx.hold(hold(1, FREE))
         tx.append(Completed(AT, TRIAL))
@@ -146,7 +144,7 @@ def test_a_journal_opened_anew_goes_on_where_the_last_one_ended(
         assert tx.append(Completed(AT, TRIAL)) == 2
 
 
-def test_jobs_of_one_database_do_not_see_each_other(journal: SqlJournal, database: Database) -> None:
+def test_jobs_in_one_database_do_not_see_each_other(journal: SqlJournal, database: Database) -> None:
     with journal.transaction() as tx:
         tx.append(Completed(AT, TRIAL))
         tx.hold(hold(1, cost(3)))
@@ -170,7 +168,7 @@ def test_jobs_of_one_database_do_not_see_each_other(journal: SqlJournal, databas
     assert journal.account().limit == budget(100).limit
 
 
-def test_the_launch_of_a_job_that_runs_no_more_ends_with_it(journal: SqlJournal, database: Database) -> None:
+def test_launch_ends_with_its_job(journal: SqlJournal, database: Database) -> None:
     with journal.transaction() as tx:
         tx.put_job("succeeded", "trials", at=AT, detail="all trials are done")
     assert only(database, launches).state == "ended"
@@ -183,7 +181,7 @@ def test_the_launch_of_a_job_that_runs_no_more_ends_with_it(journal: SqlJournal,
 @pytest.mark.parametrize(
     ("reason", "goes_on"), [("budget_usd", True), ("wall_clock", True), ("target", False)]
 )
-def test_a_job_that_was_topped_up_unheard_just_as_it_ended_gets_another_driver(
+def test_job_with_an_unseen_top_up_at_its_end_gets_another_driver(
     journal: SqlJournal, database: Database, reason: StopReason, goes_on: bool
 ) -> None:
     with database.write() as db:
@@ -198,9 +196,7 @@ def test_a_job_that_was_topped_up_unheard_just_as_it_ended_gets_another_driver(
     )
 
 
-def test_a_top_up_that_the_driver_heard_of_changes_nothing_about_its_end(
-    journal: SqlJournal, database: Database
-) -> None:
+def test_top_up_seen_by_the_driver_does_not_relaunch_the_job(journal: SqlJournal, database: Database) -> None:
     with database.write() as db:
         jobs.set_budget(db, JOB, budget(200))
         journal.budget_version = jobs.control(db, JOB).budget_version
@@ -209,7 +205,7 @@ def test_a_top_up_that_the_driver_heard_of_changes_nothing_about_its_end(
     assert only(database, launches).state == "ended"
 
 
-def test_a_job_that_was_to_be_paused_stays_paused_when_it_is_topped_up_unheard(
+def test_job_with_a_requested_pause_stays_paused_after_an_unseen_top_up(
     journal: SqlJournal, database: Database
 ) -> None:
     with database.write() as db:
@@ -220,7 +216,7 @@ def test_a_job_that_was_to_be_paused_stays_paused_when_it_is_topped_up_unheard(
     assert only(database, launches).state == "ended"
 
 
-def test_who_wrote_the_checkpoint_of_a_step_is_known(journal: SqlJournal) -> None:
+def test_attempt_that_saved_a_step_is_recorded(journal: SqlJournal) -> None:
     save(journal, 3)
     with journal.transaction() as tx:
         tx.put_checkpoint(CheckpointRow(TRIAL, 3, 4, "s3://3", 1, 0.5, AT))
@@ -229,7 +225,7 @@ def test_who_wrote_the_checkpoint_of_a_step_is_known(journal: SqlJournal) -> Non
     assert journal.saved_by("trial_00009", 3) is None
 
 
-def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
+def test_losses_count_time_since_each_attempt_got_its_machine(
     journal: SqlJournal, database: Database
 ) -> None:
     """The first four attempts each waited three seconds for a machine, and the fourth is still running. Attempts 5
@@ -249,7 +245,9 @@ def test_losses_are_counted_with_the_time_since_each_attempt_had_its_machine(
     assert found == Losses(4 + 4 + 4 + 57, {"lost": 2, "paused": 1})
 
 
-def test_losses_are_of_one_market_and_not_of_drivers(journal: SqlJournal, database: Database) -> None:
+def test_losses_are_per_market_and_exclude_attempts_ended_by_their_driver(
+    journal: SqlJournal, database: Database
+) -> None:
     """The attempt that ended with its driver had a machine, and did not lose it."""
     had: list[tuple[Any, Any, str]] = [
         ("spot", "preempted", ""),
@@ -266,7 +264,7 @@ def test_losses_are_of_one_market_and_not_of_drivers(journal: SqlJournal, databa
         assert losses(db, JOB, "on_demand", Instant(90)) == Losses(8 + 7, {"completed": 1})
 
 
-def test_what_attempts_used_is_replaced_and_unknown_stays_unknown(
+def test_usage_of_an_attempt_is_replaced_and_missing_usage_is_none(
     journal: SqlJournal, database: Database
 ) -> None:
     with journal.transaction() as tx:

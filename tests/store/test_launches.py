@@ -70,13 +70,13 @@ def rows(database: Database) -> dict[str, int]:
         return {name: db.execute(query).scalar_one() for name, query in counts.items()}
 
 
-def test_the_newest_submission_is_the_one_before_a_launch_that_is_wanted() -> None:
+def test_newest_submission_of_a_wanted_launch_is_the_previous_epoch() -> None:
     assert WANTED.newest_submission is None
     assert replace(WANTED, state="submitted").newest_submission == f"{JOB}-1"
     assert replace(WANTED, epoch=3).newest_submission == f"{JOB}-2"
 
 
-def test_a_launch_is_wanted_then_submitted_then_running_then_ended(wanted: Database) -> None:
+def test_launch_passes_from_wanted_to_submitted_running_and_ended(wanted: Database) -> None:
     assert launch(wanted) == WANTED
     assert WANTED.submission_id == f"{JOB}-1"
     assert submitted(wanted, 1)
@@ -87,7 +87,7 @@ def test_a_launch_is_wanted_then_submitted_then_running_then_ended(wanted: Datab
     assert launch(wanted) == replace(WANTED, state="ended", submitted_at=SENT, heartbeat_at=BEAT)
 
 
-def test_a_launch_that_is_under_way_is_not_wanted_again(wanted: Database) -> None:
+def test_launch_in_progress_is_not_requested_again(wanted: Database) -> None:
     for act in (lambda: None, lambda: submitted(wanted, 1), lambda: beat(wanted, 1)):
         act()
         before = launch(wanted)
@@ -95,20 +95,20 @@ def test_a_launch_that_is_under_way_is_not_wanted_again(wanted: Database) -> Non
         assert launch(wanted) == before
 
 
-def test_a_launch_that_ended_is_wanted_anew_with_the_next_epoch(wanted: Database) -> None:
+def test_ended_launch_is_requested_again_with_the_next_epoch(wanted: Database) -> None:
     assert again(wanted, WANTED, deaths=2)
     end(wanted, 2)
     want(wanted)
     assert launch(wanted) == replace(WANTED, epoch=3, wanted_at=LATER)
 
 
-def test_only_what_is_wanted_is_submitted_and_only_once(wanted: Database) -> None:
+def test_wanted_launch_is_submitted_only_once(wanted: Database) -> None:
     assert not submitted(wanted, 2)
     assert submitted(wanted, 1)
     assert not submitted(wanted, 1)
 
 
-def test_of_all_that_find_a_driver_dead_one_orders_the_next(wanted: Database) -> None:
+def test_only_one_observer_of_a_dead_driver_relaunches_it(wanted: Database) -> None:
     submitted(wanted, 1)
     dead = launch(wanted)
     assert dead is not None
@@ -117,12 +117,12 @@ def test_of_all_that_find_a_driver_dead_one_orders_the_next(wanted: Database) ->
     assert launch(wanted) == next_one
 
 
-def test_a_launch_that_ended_is_not_ordered_again(wanted: Database) -> None:
+def test_ended_launch_is_not_relaunched(wanted: Database) -> None:
     end(wanted, 1)
     assert not again(wanted, WANTED)
 
 
-def test_live_tells_all_that_have_not_ended_oldest_wish_first(database: Database) -> None:
+def test_live_launches_are_listed_oldest_request_first(database: Database) -> None:
     for name, at in (("job_c", 1), ("job_b", 0), ("job_a", 1), ("job_d", 2)):
         create(database, new_job(name, at=at))
     with database.write() as db:
@@ -130,7 +130,7 @@ def test_live_tells_all_that_have_not_ended_oldest_wish_first(database: Database
         assert [found.job for found in launches.live(db)] == ["job_b", "job_a", "job_d"]
 
 
-def test_at_hand_is_what_is_not_put_off_or_has_begun(database: Database) -> None:
+def test_at_hand_lists_launches_that_are_due_or_running(database: Database) -> None:
     """A launch requested at a later time than now was requested before the clock was set back, so its delay is
     void.
     """
@@ -150,7 +150,7 @@ def test_at_hand_is_what_is_not_put_off_or_has_begun(database: Database) -> None
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 3])
-def test_a_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> None:
+def test_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> None:
     again(wanted, WANTED)
     for act in (check, beat):
         act(wanted, 2)
@@ -161,7 +161,7 @@ def test_a_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> No
     assert (found.epoch, found.state) == (2, "running")
 
 
-def test_a_driver_whose_launch_ended_is_fenced(wanted: Database) -> None:
+def test_driver_of_an_ended_launch_is_fenced(wanted: Database) -> None:
     beat(wanted, 1)
     end(wanted, 1)
     before = launch(wanted)
@@ -171,7 +171,7 @@ def test_a_driver_whose_launch_ended_is_fenced(wanted: Database) -> None:
     assert launch(wanted) == before
 
 
-def test_the_end_of_an_earlier_driver_does_not_end_the_present_one(wanted: Database) -> None:
+def test_ending_an_earlier_epoch_does_not_end_the_current_launch(wanted: Database) -> None:
     again(wanted, WANTED)
     end(wanted, 1)
     check(wanted, 2)
@@ -191,7 +191,7 @@ def completed(at: int) -> Event:
     return Completed(Instant(at), "trial_00000")
 
 
-def test_a_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing(wanted: Database) -> None:
+def test_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing(wanted: Database) -> None:
     old = journal(wanted, 1)
     assert record(old, completed(1)) == 1
     again(wanted, WANTED)
@@ -204,7 +204,7 @@ def test_a_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing(wanted: 
     assert list(old.events()) == list(new.events()) == [completed(1), completed(3)]
 
 
-def test_a_journal_of_a_launch_that_ended_raises_fenced_and_writes_nothing(wanted: Database) -> None:
+def test_journal_of_an_ended_launch_raises_fenced_and_writes_nothing(wanted: Database) -> None:
     found = journal(wanted, 1)
     end(wanted, 1)
     before = rows(wanted)
@@ -213,7 +213,7 @@ def test_a_journal_of_a_launch_that_ended_raises_fenced_and_writes_nothing(wante
     assert rows(wanted) == before
 
 
-def test_a_launch_is_due_once_it_is_not_put_off_and_at_once_where_the_clock_was_set_back() -> None:
+def test_delayed_launch_is_due_at_its_time_or_if_the_clock_was_set_back() -> None:
     """A launch requested at time 3 for time 9 waits until 9. At time 2, the request is from a wrong clock."""
     put_off = replace(WANTED, not_before=Instant(9))
     assert [put_off.is_due(Instant(now)) for now in (2, 3, 8, 9)] == [True, False, False, True]

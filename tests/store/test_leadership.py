@@ -1,5 +1,5 @@
-"""Test that only one of several services leads: whatever stops, jumps in time or is late, no write of an
-earlier term follows one of a later term.
+"""Test that only one of several services leads. No write of an earlier term follows a write of a later term,
+even if a service is suspended, its clock jumps, or it is late.
 """
 
 import os
@@ -76,7 +76,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 @examples(60)
 @given(steps=STEPS, wrong_by=st.tuples(*[st.integers(-10 * NS, 10 * NS) for _ in SERVICES]))
-def test_never_do_two_hold_a_term_and_never_does_an_earlier_one_write_after_a_later(
+def test_terms_never_overlap_and_earlier_terms_never_write_after_later_ones(
     sqlite: Database, steps: list[tuple[str, int, int]], wrong_by: tuple[int, ...]
 ) -> None:
     with sqlite.write() as db:
@@ -89,7 +89,7 @@ def test_never_do_two_hold_a_term_and_never_does_an_earlier_one_write_after_a_la
     assert len(set(crowd.written)) == len(set(tokens)), "two holders of one term"
 
 
-def test_the_next_one_leads_when_the_term_has_run_out_and_not_before(sqlite: Database) -> None:
+def test_next_service_leads_only_after_the_term_has_expired(sqlite: Database) -> None:
     clock = FakeClock()
     clock.at += 10**15
     first, second = Leading(sqlite, clock), Leading(sqlite, clock)
@@ -111,8 +111,8 @@ def test_the_next_one_leads_when_the_term_has_run_out_and_not_before(sqlite: Dat
     assert (first.is_leading(), second.is_leading()) == (False, True)
 
 
-def test_a_clock_that_was_set_back_keeps_nobody_from_leading(sqlite: Database) -> None:
-    """The holder of that term cannot write after the next leader has written, either."""
+def test_clock_set_back_does_not_prevent_a_new_leader(sqlite: Database) -> None:
+    """The holder of the earlier term can no longer write once the next leader has begun its term."""
     clock = FakeClock()
     clock.at += 4 * 10**15
     first, second = Leading(sqlite, clock), Leading(sqlite, clock)
@@ -124,7 +124,7 @@ def test_a_clock_that_was_set_back_keeps_nobody_from_leading(sqlite: Database) -
         pass
 
 
-def test_who_gives_up_is_followed_at_once_and_leads_no_more(sqlite: Database) -> None:
+def test_service_that_gives_up_is_succeeded_at_once_and_leads_no_more(sqlite: Database) -> None:
     clock = FakeClock()
     clock.at += 2 * 10**15
     first, second = Leading(sqlite, clock), Leading(sqlite, clock)
@@ -136,7 +136,7 @@ def test_who_gives_up_is_followed_at_once_and_leads_no_more(sqlite: Database) ->
     assert first.term() is None
 
 
-def test_a_leader_whose_passes_all_fail_lets_another_try(sqlite: Database) -> None:
+def test_leader_whose_passes_all_fail_gives_way_to_another_service(sqlite: Database) -> None:
     clock = FakeClock()
     clock.at += 3 * 10**15
     first, second = Leading(sqlite, clock), Leading(sqlite, clock)
@@ -169,7 +169,7 @@ def check(database: Database, terms_min: int) -> None:
     assert len({(token, holder) for token, holder in found}) == len(set(tokens)) >= terms_min
 
 
-def test_processes_that_stand_still_on_one_file_write_in_the_order_of_their_terms(tmp_path: Path) -> None:
+def test_suspended_processes_write_in_the_order_of_their_terms(tmp_path: Path) -> None:
     database = database_in(tmp_path)
     make_room(database, "INTEGER PRIMARY KEY")
     with crowd(hammer.lead, database, [(1, 3), (2, 3)]):
@@ -179,10 +179,10 @@ def test_processes_that_stand_still_on_one_file_write_in_the_order_of_their_term
 
 
 @pytest.mark.needs("postgresql")
-def test_on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed(
+def test_postgresql_leader_suspended_during_a_write_is_succeeded(
     postgres_url: str,
 ) -> None:
-    """It keeps no lock for longer than three seconds, and its uncommitted writes are rolled back."""
+    """A suspended leader loses its locks within three seconds, and its uncommitted writes are rolled back."""
     database = Database(postgres_url)
     make_room(database, "SERIAL PRIMARY KEY")
     with crowd(hammer.lead, database, [(1, 3), (2, 3)]):
@@ -205,14 +205,14 @@ def test_on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_foll
 
 
 def follow(database: Database) -> Term:
-    """Wait until it leads, and return the term."""
+    """Wait until a new service leads, and return its term."""
     leading = Leading(database, lambda: Instant(time.time_ns()))
     while (term := leading.term()) is None:
         time.sleep(0.05)
     return term
 
 
-def test_before_anybody_led_nobody_writes_as_a_leader(tmp_path: Path) -> None:
+def test_write_before_the_first_term_is_fenced(tmp_path: Path) -> None:
     database = database_in(tmp_path)
     term = Term(ROLE, 1, "nobody", "1", Instant(0), Instant(NS))
     with pytest.raises(Fenced, match="nobody leads"), leadership.write(database, term):
@@ -220,7 +220,7 @@ def test_before_anybody_led_nobody_writes_as_a_leader(tmp_path: Path) -> None:
     database.dispose()
 
 
-def test_what_else_goes_wrong_in_a_leaders_write_is_told_as_it_is(sqlite: Database) -> None:
+def test_other_errors_in_a_leaders_write_are_raised_unchanged(sqlite: Database) -> None:
     clock = FakeClock()
     clock.at += 5 * 10**15
     leading = Leading(sqlite, clock)

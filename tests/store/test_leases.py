@@ -19,7 +19,7 @@ def give_back(database: Database, holder: str) -> None:
         leadership.give_back(db, NAME, holder)
 
 
-def test_one_has_it_until_it_is_over(database: Database) -> None:
+def test_lease_is_exclusive_until_it_expires(database: Database) -> None:
     assert take(database, "a", 100)
     assert not take(database, "b", 101)
     assert not take(database, "b", 100 + TERM - 1)
@@ -27,19 +27,19 @@ def test_one_has_it_until_it_is_over(database: Database) -> None:
     assert not take(database, "a", 100 + TERM + 1)
 
 
-def test_its_holder_has_it_for_longer_by_taking_it_again(database: Database) -> None:
+def test_holder_extends_its_lease_by_taking_it_again(database: Database) -> None:
     for at in (100, 105, 114):
         assert take(database, "a", at)
     assert not take(database, "b", 123)
     assert take(database, "b", 124)
 
 
-def test_of_another_name_it_is_another(database: Database) -> None:
+def test_leases_of_different_names_are_independent(database: Database) -> None:
     assert take(database, "a", 100)
     assert take(database, "b", 100, name="meter")
 
 
-def test_only_its_holder_gives_it_back(database: Database) -> None:
+def test_lease_is_given_back_only_by_its_holder(database: Database) -> None:
     assert take(database, "a", 100)
     give_back(database, "b")
     assert not take(database, "b", 101)
@@ -48,7 +48,7 @@ def test_only_its_holder_gives_it_back(database: Database) -> None:
 
 
 @pytest.mark.parametrize("later", [1, 2 * TERM])
-def test_one_that_was_taken_before_the_clock_was_set_back_keeps_nobody_out(
+def test_lease_taken_before_the_clock_was_set_back_blocks_no_other_holder(
     database: Database, later: int
 ) -> None:
     """Such a lease seems to last longer than any lease can."""

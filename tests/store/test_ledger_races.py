@@ -49,7 +49,7 @@ def strides(each: int) -> list[tuple[int, int]]:
     return [(first * each, (first + 1) * each) for first in range(PROCESSES)]
 
 
-def test_processes_that_hold_and_settle_at_once_end_at_the_exact_sum(database: Database) -> None:
+def test_concurrent_holds_and_settlements_add_up_to_the_exact_sum(database: Database) -> None:
     create(database, new_job(limits=budget(10_000, 10_000)))
     with crowd(hammer.hold_and_settle, database, strides(25)) as processes:
         watch(database, processes)
@@ -59,7 +59,7 @@ def test_processes_that_hold_and_settle_at_once_end_at_the_exact_sum(database: D
 
 
 @pytest.mark.parametrize(("usd", "gpu_ms"), [(150, 10_000), (10_000, 70)])
-def test_processes_that_want_more_than_there_is_get_exactly_what_fits(
+def test_concurrent_holds_beyond_the_budget_get_exactly_what_fits(
     database: Database, usd: int, gpu_ms: int
 ) -> None:
     create(database, new_job(limits=budget(usd, gpu_ms)))
@@ -71,7 +71,7 @@ def test_processes_that_want_more_than_there_is_get_exactly_what_fits(
     check_books(database)
 
 
-def test_processes_that_do_the_same_slices_count_each_once(database: Database) -> None:
+def test_concurrent_processes_count_the_same_hold_once(database: Database) -> None:
     create(database, new_job(limits=budget(10_000, 10_000)))
     with crowd(hammer.hold_and_settle, database, [(0, 25)] * PROCESSES) as processes:
         watch(database, processes)
@@ -80,7 +80,7 @@ def test_processes_that_do_the_same_slices_count_each_once(database: Database) -
     check_books(database)
 
 
-def test_a_process_killed_at_any_moment_leaves_whole_transactions_only(database: Database) -> None:
+def test_killed_process_leaves_only_whole_transactions(database: Database) -> None:
     create(database, new_job(limits=budget(10**9, 10**9)))
     moments = Random(0)
     for number in range(7):
@@ -94,7 +94,7 @@ def test_a_process_killed_at_any_moment_leaves_whole_transactions_only(database:
         assert account(database).held == cost(7 * turns, 3 * turns)
 
 
-def test_half_a_transaction_that_is_in_the_file_already_is_undone_by_the_next_reader(
+def test_half_written_transaction_is_rolled_back_by_the_next_reader(
     database: Database,
 ) -> None:
     create(database, new_job(limits=budget(10**9, 10**9)))

@@ -1,5 +1,5 @@
-"""Test that the schema created by migrations is the one that the code defines, however often and by however
-many processes it is migrated.
+"""Test that migrations create the schema that the code defines, also when they run repeatedly or in several
+processes at once.
 """
 
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Databa
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_constraints_and_keys_are_those_of_the_definitions(
+def test_constraints_and_keys_match_the_table_definitions(
     database: Database, meant: Database, table: str
 ) -> None:
     with database.read() as migrated, meant.read() as defined:
@@ -69,21 +69,21 @@ def test_constraints_and_keys_are_those_of_the_definitions(
     meant.dispose()
 
 
-def test_there_is_one_newest_revision_and_the_database_is_at_it(database: Database) -> None:
+def test_database_is_at_the_single_newest_revision(database: Database) -> None:
     heads = ScriptDirectory(str(Path(migrations.__file__).parent)).get_heads()
     with database.read() as db:
         assert db.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == heads
     assert len(heads) == 1
 
 
-def test_the_files_say_of_themselves_what_alembic_reads_in_them() -> None:
+def test_revisions_read_without_alembic_match_those_of_alembic() -> None:
     folder = Path(migrations.__file__).parent
     read = {one.revision: one.down_revision for one in ScriptDirectory(str(folder)).walk_revisions()}
     assert revisions.known(folder) == read
     assert [revisions.newest(folder)] == ScriptDirectory(str(folder)).get_heads()
 
 
-def test_nothing_is_written_to_a_database_that_is_up_to_date(
+def test_migrating_an_up_to_date_database_writes_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Database, "write", lambda *_: pytest.fail("it writes"))
@@ -99,7 +99,7 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
         assert jobs.get(db, JOB).id == JOB
 
 
-def test_several_processes_that_migrate_at_once_all_find_it_done(
+def test_concurrent_migrations_of_an_empty_database_succeed(
     database: Database, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     fresh = Database(f"sqlite:///{tmp_path_factory.mktemp('fresh')}/tuner.db")
@@ -109,7 +109,7 @@ def test_several_processes_that_migrate_at_once_all_find_it_done(
     fresh.dispose()
 
 
-def test_a_database_that_a_newer_version_upgraded_is_refused_in_words_and_left_alone(
+def test_database_of_a_newer_version_is_refused_and_unchanged(
     database: Database,
 ) -> None:
     with database.write() as db:
@@ -119,7 +119,7 @@ def test_a_database_that_a_newer_version_upgraded_is_refused_in_words_and_left_a
     assert database.revision() == "9999"
 
 
-def test_the_folder_of_a_new_database_is_for_its_owner_alone(
+def test_folder_of_a_new_database_has_mode_0700(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("home") / "of" / "tuner"
@@ -127,7 +127,7 @@ def test_the_folder_of_a_new_database_is_for_its_owner_alone(
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_sqlite_keeps_a_rollback_journal_and_waits_for_the_disk(tmp_path: Path) -> None:
+def test_sqlite_uses_a_rollback_journal_and_full_synchronisation(tmp_path: Path) -> None:
     """If the file is locked, the code retries; SQLite itself does not sleep (tests/store/test_sqlite_locks.py)."""
     database = Database(f"sqlite:///{tmp_path}/tuner.db")
     wanted = {"journal_mode": "truncate", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 0}

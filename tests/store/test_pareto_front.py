@@ -1,5 +1,5 @@
-"""Test that the Pareto front of a job answers every query for the best under limits as all of its reports
-would.
+"""Test that queries for the best result under limits return the same from the Pareto front of a job as from all
+of its reports.
 """
 
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def place(found: Any) -> tuple[str, int] | None:
 
 @examples(60, gate=30)
 @given(found=REPORTS, mode=MODES)
-def test_every_answer_is_that_of_a_search_through_all_reports(
+def test_answers_equal_a_search_through_all_reports(
     database: Database, found: list[Given], mode: Mode
 ) -> None:
     check_answers(database, found, mode)
@@ -127,7 +127,7 @@ def beats(mode: str, b: Any, a: Any) -> bool:
     return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
 
 
-def test_the_database_answers_from_the_index_of_the_front_alone(database: Database) -> None:
+def test_queries_use_only_the_index_of_the_pareto_front(database: Database) -> None:
     job = job_with(database, "max", [Given(n % 5, n // 5 + 1, n / 10, n, n, n) for n in range(20)])
     asked: list[tuple[str, Any]] = []
 

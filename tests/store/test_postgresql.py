@@ -53,7 +53,7 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
     database.migrate()
 
 
-def test_what_a_database_refuses_or_has_no_connection_for_is_said(
+def test_refused_statements_and_an_exhausted_pool_are_reported(
     database: Database, postgres_server: SharedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cover a read-only database such as a standby, a user without rights, and a pool without a free connection."""
@@ -73,7 +73,7 @@ def test_what_a_database_refuses_or_has_no_connection_for_is_said(
             stack.enter_context(database.read())
 
 
-def test_a_database_that_is_away_for_a_while_is_waited_for_by_who_has_patience(
+def test_patient_client_waits_for_an_unavailable_database(
     postgres_server: SharedServer, postgres_empty_url: str
 ) -> None:
     patient, answers = Database(postgres_empty_url, patience_s=60), list[int]()
@@ -98,7 +98,7 @@ def test_a_database_that_is_away_for_a_while_is_waited_for_by_who_has_patience(
     patient.dispose()
 
 
-def test_a_server_that_falls_silent_is_given_up_in_time_unless_the_url_says_otherwise(
+def test_silent_server_times_out_as_configured_in_the_url(
     database: Database,
 ) -> None:
     url = database.url.update_query_dict({"connect_timeout": "77"})
@@ -111,7 +111,7 @@ def test_a_server_that_falls_silent_is_given_up_in_time_unless_the_url_says_othe
     own.dispose()
 
 
-def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(postgres_empty_url: str) -> None:
+def test_concurrent_services_migrate_an_empty_database_once(postgres_empty_url: str) -> None:
     fresh = Database(postgres_empty_url)
     with crowd(hammer.migrate, fresh, [()] * 3):
         pass
@@ -121,13 +121,13 @@ def test_services_that_start_at_once_on_an_empty_database_migrate_it_once(postgr
 
 @examples(25, gate=8)
 @given(found=fronts.REPORTS, mode=fronts.MODES)
-def test_every_answer_is_that_of_a_search_through_all_reports(
+def test_answers_equal_a_search_through_all_reports(
     database: Database, found: list[fronts.Given], mode: Mode
 ) -> None:
     fronts.check_answers(database, found, mode)
 
 
-def test_limits_are_answered_from_the_front(database: Database) -> None:
+def test_best_under_limits_is_answered_from_the_pareto_front(database: Database) -> None:
     job = fronts.job_with(
         database, "max", [fronts.Given(n % 5, n // 5 + 1, n / 10, n, n, n) for n in range(20)]
     )
@@ -147,7 +147,7 @@ def jobs_of(database: Database) -> list[str]:
     return names
 
 
-def test_jobs_that_race_for_a_budget_that_begins_to_be_meanwhile_never_pass_it(database: Database) -> None:
+def test_concurrent_jobs_never_exceed_a_shared_budget_that_changes(database: Database) -> None:
     """Four processes renew holds while the shared budget is created, raised and lowered."""
     names = jobs_of(database)
     limits = [*range(60, 200, 10), 190, 200]
@@ -186,7 +186,7 @@ def check_books(database: Database) -> None:
 
 
 @pytest.mark.parametrize("budget_before", [False, True])
-def test_a_budget_waits_for_what_is_being_settled(database: Database, budget_before: bool) -> None:
+def test_budget_change_waits_for_a_settlement_in_progress(database: Database, budget_before: bool) -> None:
     """Otherwise the budget would count neither released holds nor costs that are not posted yet. The two must
     not deadlock.
     """
@@ -217,7 +217,7 @@ def test_a_budget_waits_for_what_is_being_settled(database: Database, budget_bef
         assert jobs.get(db, job).budget == budget(200)
 
 
-def test_two_drivers_that_settle_the_same_hold_post_it_once(database: Database) -> None:
+def test_two_drivers_settling_the_same_hold_post_it_once(database: Database) -> None:
     job = "job_0000000000000095"
     create(database, new_job(job, project="twice", limits=budget(100)))
     with database.write() as db:
@@ -238,8 +238,8 @@ def test_two_drivers_that_settle_the_same_hold_post_it_once(database: Database) 
         assert ledger.account(db, job).posted == ledger.account(db, job).held == Cost(Money(7))
 
 
-def test_no_driver_takes_over_in_the_middle_of_a_turn(database: Database) -> None:
-    """The rest of the turn would be written after the next driver has read the state."""
+def test_takeover_waits_for_the_journal_transaction_of_the_old_driver(database: Database) -> None:
+    """Otherwise the rest of the transaction would be written after the next driver has read the state."""
     job = "job_0000000000000096"
     create(database, new_job(job, project="fenced"))
     order: list[str] = []
@@ -263,7 +263,7 @@ def test_no_driver_takes_over_in_the_middle_of_a_turn(database: Database) -> Non
         pass
 
 
-def test_two_that_hold_at_once_are_both_counted(database: Database) -> None:
+def test_concurrent_holds_are_both_counted(database: Database) -> None:
     job = "job_0000000000000097"
     create(database, new_job(job, project="both", limits=budget(100)))
 
@@ -282,7 +282,7 @@ def test_two_that_hold_at_once_are_both_counted(database: Database) -> None:
         assert ledger.violations(db) == []
 
 
-def test_of_two_that_begin_the_first_term_of_all_one_leads(database: Database) -> None:
+def test_only_one_of_two_services_begins_the_first_term(database: Database) -> None:
     found: list[Term | None] = []
 
     def begin(holder: str) -> None:
@@ -300,7 +300,7 @@ def test_of_two_that_begin_the_first_term_of_all_one_leads(database: Database) -
         assert leadership.get(db, "first") == first
 
 
-def test_a_leader_that_stood_still_in_a_write_is_told_so_and_nothing_of_it_is_kept(
+def test_leader_suspended_during_a_write_is_rolled_back_and_gets_an_error(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leadership, "STOPPED_MS", 50)
@@ -325,13 +325,13 @@ def test_a_leader_that_stood_still_in_a_write_is_told_so_and_nothing_of_it_is_ke
         assert leadership.take(db, "stands", "another", now=Instant(0), until=until)
 
 
-def test_terms_go_by_the_clock_of_the_database_whatever_a_service_has(database: Database) -> None:
+def test_terms_use_the_clock_of_the_database(database: Database) -> None:
     with database.read() as db:
         first, second = leadership.clock(db, Instant(5)), leadership.clock(db, Instant(0))
     assert 10**18 < first < second
 
 
-def test_of_two_that_take_a_lease_at_once_one_has_it(database: Database) -> None:
+def test_only_one_of_two_holders_takes_a_lease(database: Database) -> None:
     taken: list[bool] = []
 
     def take(holder: str) -> None:
@@ -347,7 +347,7 @@ def test_of_two_that_take_a_lease_at_once_one_has_it(database: Database) -> None
     assert taken == [False]
 
 
-def test_a_budget_is_not_lowered_between_reading_the_account_and_placing_the_hold(
+def test_budget_is_not_lowered_between_reading_the_account_and_placing_a_hold(
     database: Database,
 ) -> None:
     """A driver whose new hold is refused after it has posted the previous one would exit and lose its attempts."""

@@ -15,7 +15,7 @@ def job(number: int) -> str:
     return f"job_{number:016}"
 
 
-def test_a_quota_is_put_in_the_place_of_the_one_before_and_is_of_one_project(database: Database) -> None:
+def test_quota_of_a_project_is_replaced(database: Database) -> None:
     with database.write() as db:
         queue.put(db, PROJECT, Quota(1, 2), AT)
         queue.put(db, PROJECT, Quota(3, None), AT)
@@ -27,7 +27,7 @@ def test_a_quota_is_put_in_the_place_of_the_one_before_and_is_of_one_project(dat
         assert list(queue.of_projects(db)) == [OTHER]
 
 
-def test_what_has_a_driver_or_lost_one_is_at_work_and_what_waits_or_has_ended_is_not(
+def test_jobs_with_a_driver_or_a_lost_driver_count_as_at_work(
     database: Database,
 ) -> None:
     """Four jobs of one project: one waits, one has a driver, one lost its driver while running, and one has
@@ -47,7 +47,7 @@ def test_what_has_a_driver_or_lost_one_is_at_work_and_what_waits_or_has_ended_is
         assert queue.at_work(db, "nobody") == []
 
 
-def test_jobs_of_another_project_leave_room(database: Database) -> None:
+def test_jobs_of_another_project_do_not_use_the_quota(database: Database) -> None:
     for number, project in enumerate((PROJECT, OTHER, PROJECT)):
         create(database, new_job(job(number), project=project))
     with database.read() as db:

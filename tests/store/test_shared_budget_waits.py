@@ -40,7 +40,7 @@ def goes_on(database: Database, at: int) -> bool:
         return [one.job for one in budget_waits.over(db, PROJECT, Instant(at))] == [JOB]
 
 
-def test_a_dearer_machine_is_refused_where_only_the_budget_above_is_too_small(database: Database) -> None:
+def test_expensive_machine_is_refused_if_only_the_shared_budget_is_too_small(database: Database) -> None:
     journal, hold_service = running(database), HoldService(JOB, 10 * NS)
     cheap = Place(OFFER, OFFER.rate(cpus=1, gpus=0))
     dear = Offer("m5.24xlarge", Price(100_000_000), cpus=2, gpus=0)
@@ -59,7 +59,7 @@ def test_a_dearer_machine_is_refused_where_only_the_budget_above_is_too_small(da
     check(database)
 
 
-def test_money_that_came_back_while_the_job_was_still_pausing_lets_it_go_on(database: Database) -> None:
+def test_money_freed_while_the_job_is_pausing_resumes_it(database: Database) -> None:
     """The job takes a while to save everything and pause. Meanwhile the money comes back, and the budget is
     never raised after that.
     """
@@ -76,7 +76,7 @@ def test_money_that_came_back_while_the_job_was_still_pausing_lets_it_go_on(data
     assert goes_on(database, NOW + 61 * NS)
 
 
-def test_a_budget_that_is_used_up_is_not_tried_again(database: Database) -> None:
+def test_used_up_budget_is_not_retried(database: Database) -> None:
     journal = running(database)
     put(database, ALL, at=NOW)
     with journal.transaction() as tx:
@@ -86,7 +86,7 @@ def test_a_budget_that_is_used_up_is_not_tried_again(database: Database) -> None
     assert not goes_on(database, NOW + 1000 * DAY_NS)
 
 
-def test_a_raise_lets_it_go_on_at_once(database: Database) -> None:
+def test_raised_budget_resumes_the_job_at_once(database: Database) -> None:
     journal = running(database)
     put(database, ALL, at=NOW)
     pause(journal)
@@ -95,7 +95,7 @@ def test_a_raise_lets_it_go_on_at_once(database: Database) -> None:
     assert goes_on(database, NOW)
 
 
-def test_it_does_not_wait_for_a_budget_that_is_above_it_no_more(database: Database) -> None:
+def test_job_resumes_when_the_budget_no_longer_covers_it(database: Database) -> None:
     journal = running(database, tags={"p": "a"})
     put(database, SharedBudget("all", usd=Money(100), match={"p": "a"}), at=NOW)
     with journal.transaction() as tx:
@@ -109,7 +109,7 @@ def test_it_does_not_wait_for_a_budget_that_is_above_it_no_more(database: Databa
     assert goes_on(database, NOW)
 
 
-def test_who_asked_for_a_pause_while_the_budget_ran_out_gets_one(database: Database) -> None:
+def test_requested_pause_is_kept_when_the_budget_runs_out(database: Database) -> None:
     journal = running(database)
     put(database, ALL, at=NOW)
     with database.write() as db:
@@ -119,7 +119,7 @@ def test_who_asked_for_a_pause_while_the_budget_ran_out_gets_one(database: Datab
     assert not goes_on(database, NOW + DAY_NS)
 
 
-def test_a_wait_that_a_person_ended_meanwhile_is_nobodys(database: Database) -> None:
+def test_wait_ended_by_a_user_cannot_be_claimed(database: Database) -> None:
     journal = running(database)
     put(database, ALL, at=NOW)
     pause(journal)
@@ -131,7 +131,7 @@ def test_a_wait_that_a_person_ended_meanwhile_is_nobodys(database: Database) -> 
         assert not budget_waits.claim(db, wait)
 
 
-def test_it_goes_on_in_the_next_period_or_when_its_budget_is_gone(database: Database) -> None:
+def test_job_resumes_in_the_next_period_or_when_its_budget_is_removed(database: Database) -> None:
     journal = running(database)
     put(database, SharedBudget("all", usd=Money(100), period="day"), at=NOW)
     with journal.transaction() as tx:
@@ -144,7 +144,7 @@ def test_it_goes_on_in_the_next_period_or_when_its_budget_is_gone(database: Data
     assert goes_on(database, NOW)
 
 
-def test_each_try_in_vain_is_followed_by_a_longer_wait(database: Database) -> None:
+def test_each_failed_retry_doubles_the_wait_up_to_an_hour(database: Database) -> None:
     """The wait grows up to an hour. Another budget, or a change of this one, resets it."""
     running(database)
     with database.write() as db:

@@ -74,7 +74,7 @@ def check(database: Database, at: Instant = NOW) -> None:
         assert ledger.violations(db) == []
 
 
-def test_a_hold_counts_in_the_budget_it_matches_and_in_the_one_above(database: Database) -> None:
+def test_hold_counts_in_the_matching_budget_and_its_parent(database: Database) -> None:
     make(database)
     put(database, ORG, A)
     assert place(database, JOBS[0], 1, 30, 5)
@@ -88,7 +88,7 @@ def test_a_hold_counts_in_the_budget_it_matches_and_in_the_one_above(database: D
 
 
 @pytest.mark.parametrize(("usd", "gpu_ms", "fits"), [(60, 60, True), (61, 0, False), (1, 61, False)])
-def test_a_hold_that_one_of_them_refuses_counts_nowhere(
+def test_hold_refused_by_one_shared_budget_counts_in_none(
     database: Database, usd: int, gpu_ms: int, fits: bool
 ) -> None:
     make(database)
@@ -101,7 +101,7 @@ def test_a_hold_that_one_of_them_refuses_counts_nowhere(
     check(database)
 
 
-def test_what_the_jobs_own_budget_refuses_counts_in_none(database: Database) -> None:
+def test_hold_refused_by_the_jobs_own_budget_counts_in_no_shared_budget(database: Database) -> None:
     make(database, usd=10)
     put(database, ORG, A)
     assert not place(database, JOBS[0], 1, 11)
@@ -109,7 +109,7 @@ def test_what_the_jobs_own_budget_refuses_counts_in_none(database: Database) -> 
     check(database)
 
 
-def test_a_period_begins_anew_and_settles_where_it_was_held(database: Database) -> None:
+def test_hold_settles_in_the_period_in_which_it_was_placed(database: Database) -> None:
     make(database)
     put(database, A.__class__("a", usd=Money(60), match={"p": "a"}, period="day"))
     midnight = NOW + DAY_NS
@@ -122,7 +122,7 @@ def test_a_period_begins_anew_and_settles_where_it_was_held(database: Database) 
     check(database, Instant(midnight))
 
 
-def test_a_new_budget_counts_what_its_jobs_used_and_hold_of_its_period(database: Database) -> None:
+def test_new_budget_counts_earlier_spend_and_holds_of_its_period(database: Database) -> None:
     make(database)
     place(database, JOBS[0], 1, 30, at=NOW - DAY_NS)
     settle(database, JOBS[0], 1, 25)
@@ -137,7 +137,7 @@ def test_a_new_budget_counts_what_its_jobs_used_and_hold_of_its_period(database:
     check(database)
 
 
-def test_a_budget_below_what_is_used_already_is_refused_and_changes_nothing(database: Database) -> None:
+def test_budget_below_its_spend_is_refused_and_changes_nothing(database: Database) -> None:
     make(database)
     put(database, ORG)
     place(database, JOBS[2], 1, 30)
@@ -148,7 +148,7 @@ def test_a_budget_below_what_is_used_already_is_refused_and_changes_nothing(data
     assert not place(database, JOBS[2], 2, 1)
 
 
-def test_new_tags_take_a_jobs_spend_along_or_are_refused(database: Database) -> None:
+def test_changed_tags_move_the_jobs_spend_or_are_refused(database: Database) -> None:
     make(database)
     put(database, A.__class__("b", usd=Money(40), match={"p": "b"}), ORG, A)
     assert place(database, JOBS[0], 1, 30)
@@ -169,7 +169,7 @@ def test_new_tags_take_a_jobs_spend_along_or_are_refused(database: Database) -> 
     check(database)
 
 
-def test_one_that_is_above_others_is_not_removed(database: Database) -> None:
+def test_budget_with_children_is_not_removed(database: Database) -> None:
     put(database, ORG, A)
     with pytest.raises(Conflict, match="a; remove those first"), database.write() as db:
         shared_budget_changes.remove(db, PROJECT, "org", at=NOW)
@@ -179,7 +179,7 @@ def test_one_that_is_above_others_is_not_removed(database: Database) -> None:
         assert shared_budgets.kept(db, PROJECT) == []
 
 
-def test_jobs_that_race_for_the_last_cent_get_exactly_what_fits(database: Database) -> None:
+def test_concurrent_jobs_fill_a_shared_budget_exactly(database: Database) -> None:
     """Four processes with one job each. The jobs' own budgets would allow everything."""
     make(database)
     create(database, new_job("job_0000000000000003", tags={"p": "a"}, limits=budget(10**6, 10**6)))

@@ -55,7 +55,7 @@ def waiting(turns: Turns, count: int) -> None:
         threading.Event().wait(0.001)
 
 
-def test_a_commit_waits_for_who_reads_and_who_comes_later_waits_for_it(turns: Turns) -> None:
+def test_commit_waits_for_readers_and_blocks_later_readers(turns: Turns) -> None:
     order = list[str]()
     reader = Other(turns.reading, order, "reader")
     assert reader.inside.wait(LONG_S)
@@ -73,7 +73,7 @@ def test_a_commit_waits_for_who_reads_and_who_comes_later_waits_for_it(turns: Tu
     assert order == ["reader", "commit", "late"]
 
 
-def test_readers_come_in_turn_one_at_a_time(turns: Turns) -> None:
+def test_readers_take_turns_in_order_of_arrival(turns: Turns) -> None:
     order = list[str]()
     others = [Other(turns.reading, order, "0")]
     assert others[0].inside.wait(LONG_S)
@@ -86,8 +86,8 @@ def test_readers_come_in_turn_one_at_a_time(turns: Turns) -> None:
         other.leave()
 
 
-def test_nobody_is_passed_by_for_long(turns: Turns) -> None:
-    """Other readers come again immediately and repeatedly, and so do commits."""
+def test_no_reader_starves(turns: Turns) -> None:
+    """Other readers and commits request the next turn as soon as their turn ends."""
     over, through = threading.Event(), threading.Event()
 
     def again(turn: Callable[[], AbstractContextManager[None]]) -> None:
@@ -112,7 +112,7 @@ def test_nobody_is_passed_by_for_long(turns: Turns) -> None:
     assert (turns._readers, len(turns._waiting), len(turns._commits), turns._passed_by) == (0, 0, 0, 0)
 
 
-def test_who_waits_too_long_for_a_turn_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_waits_too_long_proceeds_without_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that reads twice at once waits neither for itself nor for a commit that waits for it."""
     monkeypatch.setattr(sqlite_locks, "PATIENCE_S", 0.01)
     turns = Turns()
@@ -148,7 +148,7 @@ def locked(database: Database, how: str) -> tuple[Any, Connection]:
 
 
 @pytest.mark.parametrize(("how", "what"), [("BEGIN EXCLUSIVE", "read"), ("BEGIN", "write")])
-def test_another_process_is_waited_for(
+def test_locked_file_is_retried_until_the_other_process_releases_it(
     database: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str
 ) -> None:
     """A reader waits for the other process's commit, and a commit waits for its reads."""
@@ -170,7 +170,7 @@ def test_another_process_is_waited_for(
 
 
 @pytest.mark.parametrize(("how", "what"), [("BEGIN EXCLUSIVE", "read"), ("BEGIN", "write")])
-def test_a_file_that_stays_locked_does_not_answer_and_nothing_is_written(
+def test_file_that_stays_locked_is_reported_and_nothing_is_written(
     database: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str
 ) -> None:
     process, other = locked(database, how)
@@ -183,7 +183,7 @@ def test_a_file_that_stays_locked_does_not_answer_and_nothing_is_written(
         assert db.exec_driver_sql("SELECT * FROM a").all() == []
 
 
-def test_a_transaction_that_reads_has_its_lock_from_the_beginning(database: Database) -> None:
+def test_reading_transaction_takes_its_lock_at_the_beginning(database: Database) -> None:
     """No statement within the transaction waits for a lock any more, because nothing would retry it."""
     other = sqlite3.connect(str(database.url.database), timeout=0, isolation_level=None)
     with closing(other), database.read():
@@ -193,7 +193,7 @@ def test_a_transaction_that_reads_has_its_lock_from_the_beginning(database: Data
             other.execute("COMMIT")
 
 
-def test_a_commit_that_fails_says_why_and_writes_nothing(database: Database) -> None:
+def test_failed_commit_reports_the_reason_and_writes_nothing(database: Database) -> None:
     with database.write() as db:
         db.exec_driver_sql("CREATE TABLE c (a INTEGER PRIMARY KEY)")
         db.exec_driver_sql("CREATE TABLE d (c REFERENCES c (a) DEFERRABLE INITIALLY DEFERRED)")
@@ -207,7 +207,7 @@ def test_a_commit_that_fails_says_why_and_writes_nothing(database: Database) -> 
         assert len(db.exec_driver_sql("SELECT * FROM d").all()) == 1
 
 
-def test_what_is_no_lock_is_told_at_once() -> None:
+def test_error_other_than_a_lock_is_returned_without_retry() -> None:
     closed = sqlite3.connect(":memory:")
     closed.close()
     assert isinstance(insist(lambda: closed.execute("SELECT 1")), sqlite3.ProgrammingError)
