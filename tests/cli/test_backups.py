@@ -29,7 +29,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
     return Operator(fakes.service_in(tmp_path / "home"), tmp_path)
 
 
-def test_a_backup_is_restored_and_says_which_jobs_are_paused_and_what_to_do(operator: Operator) -> None:
+def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) -> None:
     service, file = operator.service, str(operator.folder / "b")
     client = fakes.client_of(service)
     job = fakes.submit(client)
@@ -56,7 +56,7 @@ def test_a_backup_is_restored_and_says_which_jobs_are_paused_and_what_to_do(oper
     service.database.dispose()
 
 
-def test_json_has_all(operator: Operator) -> None:
+def test_json_output_of_backup_and_restore_is_complete(operator: Operator) -> None:
     file = str(operator.folder / "b")
     job = fakes.submit(fakes.client_of(operator.service))
     made = json.loads(operator("backup", file, "--json").stdout)
@@ -67,7 +67,7 @@ def test_json_has_all(operator: Operator) -> None:
     operator.service.database.dispose()
 
 
-def test_a_backup_of_nothing_says_which_setting_may_be_wrong(
+def test_backup_of_an_empty_home_names_the_setting_to_check(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNER_HOME", str(operator.folder / "another"))

@@ -38,30 +38,30 @@ def refused(*words: str) -> tuple[int, str]:
         (("preempt", "spot-1", "--notice", "-15s"), "-15s"),
     ],
 )
-def test_wrong_usage_is_refused_before_anything_is_done(
-    home: Path, words: tuple[str, ...], says: str
-) -> None:
+def test_wrong_usage_is_refused_and_writes_nothing(home: Path, words: tuple[str, ...], says: str) -> None:
     code, said = refused(*words)
     assert code == 2
     assert says in said
     assert not list(home.iterdir())
 
 
-def test_a_cluster_that_is_somebody_elses_is_not_doubled(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_command_is_refused_if_a_remote_cluster_is_configured(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TUNER_RAY_ADDRESS", "http://head:8265")
     code, said = refused("cluster")
     assert code == 1
     assert "TUNER_RAY_ADDRESS" in said
 
 
-def test_there_is_one_cluster_to_a_home(home: Path) -> None:
+def test_second_cluster_of_a_home_is_refused(home: Path) -> None:
     with ClusterFile(home).kept():
         code, said = refused("cluster")
     assert code == 1
     assert "runs already" in said
 
 
-def test_without_a_cluster_nothing_is_taken_away(home: Path) -> None:
+def test_preempt_without_a_local_cluster_is_refused(home: Path) -> None:
     code, said = refused("preempt", "spot-1")
     assert code == 1
     assert "no `tuner cluster` runs" in said
@@ -71,7 +71,7 @@ def test_without_a_cluster_nothing_is_taken_away(home: Path) -> None:
     ("name", "says"),
     [("spot-3", "there is spot-1, spot-2"), ("abc", "no node 'abc'"), ("spot-2", "spot-2 is starting")],
 )
-def test_only_a_node_that_is_there_is_taken_away(home: Path, name: str, says: str) -> None:
+def test_preempt_refuses_unknown_and_starting_nodes(home: Path, name: str, says: str) -> None:
     file = ClusterFile(home)
     with file.kept():
         file.write(KeptCluster("", (ALIVE, STARTING)))
@@ -80,7 +80,7 @@ def test_only_a_node_that_is_there_is_taken_away(home: Path, name: str, says: st
     assert says in said
 
 
-def test_a_node_may_be_named_by_the_beginning_of_its_id(home: Path) -> None:
+def test_node_can_be_named_by_a_prefix_of_its_id(home: Path) -> None:
     file = ClusterFile(home)
     with file.kept():
         file.write(KeptCluster("", (ALIVE,)))
@@ -89,7 +89,7 @@ def test_a_node_may_be_named_by_the_beginning_of_its_id(home: Path) -> None:
     assert "spot-1 had ended by itself" in result.stdout
 
 
-def test_a_node_that_cannot_be_told_is_not_taken_away_without_a_word(home: Path) -> None:
+def test_preempt_with_notice_is_refused_if_the_cluster_head_is_gone(home: Path) -> None:
     """The cluster's head is gone, and the node's only remaining process is recognised by its environment variable."""
     file, node = ClusterFile(home), replace(ALIVE, session=f"untold-{os.getpid()}")
     left = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: node.session})

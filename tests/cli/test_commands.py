@@ -130,7 +130,7 @@ OTHERS = {
 }
 
 
-def test_no_command_that_prints_json_is_left_out() -> None:
+def test_every_command_with_json_output_is_tested() -> None:
     group = get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     printing = {name for name, one in group.commands.items() if any("--json" in p.opts for p in one.params)}
@@ -138,14 +138,14 @@ def test_no_command_that_prints_json_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_json_is_what_rest_answers(tuner: Tuner, rest: TestClient, done: str, name: str) -> None:
+def test_json_output_equals_the_rest_response(tuner: Tuner, rest: TestClient, done: str, name: str) -> None:
     words, path, query = ASKING[name]
     found = printed(tuner(*(word.replace("JOB", done) for word in words), "--json"))
     assert found == get(rest, path.replace("JOB", done), **query)
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_words_for_people_are_no_json(tuner: Tuner, done: str, name: str) -> None:
+def test_default_output_is_not_json(tuner: Tuner, done: str, name: str) -> None:
     words, *_ = ASKING[name]
     result = tuner(*(word.replace("JOB", done) for word in words))
     assert result.exit_code == 0, result.output
@@ -153,17 +153,17 @@ def test_words_for_people_are_no_json(tuner: Tuner, done: str, name: str) -> Non
     assert not result.stdout.lstrip().startswith("{")
 
 
-def test_ids_stay_whole_in_tables(tuner: Tuner, done: str) -> None:
+def test_ids_are_not_truncated_in_tables(tuner: Tuner, done: str) -> None:
     assert done in tuner("jobs").stdout
     assert done in tuner("job", done).stdout
     assert "trial_00000" in tuner("trials", done).stdout
 
 
-def test_so_many_trials_are_listed_as_were_asked_for(tuner: Tuner, done: str) -> None:
+def test_limit_option_sets_the_number_of_listed_trials(tuner: Tuner, done: str) -> None:
     assert len(printed(tuner("trials", done, "--limit", "2", "--json"))["items"]) == 2
 
 
-def test_a_bill_shows_its_total_and_every_kind(tuner: Tuner, rest: TestClient, done: str) -> None:
+def test_bill_shows_every_kind_of_cost(tuner: Tuner, rest: TestClient, done: str) -> None:
     shown = tuner("bill", done).stdout
     for kind in get(rest, f"/v1/jobs/{done}/bill")["by_kind"]:
         assert kind in shown
@@ -190,7 +190,7 @@ def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient
         assert tuner("budgets", "set", "vision", "--usd", "1", *wrong).exit_code == 2
 
 
-def test_the_quota_is_set_and_shown(tuner: Tuner, rest: TestClient) -> None:
+def test_quota_is_set_and_shown(tuner: Tuner, rest: TestClient) -> None:
     words = ["--usd", "500", "--period", "month", "--concurrent-jobs", "4", "--concurrent-trials", "16"]
     made = printed(tuner("quota", "set", *words, "--json"))
     assert made == printed(tuner("quota", "show", "--json")) == get(rest, "/v1/quota")
@@ -200,7 +200,7 @@ def test_the_quota_is_set_and_shown(tuner: Tuner, rest: TestClient) -> None:
     assert printed(tuner("quota", "set", "--json"))["usd"] is None
 
 
-def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done: str) -> None:
+def test_spend_is_printed_as_csv(tuner: Tuner, rest: TestClient, done: str) -> None:
     table = tuner("spend", "--by", "owner", "--csv").stdout
     query = {"group_by": "owner"}
     answer = rest.get("/v1/spend", params=query, headers={"Accept": "text/csv"})
@@ -209,16 +209,14 @@ def test_spend_is_printed_for_spreadsheets(tuner: Tuner, rest: TestClient, done:
     assert tuner("spend", "--by", "owner", "--format", "csv").stdout == table
 
 
-def test_a_report_shows_the_best_its_price_and_both_estimates(
-    tuner: Tuner, rest: TestClient, done: str
-) -> None:
+def test_report_shows_best_trial_and_estimates(tuner: Tuner, rest: TestClient, done: str) -> None:
     shown, found = tuner("report", done).stdout, get(rest, f"/v1/jobs/{done}/report")
     for word in (found["best"]["trial"], "random search", "ASHA that only stops", "estimated", "•"):
         assert word in shown
     assert all(one["note"].split(".")[0] in " ".join(shown.split()) for one in found["estimates"])
 
 
-def test_advice_is_shown_with_its_dollars_and_what_was_not_measured(
+def test_advice_shows_findings_and_what_was_not_measured(
     tuner: Tuner, rest: TestClient, service: FakeService, done: str
 ) -> None:
     use(service, done, Usage(data_wait_ns=10 * NS, compute_ns=10 * NS, facts={"loader_workers": 0}))
@@ -252,7 +250,7 @@ def test_replay_shows_the_first_difference_and_exits_with_1(
     assert "not checked" in changed.stdout
 
 
-def test_replay_refuses_policies_that_it_does_not_know(tuner: Tuner, done: str) -> None:
+def test_replay_refuses_unknown_policies(tuner: Tuner, done: str) -> None:
     misspelt = tuner("replay", done, "--with", "schedulr=asha")
     assert misspelt.exit_code == 2
     assert "'scheduler'" in misspelt.stderr
@@ -261,25 +259,25 @@ def test_replay_refuses_policies_that_it_does_not_know(tuner: Tuner, done: str) 
     assert "is not one of auto, asha, asha_stopping, none" in unknown.stderr
 
 
-def test_a_report_of_a_job_that_waits_says_that_there_is_nothing_yet(tuner: Tuner, waiting: str) -> None:
+def test_report_of_a_waiting_job_says_that_nothing_was_reported(tuner: Tuner, waiting: str) -> None:
     assert "no trial has reported acc yet" in tuner("report", waiting).stdout
 
 
-def test_a_job_that_ended_is_watched_to_its_end(tuner: Tuner, rest: TestClient, done: str) -> None:
+def test_watching_an_ended_job_prints_all_events_and_exits(tuner: Tuner, rest: TestClient, done: str) -> None:
     assert tuner("watch", done).exit_code == 0
     events = [json.loads(line) for line in tuner("watch", done, "--json").stdout.splitlines()]
     assert {event["event"] for event in events} == {"report", "trial", "spend", "job"}
     assert events[-1]["data"]["state"] == "succeeded"
 
 
-def test_watching_a_job_tells_how_it_ended(tuner: Tuner, done: str) -> None:
+def test_watching_an_ended_job_prints_its_stop_reason(tuner: Tuner, done: str) -> None:
     assert "succeeded budget_usd" in tuner("watch", done).stdout
 
 
 # Commands that change something
 
 
-def test_a_job_is_submitted_from_a_file(tuner: Tuner, rest: TestClient, job_file: Path) -> None:
+def test_job_is_submitted_from_a_file(tuner: Tuner, rest: TestClient, job_file: Path) -> None:
     found = printed(tuner("submit", str(job_file), "--json"))
     assert found == get(rest, f"/v1/jobs/{found['id']}")
     shown = tuner("submit", str(job_file))
@@ -287,12 +285,12 @@ def test_a_job_is_submitted_from_a_file(tuner: Tuner, rest: TestClient, job_file
     assert "queued" in shown.stdout
 
 
-def test_a_job_is_submitted_from_standard_input(tuner: Tuner, job_file: Path) -> None:
+def test_job_is_submitted_from_standard_input(tuner: Tuner, job_file: Path) -> None:
     assert printed(tuner("submit", "-", "--json", typed=job_file.read_text()))["state"] == "queued"
 
 
 @pytest.mark.parametrize(("state", "status"), [("succeeded", 0), ("cancelled", 1)])
-def test_waiting_for_a_job_tells_how_it_ended(
+def test_submit_with_wait_exits_with_the_status_of_the_job(
     tuner: Tuner,
     service: FakeService,
     monkeypatch: pytest.MonkeyPatch,
@@ -313,7 +311,7 @@ def test_waiting_for_a_job_tells_how_it_ended(
 
 
 @pytest.mark.parametrize(("action", "state"), [("pause", "paused"), ("cancel", "cancelled")])
-def test_a_job_is_paused_and_cancelled(
+def test_job_is_paused_and_cancelled(
     tuner: Tuner, rest: TestClient, waiting: str, action: str, state: str
 ) -> None:
     found = printed(tuner(action, waiting, "--json"))
@@ -322,13 +320,13 @@ def test_a_job_is_paused_and_cancelled(
     assert state in tuner(action, waiting).stdout
 
 
-def test_a_paused_job_is_resumed(tuner: Tuner, rest: TestClient, waiting: str) -> None:
+def test_paused_job_is_resumed(tuner: Tuner, rest: TestClient, waiting: str) -> None:
     tuner("pause", waiting)
     assert printed(tuner("resume", waiting, "--json"))["state"] == "running"
     assert "running" in tuner("resume", waiting).stdout
 
 
-def test_a_top_up_is_added_and_a_job_that_waits_stays_waiting(
+def test_top_up_raises_the_budget_and_leaves_a_waiting_job_queued(
     tuner: Tuner, rest: TestClient, waiting: str
 ) -> None:
     found = printed(tuner("topup", waiting, "--usd", "10", "--json"))
@@ -337,7 +335,7 @@ def test_a_top_up_is_added_and_a_job_that_waits_stays_waiting(
     assert "$20.00" in tuner("topup", waiting, "--usd", "10").stdout
 
 
-def test_a_top_up_lets_a_job_go_on_that_had_spent_its_money(
+def test_top_up_resumes_a_job_that_had_spent_its_budget(
     tuner: Tuner, rest: TestClient, service: FakeService
 ) -> None:
     job = fakes.submit(rest, budget={"usd": 0.001})
@@ -346,13 +344,13 @@ def test_a_top_up_lets_a_job_go_on_that_had_spent_its_money(
     assert (found["state"], found["budget"]["usd"]) == ("running", 0.002)
 
 
-def test_a_top_up_leaves_a_job_paused_that_a_person_paused(tuner: Tuner, waiting: str) -> None:
+def test_top_up_does_not_resume_a_job_paused_by_a_user(tuner: Tuner, waiting: str) -> None:
     tuner("pause", waiting)
     assert printed(tuner("topup", waiting, "--usd", "1", "--json"))["state"] == "paused"
 
 
 @pytest.mark.parametrize("value", [7, -5])
-def test_a_job_that_waits_is_given_another_priority(
+def test_priority_of_a_waiting_job_is_changed(
     tuner: Tuner, rest: TestClient, waiting: str, value: int
 ) -> None:
     found = printed(tuner("priority", waiting, str(value), "--json"))
@@ -361,7 +359,7 @@ def test_a_job_that_waits_is_given_another_priority(
     assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
 
 
-def test_a_bill_lists_the_most_expensive_trials_and_all_with_an_option(
+def test_bill_lists_the_most_expensive_trials_or_all_with_an_option(
     tuner: Tuner, done: str, rest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = sorted(rest.get(f"/v1/jobs/{done}/bill").json()["trials"], key=lambda one: -one["total_usd"])

@@ -52,7 +52,7 @@ def completed(line: str, shell: str = "bash") -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_jobs_are_completed_with_their_names(done: str, waiting: str, shell: str) -> None:
+def test_job_ids_are_completed_with_their_names(done: str, waiting: str, shell: str) -> None:
     found = "\n".join(completed("tuner watch job_", shell))
     assert done in found
     assert waiting in found
@@ -60,25 +60,25 @@ def test_jobs_are_completed_with_their_names(done: str, waiting: str, shell: str
         assert "digits, succeeded" in found
 
 
-def test_only_what_begins_so_is_offered(done: str, waiting: str) -> None:
+def test_completions_start_with_the_typed_text(done: str, waiting: str) -> None:
     assert completed(f"tuner best {done[:-1]}") == [done]
     assert completed("tuner best nothing") == []
 
 
-def test_trials_are_completed_of_the_job_that_was_named(done: str) -> None:
+def test_trial_ids_are_completed_for_the_given_job(done: str) -> None:
     assert "trial_00000" in completed(f"tuner trial {done} trial_0000")
     assert "trial_00000" in completed(f"tuner train {done} --trial trial_0000")
     assert completed("tuner trial job_0 trial_") == []
 
 
-def test_commands_states_and_orders_are_completed() -> None:
+def test_commands_states_and_sort_orders_are_completed() -> None:
     assert set(completed("tuner pa")) == {"pause", "pareto", "packages"}
     assert completed("tuner jobs --state suc") == ["succeeded"]
     assert completed("tuner trials JOB --sort m") == ["metric"]
 
 
 @pytest.mark.parametrize("there", ["http://127.0.0.1:1", "nonsense", "wrong key"])
-def test_a_service_that_does_not_answer_is_passed_over_in_silence(
+def test_completion_is_silent_if_the_service_does_not_answer(
     done: str, there: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TUNER_API_KEY" if there == "wrong key" else "TUNER_URL", there)
@@ -88,7 +88,9 @@ def test_a_service_that_does_not_answer_is_passed_over_in_silence(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_is_shown_and_installed(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_script_is_shown_and_installed(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="tuner")

@@ -53,7 +53,9 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]
 
 
 @pytest.mark.parametrize("program", [0], indirect=True)
-def test_answers_are_finished_streams_ended_and_the_lease_given_up(program: Program, tmp_path: Path) -> None:
+def test_shutdown_finishes_responses_ends_streams_and_releases_the_lease(
+    program: Program, tmp_path: Path
+) -> None:
     slow: list[httpx2.Response] = []
     asking = threading.Thread(target=lambda: slow.append(program.client.get("/slow")))
     with program.client.stream("GET", f"/v1/jobs/{program.job}/events") as stream:
@@ -78,7 +80,7 @@ def test_answers_are_finished_streams_ended_and_the_lease_given_up(program: Prog
 
 
 @pytest.mark.parametrize("program", [600], indirect=True)
-def test_for_a_while_it_answers_and_says_that_it_is_not_ready_until_it_is_asked_again(
+def test_draining_service_answers_but_is_not_ready_until_a_second_signal(
     program: Program,
 ) -> None:
     program.process.send_signal(signal.SIGTERM)

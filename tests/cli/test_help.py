@@ -30,7 +30,7 @@ def root() -> typer.core.TyperGroup:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in commands(root())])
-def test_help_has_examples_of_the_command(name: str) -> None:
+def test_help_shows_examples_of_the_command(name: str) -> None:
     shown = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200)
     assert shown.exit_code == 0
     assert EXAMPLES[name]
@@ -40,7 +40,7 @@ def test_help_has_examples_of_the_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("example", sorted({one for found in EXAMPLES.values() for one in found}))
-def test_an_example_is_what_the_command_line_takes(example: str) -> None:
+def test_examples_are_accepted_by_the_command_line(example: str) -> None:
     """Parse the example without running it."""
     context = root().make_context("tuner", shlex.split(example)[1:])
     while isinstance(context.command, typer.core.TyperGroup):
@@ -52,11 +52,11 @@ def test_an_example_is_what_the_command_line_takes(example: str) -> None:
     assert not context.args
 
 
-def test_examples_are_of_commands_that_there_are() -> None:
+def test_examples_cover_exactly_the_existing_commands() -> None:
     assert set(EXAMPLES) == {name for name, _ in commands(root())}
 
 
-def test_help_waits_for_nothing_heavy() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     code = f"""
 import sys
 import tuner.cli.main

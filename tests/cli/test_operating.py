@@ -19,7 +19,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.usefixtures("url")
-def test_migrate_says_from_where_to_where() -> None:
+def test_migrate_prints_the_revisions_before_and_after() -> None:
     said = CliRunner().invoke(app, ["migrate"])
     assert said.exit_code == 0
     assert said.stdout == f"the database was empty, and is at {newest_revision()}\n"
@@ -28,7 +28,7 @@ def test_migrate_says_from_where_to_where() -> None:
 
 
 @pytest.mark.usefixtures("url")
-def test_migrate_takes_the_schema_back_to_a_revision_that_is_named(tmp_path: Path) -> None:
+def test_migrate_downgrades_to_a_given_revision(tmp_path: Path) -> None:
     with made_up.known(tmp_path / "newer"):
         assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
         said = CliRunner().invoke(app, ["migrate", "--to", "0028"])
@@ -54,14 +54,14 @@ def parts(said: str) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.usefixtures("url")
-def test_doctor_finds_a_new_home_well_and_leaves_nothing(tmp_path: Path) -> None:
+def test_doctor_reports_no_faults_in_a_new_home_and_leaves_no_files(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["doctor"])
     assert said.exit_code == 0
     assert "WRONG" not in said.stdout
     assert not list((tmp_path / "storage").iterdir())
 
 
-def test_doctor_says_what_is_wrong_and_what_to_do(
+def test_doctor_reports_each_fault_with_its_fix(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
@@ -90,7 +90,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     assert "RAY_AUTH_TOKEN" in str(found["token"]["fix"])
 
 
-def test_doctor_says_that_a_database_is_older(url: str, tmp_path: Path) -> None:
+def test_doctor_reports_an_outdated_database(url: str, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     database = Database(url)
     database.dispose()
@@ -100,7 +100,7 @@ def test_doctor_says_that_a_database_is_older(url: str, tmp_path: Path) -> None:
     assert "tuner migrate" in str(parts(said.stdout)["database"]["fix"])
 
 
-def test_a_service_with_storage_that_it_cannot_write_to_does_not_start(
+def test_service_with_unwritable_storage_does_not_start(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert url
@@ -112,7 +112,7 @@ def test_a_service_with_storage_that_it_cannot_write_to_does_not_start(
     assert "create the folder or bucket of TUNER_STORAGE" in said.stderr
 
 
-def test_dashboard_opens_rays_page_of_a_job_without_the_key(
+def test_dashboard_opens_the_ray_page_of_a_job_without_the_key_in_its_url(
     tuner: Tuner, done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []

@@ -71,14 +71,14 @@ async def served(client: bytes, *, trickle: bytes = b"") -> bytes:
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     ],
 )
-def test_who_sends_no_whole_request_is_hung_up_on(
+def test_client_that_sends_no_complete_request_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, trickle: bytes
 ) -> None:
     monkeypatch.setattr(client_timeout, "ARRIVE_S", 0.2)
     assert b"200 OK" not in asyncio.run(served(sent, trickle=trickle))
 
 
-def test_whole_requests_are_answered_one_after_another_however_long_it_takes(
+def test_complete_requests_are_answered_in_turn_even_if_responses_are_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server closes the connection when no further request comes."""
@@ -86,13 +86,13 @@ def test_whole_requests_are_answered_one_after_another_however_long_it_takes(
     assert asyncio.run(served(WHOLE * 2)).count(b"abcd") == 2
 
 
-def test_headers_that_do_not_end_are_refused_before_they_fill_the_memory() -> None:
+def test_endless_headers_are_refused_with_431() -> None:
     endless = b"GET / HTTP/1.1\r\n" + b"X: %b\r\n" % (b"x" * 1000) * 200
     assert b"431 Request Header Fields Too Large" in asyncio.run(served(endless))
     assert b"431 Request Header Fields Too Large" in asyncio.run(served(WHOLE + endless))
 
 
-def test_a_request_that_came_while_the_loop_was_busy_is_answered_though_the_time_to_close_has_come() -> None:
+def test_request_received_before_the_keep_alive_timeout_fires_is_answered() -> None:
     async def tried() -> bytes:
         config = uvicorn.Config(at_once, ws="none", timeout_keep_alive=1, lifespan="off")
         config.load()
@@ -116,5 +116,5 @@ def test_a_request_that_came_while_the_loop_was_busy_is_answered_though_the_time
     assert uvloop.run(tried()).count(b"200 OK") == 2
 
 
-def test_the_limit_is_what_is_promised() -> None:
+def test_request_timeout_is_at_most_thirty_seconds() -> None:
     assert client_timeout.ARRIVE_S <= 30

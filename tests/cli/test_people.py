@@ -26,7 +26,7 @@ def asked(rest: TestClient, path: str) -> Any:
 
 
 @pytest.mark.parametrize("what", ["projects", "users", "members", "keys"])
-def test_listings_are_what_rest_answers(tuner: Tuner, rest: TestClient, what: str) -> None:
+def test_list_commands_equal_the_rest_response(tuner: Tuner, rest: TestClient, what: str) -> None:
     rest.post("/v1/keys", json={"user": "ada", "name": "listed"}, headers=THERE)
     found = printed(tuner("--project", "vision", what, "list", "--json"))
     assert found == asked(rest, f"/v1/{what}")
@@ -35,7 +35,7 @@ def test_listings_are_what_rest_answers(tuner: Tuner, rest: TestClient, what: st
     assert {"projects": "vision", "keys": "listed"}.get(what, "ada") in shown
 
 
-def test_the_operator_works_in_the_project_that_is_named(
+def test_operator_works_in_the_given_project(
     tuner: Tuner, rest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert printed(tuner("whoami", "--json"))["project"] == "default"
@@ -48,7 +48,7 @@ def test_the_operator_works_in_the_project_that_is_named(
     assert printed(tuner("whoami", "--json"))["project"] == "vision"
 
 
-def test_a_project_is_made_and_shown(tuner: Tuner, rest: TestClient) -> None:
+def test_project_is_created_and_shown(tuner: Tuner, rest: TestClient) -> None:
     made = printed(tuner("projects", "add", "speech", "--json"))
     assert (
         made
@@ -58,7 +58,7 @@ def test_a_project_is_made_and_shown(tuner: Tuner, rest: TestClient) -> None:
     assert tuner("projects", "add", "speech").exit_code == 1
 
 
-def test_members_come_change_and_go(tuner: Tuner, rest: TestClient) -> None:
+def test_members_are_added_changed_and_removed(tuner: Tuner, rest: TestClient) -> None:
     at = ("--project", "vision", "members")
     made = printed(tuner(*at, "set", "eve", "--role", "viewer", "--json"))
     assert made in asked(rest, "/v1/members")["items"]
@@ -73,7 +73,7 @@ def test_users_are_disabled_and_enabled(tuner: Tuner) -> None:
     assert not printed(tuner("users", "enable", "ada", "--json"))["disabled"]
 
 
-def test_a_key_is_shown_when_it_is_made_and_opens_its_project(
+def test_key_is_shown_when_created_or_rotated_and_gives_access(
     tuner: Tuner, rest: TestClient, service: FakeService
 ) -> None:
     at = ("--project", "vision", "keys")
@@ -90,7 +90,7 @@ def test_a_key_is_shown_when_it_is_made_and_opens_its_project(
     assert tuner(*at, "revoke", "tnr_00000000").exit_code == 1
 
 
-def test_what_is_no_name_of_a_project_is_no_setting() -> None:
+def test_invalid_project_name_is_refused_as_a_setting() -> None:
     assert Settings.from_env({"TUNER_PROJECT": "vision"}).project == "vision"
     with pytest.raises(ValueError, match="TUNER_PROJECT"):
         Settings.from_env({"TUNER_PROJECT": "a\nb"})

@@ -18,7 +18,7 @@ from tuner.client import Client
 
 
 @pytest.mark.parametrize("name", [name for name in ASKING if "JOB" in ASKING[name][0]])
-def test_a_job_that_is_not_there_is_said_on_standard_error(tuner: Tuner, name: str) -> None:
+def test_missing_job_is_reported_on_standard_error(tuner: Tuner, name: str) -> None:
     for more in ([], ["--json"]):
         result = tuner(*(word.replace("JOB", "job_0") for word in ASKING[name][0]), *more)
         assert result.exit_code == 1
@@ -28,20 +28,20 @@ def test_a_job_that_is_not_there_is_said_on_standard_error(tuner: Tuner, name: s
 
 
 @pytest.mark.parametrize("words", [["watch"], ["pause"], ["resume"], ["cancel"], ["topup", "--usd", "1"]])
-def test_nothing_can_be_done_with_a_job_that_is_not_there(tuner: Tuner, words: list[str]) -> None:
+def test_commands_that_change_a_missing_job_fail(tuner: Tuner, words: list[str]) -> None:
     result = tuner(*words, "job_0")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "'job_0'" in result.stderr
 
 
-def test_a_conflict_is_said_with_title_and_detail(tuner: Tuner, done: str) -> None:
+def test_conflict_is_reported_with_title_and_detail(tuner: Tuner, done: str) -> None:
     result = tuner("pause", done)
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0] == "This cannot be done in the present state"
     assert "succeeded cannot be paused" in result.stderr
 
 
-def test_every_fault_of_a_file_is_said_with_its_place(tuner: Tuner, tmp_path: Path) -> None:
+def test_every_fault_of_a_file_is_reported_with_its_pointer(tuner: Tuner, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(fakes.body(name="a/b", budget={"usd": -1})))
     result = tuner("submit", str(file))
@@ -50,7 +50,7 @@ def test_every_fault_of_a_file_is_said_with_its_place(tuner: Tuner, tmp_path: Pa
     assert "/budget/usd: " in result.stderr
 
 
-def test_nothing_affordable_names_the_cheapest(tuner: Tuner, done: str) -> None:
+def test_best_below_the_lowest_cost_names_the_cheapest_trial(tuner: Tuner, done: str) -> None:
     result = tuner("best", done, "--max-cost-usd", "0.000001")
     assert result.exit_code == 1
     assert "the cheapest is trial_" in result.stderr
@@ -72,26 +72,26 @@ def test_nothing_affordable_names_the_cheapest(tuner: Tuner, done: str) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_has_status_2(tuner: Tuner, waiting: str, words: list[str]) -> None:
+def test_wrong_usage_exits_with_status_2(tuner: Tuner, waiting: str, words: list[str]) -> None:
     result = tuner(*(word.replace("JOB", waiting) for word in words))
     assert result.exit_code == 2
     assert result.stderr
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "a: [", "\x00"])
-def test_a_file_that_holds_no_job_is_wrong_usage(tuner: Tuner, tmp_path: Path, text: str) -> None:
+def test_file_without_a_job_is_wrong_usage(tuner: Tuner, tmp_path: Path, text: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)
     assert tuner("submit", str(file)).exit_code == 2
 
 
-def test_a_file_that_is_no_text_is_wrong_usage(tuner: Tuner, tmp_path: Path) -> None:
+def test_binary_file_is_wrong_usage(tuner: Tuner, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_bytes(b"\xff\xfe\x00")
     assert tuner("submit", str(file)).exit_code == 2
 
 
-def test_a_date_in_a_file_is_said_to_be_wrong(tuner: Tuner, tmp_path: Path) -> None:
+def test_unquoted_date_in_a_file_is_refused(tuner: Tuner, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(fakes.body()) + "constants: {since: 2026-01-01}\n")
     result = tuner("submit", str(file))
@@ -99,14 +99,14 @@ def test_a_date_in_a_file_is_said_to_be_wrong(tuner: Tuner, tmp_path: Path) -> N
     assert result.stderr
 
 
-def test_a_wrong_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_setting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_PORT", "many")
     result = CliRunner().invoke(app, ["jobs"])
     assert result.exit_code == 1
     assert "TUNER_PORT" in result.stderr
 
 
-def test_a_service_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_URL", "http://127.0.0.1:1")
     monkeypatch.setattr("time.sleep", lambda _: None)
     result = CliRunner().invoke(app, ["jobs"])
@@ -130,7 +130,7 @@ def one_line(text: str) -> str:
     ],
 )
 @pytest.mark.parametrize("command", ["submit", "plan", "pilot", "estimate"])
-def test_bad_yaml_is_said_with_line_and_column(
+def test_yaml_syntax_error_is_reported_with_line_and_column(
     tuner: Tuner, tmp_path: Path, command: str, text: str, says: str
 ) -> None:
     file = tmp_path / "job.yaml"
@@ -140,7 +140,7 @@ def test_bad_yaml_is_said_with_line_and_column(
     assert says in one_line(result.stderr)
 
 
-def test_what_is_not_there_is_said_with_what_is_near(tuner: Tuner, rest: TestClient, done: str) -> None:
+def test_missing_items_are_reported_with_the_nearest_match(tuner: Tuner, rest: TestClient, done: str) -> None:
     assert f"the nearest: {done}" in tuner("job", done[:-1]).stderr
     newest = rest.get("/v1/jobs").json()["items"][0]["id"]
     assert f"the newest that is named 'digits': {newest}" in tuner("watch", "digit").stderr
@@ -159,7 +159,7 @@ def test_what_is_not_there_is_said_with_what_is_near(tuner: Tuner, rest: TestCli
         (None, None, "there is no key in"),
     ],
 )
-def test_a_missing_or_wrong_key_says_where_the_right_one_is(
+def test_missing_or_wrong_key_is_reported_with_its_location(
     tuner: Tuner,
     rest: TestClient,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,13 +183,13 @@ def test_a_missing_or_wrong_key_says_where_the_right_one_is(
 
 
 @pytest.mark.parametrize("words", [["--usd", "-5"], ["--usd", "0"], ["--gpu-hours", "nan"]])
-def test_a_top_up_of_nothing_is_wrong_usage(tuner: Tuner, waiting: str, words: list[str]) -> None:
+def test_zero_negative_or_nan_top_up_is_wrong_usage(tuner: Tuner, waiting: str, words: list[str]) -> None:
     result = tuner("topup", waiting, *words)
     assert result.exit_code == 2
     assert "must be more than 0" in one_line(result.stderr)
 
 
-def test_a_service_that_does_not_answer_is_reported_while_the_command_waits(
+def test_silent_service_is_reported_while_the_command_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, reported = Event(), Event()
@@ -224,7 +224,9 @@ def test_a_service_that_does_not_answer_is_reported_while_the_command_waits(
         "search_space:\n  lr: loguniform(1e-4, 1e-1)",
     ],
 )
-def test_a_function_of_ray_tune_in_a_file_says_what_to_write(tuner: Tuner, tmp_path: Path, text: str) -> None:
+def test_ray_tune_function_in_a_file_is_refused_with_the_form_to_write(
+    tuner: Tuner, tmp_path: Path, text: str
+) -> None:
     (tmp_path / "job.yaml").write_text(text)
     result = tuner("submit", str(tmp_path / "job.yaml"))
     assert result.exit_code == 2

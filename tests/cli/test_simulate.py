@@ -26,7 +26,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("tables") / "made.npz", arrays(rows=100))
 
 
-def test_json_has_what_was_reached_and_what_it_cost(table: Path) -> None:
+def test_json_has_results_and_spend(table: Path) -> None:
     done = tuner("--table", table, "--budget-trainings", 5, "--sampler", "random", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -39,7 +39,7 @@ def test_json_has_what_was_reached_and_what_it_cost(table: Path) -> None:
     assert found["finished"] in (True, False)
 
 
-def test_it_prints_the_same_again_and_other_words_for_people(table: Path) -> None:
+def test_output_is_deterministic_and_text_shows_the_main_figures(table: Path) -> None:
     words = ("--table", table, "--budget-trainings", 3, "--workers", 2, "--seed", 7)
     assert tuner(*words).stdout == tuner(*words).stdout
     shown = tuner(*words).stdout
@@ -47,7 +47,7 @@ def test_it_prints_the_same_again_and_other_words_for_people(table: Path) -> Non
         assert word in shown
 
 
-def test_faults_of_every_kind_can_be_asked_for(table: Path, tmp_path: Path) -> None:
+def test_faults_of_every_kind_can_be_simulated(table: Path, tmp_path: Path) -> None:
     path = trace_file(tmp_path, COUNTS, *(count(400 * i, 4 - 2 * (i % 2)) for i in range(9)))
     rates = ["--crash-rate", 0.05, "--loss-rate", 0.1, "--repeat-rate", 0.1, "--restart-rate", 0.02]
     more = ["--clock-jump-rate", 0.05, "--preemptions", path, "--trace-id", "a", "--noticeless"]
@@ -65,7 +65,7 @@ def test_faults_of_every_kind_can_be_asked_for(table: Path, tmp_path: Path) -> N
     }
 
 
-def test_spot_machines_are_shown_with_what_they_cost_and_the_same_job_otherwise(table: Path) -> None:
+def test_spot_simulation_shows_costs_next_to_alternatives(table: Path) -> None:
     training = ["--training-time", "1h", "--trials", 1, "--scheduler", "none", "--sampler", "random"]
     words = ["--table", table, "--budget-trainings", 20, *training, "--preemptions", "bamboo", "--beside"]
     words += ["--market", "spot_with_fallback", "--wall-clock", "3h", "--trace-id", "bamboo-gcp-v100"]
@@ -101,7 +101,7 @@ def test_spot_machines_are_shown_with_what_they_cost_and_the_same_job_otherwise(
         (["--budget-trainings", "1", "--training-time", "0s"], "--training-time"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_option(table: Path, words: list[str], named: str) -> None:
+def test_invalid_value_is_refused_with_its_option(table: Path, words: list[str], named: str) -> None:
     done = tuner("--table", table, *words)
     assert done.exit_code == 1
     assert done.stdout == ""
@@ -109,13 +109,13 @@ def test_what_cannot_be_is_refused_with_its_option(table: Path, words: list[str]
 
 
 @pytest.mark.parametrize("option", ["--notice", "--wall-clock", "--checkpoint-interval"])
-def test_what_is_no_time_is_wrong_usage(table: Path, option: str) -> None:
+def test_invalid_duration_is_wrong_usage(table: Path, option: str) -> None:
     done = tuner("--table", table, "--budget-trainings", 1, "--preemptions", "bamboo", option, "soon")
     assert done.exit_code == 2
     assert option in done.stderr
 
 
-def test_bad_files_are_refused_by_file_and_place(tmp_path: Path) -> None:
+def test_bad_table_or_trace_is_refused_with_file_and_place(tmp_path: Path) -> None:
     bad = written(tmp_path / "bad.npz", arrays() | {"time": arrays()["time"] * -1})
     done = tuner("--table", bad, "--budget-trainings", 1)
     assert done.exit_code == 1
@@ -148,5 +148,5 @@ def test_documented_commands_run(line: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert "trainings" in done.stdout or json.loads(done.stdout)["best"]
 
 
-def test_commands_are_documented() -> None:
+def test_simulate_commands_are_documented() -> None:
     assert len(documented()) >= 3

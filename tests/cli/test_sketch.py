@@ -24,7 +24,7 @@ def rising(draw: st.DrawFn) -> list[SpentPoint]:
 
 
 @given(rising(), st.integers(0, 10**6))
-def test_each_column_holds_the_best_that_its_spend_had_bought(points: list[SpentPoint], more: int) -> None:
+def test_each_column_holds_the_best_value_at_its_spend(points: list[SpentPoint], more: int) -> None:
     held = columns(points, points[-1].spent_usd + more / 1e6)
     assert len(held) == WIDTH
     assert held[-1] == points[-1].value
@@ -33,7 +33,7 @@ def test_each_column_holds_the_best_that_its_spend_had_bought(points: list[Spent
 
 
 @given(rising(), st.integers(0, 10**6))
-def test_a_sketch_has_its_size_and_ends_at_the_top(points: list[SpentPoint], more: int) -> None:
+def test_sketch_has_a_fixed_size_and_ends_at_the_top(points: list[SpentPoint], more: int) -> None:
     lines = curve(points, points[-1].spent_usd + more / 1e6)
     assert len(lines) == HEIGHT + 2
     assert all(len(line) <= LABEL + 2 + WIDTH for line in lines)
@@ -41,7 +41,7 @@ def test_a_sketch_has_its_size_and_ends_at_the_top(points: list[SpentPoint], mor
     assert lines[0].endswith("•")
 
 
-def test_what_is_better_is_higher_and_names_are_those_of_the_first_and_the_best() -> None:
+def test_better_values_are_higher_and_axes_name_first_and_best_value() -> None:
     points = [
         SpentPoint(spent_usd=spent, value=value, trial="t", step=1) for spent, value in ((0, 9), (1, 3))
     ]

@@ -12,7 +12,7 @@ TINY = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny
 NAMELESS = Node("g1", 4, 1, 0, {"instance-type": "g6.xlarge", "region": "nowhere"})
 
 
-def test_idle_machines_stand_below_the_table_and_by_kind(tuner: Tuner, service: FakeService) -> None:
+def test_idle_machines_are_listed_below_the_spend_table(tuner: Tuner, service: FakeService) -> None:
     fakes.stand_idle(service, TINY, NAMELESS, looks=12, seconds=30)
     shown = tuner("spend").stdout
     assert "idle machines: $0.06 of the $0.06 that workers cost, in no bill; 0.1 node-hours have no" in shown
@@ -21,13 +21,13 @@ def test_idle_machines_stand_below_the_table_and_by_kind(tuner: Tuner, service: 
     assert "| tiny | spot |" in tuner("spend", "--format", "markdown").stdout
 
 
-def test_what_idle_machines_cost_is_unknown_where_their_price_is(tuner: Tuner, service: FakeService) -> None:
+def test_idle_cost_without_a_price_is_shown_as_unknown(tuner: Tuner, service: FakeService) -> None:
     fakes.stand_idle(service, NAMELESS, looks=12, seconds=30)
     shown = tuner("spend").stdout
     assert "idle machines: it is not known what they cost; 0.1 node-hours have no known price" in shown
     assert "idle machines: $" not in shown
 
 
-def test_without_workers_there_is_no_word_of_them(tuner: Tuner, rest: TestClient) -> None:
+def test_cluster_without_workers_shows_no_idle_machines(tuner: Tuner, rest: TestClient) -> None:
     assert rest.get("/v1/spend").json()["cluster"] is None
     assert "idle machines" not in tuner("spend").stdout

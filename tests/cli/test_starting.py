@@ -55,18 +55,20 @@ def imported(home: Path, *names: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_start_on_a_database_that_is_up_to_date_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_start_on_an_up_to_date_database_imports_no_heavy_modules(tmp_path: Path) -> None:
     first = Database(f"sqlite:///{tmp_path}/tuner.db")
     first.migrate()
     first.dispose()
     assert imported(tmp_path, *HEAVY, *LATER) == []
 
 
-def test_an_empty_database_is_made_all_the_same(tmp_path: Path) -> None:
+def test_start_on_an_empty_database_migrates_it(tmp_path: Path) -> None:
     assert imported(tmp_path, "alembic") == ["alembic"]
 
 
-def test_the_rest_begins_when_the_service_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_work_starts_when_the_service_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(beside_, "FIRST_ANSWERS_S", 0.0)
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
@@ -82,7 +84,7 @@ def test_the_rest_begins_when_the_service_is_ready(tmp_path: Path, monkeypatch: 
     storage.stop()
 
 
-def test_a_service_that_ends_before_it_is_ready_begins_nothing_more(tmp_path: Path) -> None:
+def test_service_that_stops_before_it_is_ready_starts_no_background_work(tmp_path: Path) -> None:
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
     beside = Beside(service, Reader(service), storage, Mirrors(service), after=ready)
@@ -95,7 +97,7 @@ def test_a_service_that_ends_before_it_is_ready_begins_nothing_more(tmp_path: Pa
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_an_answer_does_not_wait_for_an_acknowledgement(tmp_path: Path, host: str) -> None:
+def test_connections_use_tcp_nodelay(tmp_path: Path, host: str) -> None:
     """Without TCP_NODELAY, the second packet of a response would be delayed by 40 ms."""
 
     async def told() -> int:

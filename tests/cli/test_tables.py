@@ -30,7 +30,7 @@ def made(rows: list[list[str]]) -> Group:
 
 
 @given(ROWS)
-def test_csv_holds_every_cell_and_no_words_beside(rows: list[list[str]]) -> None:
+def test_csv_holds_every_cell_and_no_other_text(rows: list[list[str]]) -> None:
     found = list(csv.reader(io.StringIO(tables.text(made(rows), Style.CSV))))
     head, *rest = rows
     assert found[0] == head
@@ -43,7 +43,7 @@ def test_csv_holds_every_cell_and_no_words_beside(rows: list[list[str]]) -> None
 
 
 @given(ROWS)
-def test_markdown_has_a_line_for_each_row_with_as_many_cells(rows: list[list[str]]) -> None:
+def test_markdown_has_one_line_per_row_with_all_cells(rows: list[list[str]]) -> None:
     lines = tables.text(made(rows), Style.MARKDOWN).splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
     table = [line for line in lines if line.startswith("|")]
@@ -52,21 +52,21 @@ def test_markdown_has_a_line_for_each_row_with_as_many_cells(rows: list[list[str
 
 
 @given(ROWS)
-def test_plain_text_holds_every_cell_whole(rows: list[list[str]]) -> None:
+def test_plain_text_holds_every_cell_untruncated(rows: list[list[str]]) -> None:
     shown = tables.text(made(rows), Style.TABLE)
     for row in rows:
         for cell in row:
             assert cell in shown
 
 
-def test_figures_stand_right_and_words_left() -> None:
+def test_numbers_are_right_aligned_and_text_is_left_aligned() -> None:
     shown = tables.text(made([["what", "cost"], ["a", "$1.00"], ["b", "$10.50"], ["c", "-"]]), Style.TABLE)
     assert shown == "before\nwhat    cost\na      $1.00\nb     $10.50\nc          -\nafter\n"
     marked = tables.text(made([["what", "cost"], ["a", "$1.00"]]), Style.MARKDOWN)
     assert "| --- | ---: |" in marked
 
 
-def test_a_bill_pastes_into_a_report_and_a_spreadsheet(tuner: Tuner, rest: TestClient, done: str) -> None:
+def test_bill_is_printed_as_markdown_and_csv(tuner: Tuner, rest: TestClient, done: str) -> None:
     bill = rest.get(f"/v1/jobs/{done}/bill").json()
     marked = tuner("bill", done, "--format", "markdown").stdout
     assert f"| total | {usd(bill['total_usd'])} |  |" in marked
@@ -76,7 +76,9 @@ def test_a_bill_pastes_into_a_report_and_a_spreadsheet(tuner: Tuner, rest: TestC
     assert ["total", f"{bill['total_usd']}", ""] in rows
 
 
-def test_a_short_bill_has_the_dearest_trials_and_what_all_others_come_to(rest: TestClient, done: str) -> None:
+def test_short_bill_lists_the_most_expensive_trials_and_the_sum_of_the_others(
+    rest: TestClient, done: str
+) -> None:
     bill = Bill.model_validate(rest.get(f"/v1/jobs/{done}/bill").json())
     costs = sorted((one.total_usd for one in bill.trials), reverse=True)
     shown = tables.text(render.bill(bill, dearest=2), Style.TABLE)
@@ -84,9 +86,7 @@ def test_a_short_bill_has_the_dearest_trials_and_what_all_others_come_to(rest: T
     assert f"and {plural(len(costs) - 2, 'cheaper trial')}, {usd(sum(costs[2:]))} together" in shown
 
 
-def test_no_line_of_a_table_is_cut_off_where_there_is_no_terminal(
-    tuner: Tuner, rest: TestClient, done: str
-) -> None:
+def test_table_lines_are_not_truncated_without_a_terminal(tuner: Tuner, rest: TestClient, done: str) -> None:
     for words in (["trials", done], ["bill", done], ["jobs"], ["report", done], ["best", done], ["spend"]):
         shown = tuner(*words).stdout
         assert "…" not in shown
@@ -95,11 +95,11 @@ def test_no_line_of_a_table_is_cut_off_where_there_is_no_terminal(
     assert len(lines) == 1 + len(rest.get(f"/v1/jobs/{done}/trials", params={"limit": 500}).json()["items"])
 
 
-def test_json_and_a_format_are_not_both(tuner: Tuner, done: str) -> None:
+def test_json_and_format_options_are_mutually_exclusive(tuner: Tuner, done: str) -> None:
     assert tuner("bill", done, "--format", "csv", "--json").exit_code == 2
 
 
-def test_words_of_one_and_many() -> None:
+def test_plurals_and_durations_are_formatted() -> None:
     assert [plural(n, "preemption") for n in (0, 1, 2000)] == [
         "0 preemptions",
         "1 preemption",
@@ -119,7 +119,7 @@ def test_amounts_have_cents_and_a_sign_before_the_dollar(amount: float) -> None:
 
 
 @pytest.mark.parametrize("style", Style)
-def test_nothing_that_a_job_says_steers_a_terminal(style: Style) -> None:
+def test_control_characters_are_removed_from_cells(style: Style) -> None:
     table = tables.plain("reason")
     table.add_row("lost\x1b]0;title\x07\x1b[2J\u202e")
     assert "lost]0;title[2J" in tables.text(table, style)
@@ -127,7 +127,7 @@ def test_nothing_that_a_job_says_steers_a_terminal(style: Style) -> None:
     assert not [char for char in shown if char != "\n" and not char.isprintable()]
 
 
-def test_figures_are_whole_on_a_narrow_terminal(
+def test_numbers_are_not_truncated_on_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")

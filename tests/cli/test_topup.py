@@ -66,10 +66,10 @@ def top_up(line: Line, job: str, monkeypatch: pytest.MonkeyPatch, usd: str = "5"
 
 
 @pytest.mark.parametrize("breaks", range(5))
-def test_lost_answers_add_once(
+def test_top_up_with_lost_responses_is_added_once(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, breaks: int
 ) -> None:
-    """This holds even if no response ever arrives, because the budget shows that the change was made."""
+    """The command succeeds even if no response arrives, because the budget shows that the change was made."""
     found = top_up(Line(rest, breaks=breaks), job, monkeypatch)
     assert found.exit_code == 0, found.stderr
     assert "$15.00" in found.stdout
@@ -77,10 +77,10 @@ def test_lost_answers_add_once(
 
 
 @pytest.mark.parametrize("theirs", [12, 15])
-def test_of_two_at_once_the_second_is_told(
+def test_top_up_is_refused_after_a_concurrent_budget_change(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, theirs: float
 ) -> None:
-    """This holds even if both asked for the same amount."""
+    """The top-up is refused even if both changes set the same amount."""
     line = Line(rest, before=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": theirs}}))
     found = top_up(line, job, monkeypatch)
     assert found.exit_code == 1
@@ -91,7 +91,7 @@ def test_of_two_at_once_the_second_is_told(
     assert budget(rest, job) == theirs + 5
 
 
-def test_what_somebody_did_after_a_lost_answer_stays(
+def test_budget_change_after_a_lost_response_is_kept(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = Line(rest, breaks=1, after=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 40}}))
@@ -102,7 +102,7 @@ def test_what_somebody_did_after_a_lost_answer_stays(
     assert budget(rest, job) == 40
 
 
-def test_a_service_that_is_gone_for_good_leaves_it_said_what_is_not_known(
+def test_top_up_without_a_final_response_reports_an_unknown_outcome(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = Line(rest, breaks=1)

@@ -54,7 +54,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4), st.integers(1, 1000))
-def test_what_is_printed_holds_the_configuration_to_the_last_digit(config: dict[str, Any], step: int) -> None:
+def test_printed_command_holds_the_exact_configuration(config: dict[str, Any], step: int) -> None:
     words = shlex.split(command("trainables.digits_mlp:train", config, step))
     assert words[:4] == ["tuner", "train", "trainables.digits_mlp:train", "--steps"]
     assert (int(words[4]), words[5], json.loads(words[6])) == (step, "--config", config)
@@ -62,7 +62,7 @@ def test_what_is_printed_holds_the_configuration_to_the_last_digit(config: dict[
     assert command("m:f", config, step, with_seed).endswith(" --threads 2 --seed 7")
 
 
-def test_best_prints_what_to_type_with_constants_and_step(tuner: Tuner, rest: TestClient, done: str) -> None:
+def test_best_prints_the_command_with_constants_and_step(tuner: Tuner, rest: TestClient, done: str) -> None:
     best, job = rest.get(f"/v1/jobs/{done}/best").json(), rest.get(f"/v1/jobs/{done}").json()
     expected = command(job["trainable"], {**job["constants"], **best["config"]}, best["step"])
     shown = tuner("best", done).stdout
@@ -71,7 +71,7 @@ def test_best_prints_what_to_type_with_constants_and_step(tuner: Tuner, rest: Te
     assert f"  {expected}" in tuner("best-of-all", job["trainable"], "acc").stdout
 
 
-def test_a_configuration_is_trained_to_its_step_and_saved(folder: Path) -> None:
+def test_configuration_is_trained_to_its_step_and_saved(folder: Path) -> None:
     line = command("mine:train", {"lr": 0.25, "data": "it's"}, 3)
     done = typed(f"{line} --json --save kept", folder)
     assert done.returncode == 0, done.stderr
@@ -84,13 +84,13 @@ def test_a_configuration_is_trained_to_its_step_and_saved(folder: Path) -> None:
     assert (folder / "kept" / "step_00000003" / "state.pt").is_file()
 
 
-def test_what_a_trainable_raises_is_seen(folder: Path) -> None:
+def test_error_of_a_trainable_is_shown(folder: Path) -> None:
     done = typed("tuner train mine:fails", folder)
     assert done.returncode == 1
     assert "its own fault" in done.stderr
 
 
-def test_a_trial_of_a_job_is_trained_to_where_it_was_best(
+def test_trial_of_a_job_is_trained_to_its_best_step(
     tuner: Tuner, rest: TestClient, done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -118,7 +118,7 @@ def test_a_trial_of_a_job_is_trained_to_where_it_was_best(
         (["mine:train", "--steps", "0"], "--steps"),
     ],
 )
-def test_wrong_usage_says_what_to_give(tuner: Tuner, words: list[str], says: str) -> None:
+def test_wrong_usage_names_the_expected_argument(tuner: Tuner, words: list[str], says: str) -> None:
     found = tuner("train", *words)
     assert found.exit_code == 2
     assert says in " ".join(found.stderr.replace("│", " ").split())
@@ -127,7 +127,7 @@ def test_wrong_usage_says_what_to_give(tuner: Tuner, words: list[str], says: str
 @pytest.mark.parametrize(
     "entry", ["nowhere.at_all:train", "trainables.digits_mlp:fly", "trainables.digits_mlp:"]
 )
-def test_what_cannot_be_imported_says_where_to_run_it(tuner: Tuner, entry: str) -> None:
+def test_unimportable_trainable_is_reported(tuner: Tuner, entry: str) -> None:
     found = tuner("train", entry)
     assert found.exit_code == 1
     assert "trainable:" in found.stderr

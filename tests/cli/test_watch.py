@@ -50,7 +50,7 @@ def follower(client: Client, done: str, clock: Hands) -> Follower:
     return Follower(client.job(done), clock=clock, today=lambda: datetime(2026, 1, 1, 12, 0, 0))
 
 
-def test_a_job_that_ended_is_shown_whole_on_a_terminal(client: Client, done: str) -> None:
+def test_ended_job_is_shown_completely_on_a_terminal(client: Client, done: str) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, height=24, legacy_windows=False)
     follower = Follower(client.job(done))
@@ -66,7 +66,7 @@ def test_a_job_that_ended_is_shown_whole_on_a_terminal(client: Client, done: str
     assert len(follower.seen.trials) == len(list(client.trials(done)))
 
 
-def test_what_a_trial_failed_of_steers_no_terminal(follower: Follower) -> None:
+def test_control_characters_in_a_failure_reason_are_removed(follower: Follower) -> None:
     follower.take(Event(*job()))
     follower.take(Event(*row(2, 2, state="failed", reason="\x1b]0;title\x07\x1b[2Jit raised")))
     file, written = io.StringIO(), list[str]()
@@ -80,7 +80,7 @@ def test_what_a_trial_failed_of_steers_no_terminal(follower: Follower) -> None:
         assert "\x07" not in shown
 
 
-def test_a_job_that_ended_is_told_of_in_lines_elsewhere(tuner: Tuner, done: str) -> None:
+def test_ended_job_is_printed_as_lines_without_a_terminal(tuner: Tuner, done: str) -> None:
     found = tuner("watch", done)
     assert found.exit_code == 0
     assert "\x1b" not in found.stdout
@@ -89,7 +89,7 @@ def test_a_job_that_ended_is_told_of_in_lines_elsewhere(tuner: Tuner, done: str)
     assert "of $0.001 spent" in lines[-1]
 
 
-def test_a_log_has_bests_states_preemptions_and_failures_and_progress_now_and_then(
+def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
     follower: Follower, clock: Hands
 ) -> None:
     written: list[str] = []
@@ -128,7 +128,7 @@ def test_a_log_has_bests_states_preemptions_and_failures_and_progress_now_and_th
     assert [line[10:] for line in written] == [NOTE, "The service answers again."]
 
 
-def test_a_screen_says_since_when_the_service_does_not_answer_until_it_does(follower: Follower) -> None:
+def test_screen_notes_since_when_the_service_does_not_answer(follower: Follower) -> None:
     follower.silence(SINCE)
     follower.connection(False)
     assert follower.view().note == NOTE
@@ -136,7 +136,9 @@ def test_a_screen_says_since_when_the_service_does_not_answer_until_it_does(foll
     assert follower.view().note == ""
 
 
-def test_time_passes_between_events_of_a_job_that_runs_only(follower: Follower, clock: Hands) -> None:
+def test_running_time_advances_between_events_only_while_the_job_runs(
+    follower: Follower, clock: Hands
+) -> None:
     follower.take(Event(*spend(0.1)))
     follower.take(Event(*job()))
     clock.at = 90.0
@@ -150,7 +152,7 @@ def test_time_passes_between_events_of_a_job_that_runs_only(follower: Follower, 
     assert (follower.view().running_s, follower.view().usd_per_hour) == (60.0, None)
 
 
-def test_a_job_that_is_paused_is_shown_whole_and_left(
+def test_paused_job_is_shown_completely_and_watching_ends(
     tuner: Tuner, rest: TestClient, service: FakeService, client: Client
 ) -> None:
     paused = fakes.submit(rest, budget={"usd": 0.001, "on_exhausted": "pause"})
@@ -187,7 +189,7 @@ def sigterm() -> None:
 
 @pytest.mark.parametrize(("by", "status"), [(ctrl_c, 130), (sigterm, 143)])
 @pytest.mark.parametrize("words", [["watch"], ["watch", "--json"]])
-def test_who_leaves_is_told_how_to_come_back(
+def test_interrupted_watch_says_how_to_watch_again_and_how_to_cancel(
     tuner: Tuner,
     waiting: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -205,7 +207,7 @@ def test_who_leaves_is_told_how_to_come_back(
     assert tuner("job", waiting).exit_code == 0
 
 
-def test_who_leaves_a_submission_that_waits_leaves_the_job(
+def test_interrupted_submit_with_wait_keeps_the_job(
     tuner: Tuner, rest: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(Client, "events", interrupted(ctrl_c))
@@ -217,7 +219,7 @@ def test_who_leaves_a_submission_that_waits_leaves_the_job(
     assert f"tuner watch {job_id}" in found.stderr
 
 
-def test_a_job_that_did_not_succeed_is_told_by_the_exit_status(tuner: Tuner, waiting: str) -> None:
+def test_watch_exits_with_status_1_if_the_job_did_not_succeed(tuner: Tuner, waiting: str) -> None:
     tuner("cancel", waiting)
     for more in ([], ["--json"]):
         assert tuner("watch", waiting, *more).exit_code == 1

@@ -85,7 +85,7 @@ def of_trials(draw: st.DrawFn) -> list[Told]:
 
 
 @given(of_trials(), st.randoms(use_true_random=False), st.booleans())
-def test_events_told_again_and_in_another_order_come_to_the_same(
+def test_repeated_and_reordered_events_give_the_same_state(
     events: list[Told], random: Random, maximise: bool
 ) -> None:
     facts = Facts("j", "n", "m", maximise, "epoch", 9, (1, 3, 9), 0.05)
@@ -101,25 +101,25 @@ def test_events_told_again_and_in_another_order_come_to_the_same(
 
 
 @given(of_trials(), st.integers(0, 40))
-def test_a_stream_that_begins_again_tells_nothing_twice(events: list[Told], back: int) -> None:
+def test_restarted_stream_reports_nothing_twice(events: list[Told], back: int) -> None:
     found = Watched(FACTS)
     for kind, data in events:
         found.take(kind, data)
     assert [one for kind, data in events[-back:] for one in found.take(kind, data)] == []
 
 
-def test_leaders_are_ranked_by_the_best_that_each_reported() -> None:
+def test_leaders_are_ranked_by_their_best_reported_value() -> None:
     found = seen(report(0, 1, 0.5, 1), report(1, 1, 0.9, 2), report(1, 2, 0.7, 3), report(2, 1, None, 4))
     assert [(one.trial, one.step) for one in found.leaders(5)] == [("trial_00001", 1), ("trial_00000", 1)]
     assert found.leaders(1) == [found.best]
 
 
-def test_rungs_count_who_came_to_them_and_who_went_on() -> None:
+def test_rungs_count_trials_that_reached_and_passed_them() -> None:
     found = seen(report(0, 1, 0.5), report(0, 2, 0.5), report(0, 3, 0.5), report(1, 1, 0.1))
     assert found.ladder() == [RungCount(1, 2, 1), RungCount(3, 1, 0), RungCount(9, 0, 0)]
 
 
-def test_people_are_told_of_bests_promotions_preemptions_failures_and_states() -> None:
+def test_bests_promotions_preemptions_failures_and_states_are_reported() -> None:
     assert told(
         job("queued"),
         job(),
@@ -147,7 +147,7 @@ def test_people_are_told_of_bests_promotions_preemptions_failures_and_states() -
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 10**6)), max_size=20), st.floats(0, 1e5))
-def test_a_pace_is_unknown_or_positive(samples: list[tuple[float, int]], running_s: float) -> None:
+def test_spend_rate_is_unknown_or_positive(samples: list[tuple[float, int]], running_s: float) -> None:
     pace, at = Pace(), 0.0
     for wait, micro in samples:
         at += wait
@@ -156,14 +156,14 @@ def test_a_pace_is_unknown_or_positive(samples: list[tuple[float, int]], running
     assert found is None or found > 0
 
 
-def test_money_ends_at_the_pace_of_the_last_minutes() -> None:
+def test_spend_rate_is_that_of_the_last_minutes() -> None:
     pace = Pace()
     for at in range(0, 1000, 10):
         pace.note(at, 1.0 + max(0, at - 500) * 0.01)
     assert pace.usd_per_hour(990, running_s=5000) == pytest.approx(36.0, rel=0.01)
 
 
-def test_the_limit_that_is_met_first_is_named() -> None:
+def test_limit_that_is_reached_first_is_named() -> None:
     spent = {"usd": 0.25, "gpu_hours": 1.0}
     assert first_end(BUDGET, spent, 60.0, 0.5) == End("wall clock", 540.0)
     assert first_end({**BUDGET, "wall_clock": None}, spent, 60.0, 0.5) == End("money", 1800.0)
@@ -179,7 +179,7 @@ def test_the_limit_that_is_met_first_is_named() -> None:
     st.booleans(),
     st.integers(0, 30),
 )
-def test_a_screen_fits_whatever_it_shows(
+def test_screen_fits_any_terminal_size(
     events: list[Told], width: int, height: int, is_told: bool, count: int
 ) -> None:
     found = seen(*events, *([job(), spend(0.4)] if is_told else []))
@@ -190,7 +190,7 @@ def test_a_screen_fits_whatever_it_shows(
     assert all(cell_len(line.plain) <= width and "\n" not in line.plain for line in shown)
 
 
-def test_a_screen_of_eighty_by_twenty_four_has_all_of_it() -> None:
+def test_screen_of_eighty_by_twenty_four_shows_everything() -> None:
     events = [
         report(trial, step, trial / 10 + step / 100, trial * 9 + step)
         for trial in range(6)
