@@ -61,7 +61,7 @@ MUTANTS = (
         "return self.usd <= limit.usd and self.gpu_ms <= limit.gpu_ms",
         "return self.usd <= limit.usd",
         "GPU-hours are spent beyond their budget",
-        (f"{HOLDS}::test_a_hold_that_is_refused_leaves_nothing",),
+        (f"{HOLDS}::test_refused_hold_changes_nothing",),
     ),
     # The ledger
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = (
         "        _A.posted_usd + _A.held_usd + _USD <= _A.limit_usd,\n",
         "",
         "a hold is placed whatever is left; only the CHECK on the row stands in its way, and the driver dies of that",
-        (f"{HOLDS}::test_a_hold_that_is_refused_leaves_nothing",),
+        (f"{HOLDS}::test_refused_hold_changes_nothing",),
     ),
     Mutant(
         "read-then-write",
@@ -88,7 +88,7 @@ MUTANTS = (
         '    if db.execute(_PLACED, {"of_hold": hold.id}).first():\n        return True\n',
         "",
         "a driver that comes back and holds again is refused, or counts twice",
-        (f"{HOLDS}::test_a_repeated_hold_is_true_and_changes_nothing_even_where_it_would_fit_no_more",),
+        (f"{HOLDS}::test_repeated_hold_succeeds_and_changes_nothing_even_if_it_no_longer_fits",),
     ),
     Mutant(
         "hold-not-released",
@@ -96,7 +96,7 @@ MUTANTS = (
         "held_usd=_A.held_usd - _USD,",
         "held_usd=_A.held_usd - _SPENT_USD,",
         "what a slice did not use stays held for ever",
-        (f"{HOLDS}::test_settling_posts_what_was_used_kind_by_kind_and_releases_the_rest",),
+        (f"{HOLDS}::test_settling_posts_cost_by_kind_and_releases_the_rest",),
     ),
     Mutant(
         "hold-resolved-twice",
@@ -112,7 +112,7 @@ MUTANTS = (
         'if row.state == "open" and not spent.fits(hold.cost):',
         "if False:",
         "more is posted than was set aside for it",
-        (f"{HOLDS}::test_more_than_was_held_cannot_be_settled",),
+        (f"{HOLDS}::test_settling_more_than_was_held_is_refused",),
     ),
     Mutant(
         "correction-out-of-nothing",
@@ -120,7 +120,7 @@ MUTANTS = (
         "    if not total(costs).nothing:\n        raise",
         "    if costs is None:\n        raise",
         "a correction makes money, or makes it vanish",
-        (f"{HOLDS}::test_a_correction_has_to_add_up_to_nothing",),
+        (f"{HOLDS}::test_correction_that_does_not_sum_to_zero_is_refused",),
     ),
     Mutant(
         "kept-by-the-budget-above",

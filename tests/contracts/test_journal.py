@@ -42,12 +42,12 @@ EVENTS: list[Event] = [
 # Events
 
 
-def test_events_are_numbered_from_one_and_told_in_the_order_of_their_record(journal: Journal) -> None:
+def test_events_are_numbered_from_one_and_read_in_the_order_recorded(journal: Journal) -> None:
     assert [append(journal, event) for event in EVENTS] == [1, 2, 3, 4]
     assert list(journal.events()) == EVENTS
 
 
-def test_events_of_one_turn_are_numbered_on_from_those_of_the_turns_before(journal: Journal) -> None:
+def test_events_of_later_transactions_continue_the_numbering(journal: Journal) -> None:
     append(journal, EVENTS[0])
     with journal.transaction() as tx:
         assert [tx.append(event) for event in EVENTS[1:3]] == [2, 3]
@@ -55,27 +55,27 @@ def test_events_of_one_turn_are_numbered_on_from_those_of_the_turns_before(journ
     assert list(journal.events()) == EVENTS
 
 
-def test_a_job_to_which_nothing_happened_has_no_events(journal: Journal) -> None:
+def test_new_job_has_no_events(journal: Journal) -> None:
     assert list(journal.events()) == []
 
 
 # Reports
 
 
-def test_the_first_report_of_a_step_stays(journal: Journal) -> None:
+def test_first_report_of_a_step_is_kept(journal: Journal) -> None:
     assert put_report(journal, report(1, 0.5, usd=3))
     assert not put_report(journal, report(1, 0.9, usd=7))
     with journal.transaction() as tx:
         assert tx.reached(FIRST, 1) == (cost(3, 6), 3000)
 
 
-def test_the_very_same_report_counts_once(journal: Journal) -> None:
+def test_repeated_report_counts_once(journal: Journal) -> None:
     first = report()
     assert put_report(journal, first)
     assert not put_report(journal, first)
 
 
-def test_only_steps_that_were_reported_are_reached(journal: Journal) -> None:
+def test_only_reported_steps_are_reached(journal: Journal) -> None:
     put_report(journal, report(2, usd=3))
     put_report(journal, report(2, usd=4, trial=SECOND))
     with journal.transaction() as tx:
@@ -84,9 +84,7 @@ def test_only_steps_that_were_reported_are_reached(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
-def test_a_report_without_a_usable_value_is_reached_all_the_same(
-    journal: Journal, value: float | None
-) -> None:
+def test_step_without_a_usable_value_is_reached(journal: Journal, value: float | None) -> None:
     with journal.transaction() as tx:
         tx.put_trial(FIRST, "running", at=AT, config={"lr": 0.1})
     assert put_report(journal, report(1, value))
@@ -97,14 +95,14 @@ def test_a_report_without_a_usable_value_is_reached_all_the_same(
 # Attempts and checkpoints
 
 
-def test_attempts_tells_the_newest_of_each_trial(journal: Journal) -> None:
+def test_attempts_returns_the_newest_attempt_of_each_trial(journal: Journal) -> None:
     rows = [AttemptRow(trial, number, AT) for trial in (FIRST, SECOND) for number in (1, 2, 10)]
     for row in [rows[2], *rows]:
         put_attempt(journal, row)
     assert sorted(journal.attempts(), key=lambda row: row.trial) == [rows[2], rows[5]]
 
 
-def test_an_attempt_is_replaced_as_a_whole_and_read_as_it_was_written(journal: Journal) -> None:
+def test_attempt_row_is_replaced_completely(journal: Journal) -> None:
     put_attempt(journal, AttemptRow(FIRST, 1, AT, node="a"))
     ended = AttemptRow(
         FIRST,
@@ -125,7 +123,7 @@ def test_an_attempt_is_replaced_as_a_whole_and_read_as_it_was_written(journal: J
     assert journal.attempts() == [ended]
 
 
-def test_the_newest_checkpoint_of_each_trial_is_that_of_its_highest_step(journal: Journal) -> None:
+def test_newest_checkpoint_of_a_trial_is_at_its_highest_step(journal: Journal) -> None:
     assert journal.newest_checkpoints() == {}
     for trial, step in [(FIRST, 9), (FIRST, 10), (FIRST, 2), (SECOND, 1)]:
         put_checkpoint(journal, trial, step)
@@ -133,7 +131,7 @@ def test_the_newest_checkpoint_of_each_trial_is_that_of_its_highest_step(journal
     assert journal.newest_checkpoints() == {FIRST: 10, SECOND: 1}
 
 
-def test_checkpoints_that_turned_out_to_be_damaged_are_forgotten(journal: Journal) -> None:
+def test_damaged_checkpoints_are_forgotten(journal: Journal) -> None:
     for trial, step in [(FIRST, 5), (FIRST, 9), (FIRST, 11), (SECOND, 9)]:
         put_checkpoint(journal, trial, step)
     with journal.transaction() as tx:
@@ -150,7 +148,7 @@ def test_checkpoints_that_turned_out_to_be_damaged_are_forgotten(journal: Journa
 
 
 @pytest.mark.parametrize("state", [s for s in JOB_STATES if s not in MOVES["running"] | {"running"}])
-def test_a_move_that_there_is_not_is_a_conflict(journal: Journal, state: JobState) -> None:
+def test_forbidden_state_change_is_a_conflict(journal: Journal, state: JobState) -> None:
     with pytest.raises(Conflict):
         put_job(journal, state)
     append(journal, EVENTS[0])
@@ -158,11 +156,11 @@ def test_a_move_that_there_is_not_is_a_conflict(journal: Journal, state: JobStat
 
 
 @pytest.mark.parametrize("state", sorted(MOVES["running"] | {"running"}))
-def test_a_move_that_there_is_is_made(journal: Journal, state: JobState) -> None:
+def test_allowed_state_change_is_made(journal: Journal, state: JobState) -> None:
     put_job(journal, state)
 
 
-def test_a_limit_below_what_is_spent_and_held_is_refused_and_stays(journal: Journal) -> None:
+def test_limit_below_spend_and_holds_is_refused_and_unchanged(journal: Journal) -> None:
     spend(journal, 1, {"train": cost(10, 10)})
     place(journal, hold(2, cost(20, 20)))
     before = journal.account()
@@ -172,7 +170,7 @@ def test_a_limit_below_what_is_spent_and_held_is_refused_and_stays(journal: Jour
     assert journal.account() == before
 
 
-def test_a_new_limit_bounds_the_holds_after_it(journal: Journal) -> None:
+def test_new_limit_applies_to_later_holds(journal: Journal) -> None:
     place(journal, hold(1, cost(30, 30)))
     with journal.transaction() as tx:
         tx.set_limit(budget(30, 30))
@@ -205,7 +203,7 @@ def fail(journal: Journal) -> None:
         raise ZeroDivisionError
 
 
-def test_an_exception_inside_a_turn_undoes_everything(journal: Journal) -> None:
+def test_exception_in_a_transaction_rolls_everything_back(journal: Journal) -> None:
     place(journal, hold(1, cost(30, 30)))
     before = seen(journal)
     with pytest.raises(ZeroDivisionError):
@@ -216,7 +214,7 @@ def test_an_exception_inside_a_turn_undoes_everything(journal: Journal) -> None:
         assert tx.reached(FIRST, 1) is None
 
 
-def test_a_turn_that_was_undone_can_be_done_again_with_the_same_numbers(journal: Journal) -> None:
+def test_rolled_back_transaction_can_be_repeated_with_the_same_numbers(journal: Journal) -> None:
     place(journal, hold(1, cost(30, 30)))
     append(journal, EVENTS[3])
     with pytest.raises(ZeroDivisionError):
@@ -227,7 +225,7 @@ def test_a_turn_that_was_undone_can_be_done_again_with_the_same_numbers(journal:
     assert journal.account() == Account(cost(90, 90), posted=cost(5, 5), held=cost(10, 10))
 
 
-def test_nothing_of_a_turn_is_visible_before_its_end(journal: Journal) -> None:
+def test_changes_are_invisible_before_the_transaction_ends(journal: Journal) -> None:
     place(journal, hold(1, cost(30, 30)))
     before = seen(journal)
     with journal.transaction() as tx:

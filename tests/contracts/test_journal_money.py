@@ -36,7 +36,7 @@ Act = Callable[[Journal], object]
 # Holds
 
 
-def test_a_hold_takes_from_what_is_left_and_is_open(journal: Journal) -> None:
+def test_hold_reduces_what_is_left_and_is_open(journal: Journal) -> None:
     wanted = hold(1, cost(30, 20))
     assert place(journal, wanted)
     assert journal.account() == Account(cost(100, 100), held=cost(30, 20))
@@ -52,21 +52,21 @@ def test_holds_fit_up_to_the_last_micro_dollar(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("wanted", [cost(71), cost(0, 71), cost(71, 71), cost(10**18)])
-def test_a_hold_that_is_refused_leaves_nothing(journal: Journal, wanted: Cost) -> None:
+def test_refused_hold_changes_nothing(journal: Journal, wanted: Cost) -> None:
     place(journal, hold(1, cost(30, 30)))
     assert not place(journal, hold(2, wanted))
     assert journal.account() == Account(cost(100, 100), held=cost(30, 30))
     assert journal.open_holds() == [hold(1, cost(30, 30))]
 
 
-def test_a_hold_that_was_refused_is_placed_once_there_is_enough(journal: Journal) -> None:
+def test_refused_hold_can_be_placed_once_there_is_enough(journal: Journal) -> None:
     place(journal, hold(1, cost(30, 30)))
     assert not place(journal, hold(2, cost(80)))
     settle(journal, hold(1, FREE).id, {})
     assert place(journal, hold(2, cost(80)))
 
 
-def test_a_repeated_hold_is_true_and_changes_nothing_even_where_it_would_fit_no_more(
+def test_repeated_hold_succeeds_and_changes_nothing_even_if_it_no_longer_fits(
     journal: Journal,
 ) -> None:
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_a_repeated_hold_is_true_and_changes_nothing_even_where_it_would_fit_no_
     assert journal.open_holds() == [hold(1, cost(60, 60))]
 
 
-def test_a_hold_that_is_settled_is_true_again_but_not_open_again(journal: Journal) -> None:
+def test_settled_hold_is_accepted_again_but_not_reopened(journal: Journal) -> None:
     spend(journal, 1, {"train": cost(10)})
     assert place(journal, hold(1, cost(30, 30)))
     assert journal.open_holds() == []
@@ -85,14 +85,14 @@ def test_a_hold_that_is_settled_is_true_again_but_not_open_again(journal: Journa
 # Settling
 
 
-def test_settling_posts_what_was_used_kind_by_kind_and_releases_the_rest(journal: Journal) -> None:
+def test_settling_posts_cost_by_kind_and_releases_the_rest(journal: Journal) -> None:
     spend(journal, 1, {"setup": cost(5, 1), "train": cost(10, 20)})
     assert journal.account() == Account(cost(100, 100), posted=cost(15, 21))
     assert posted(journal) == {"setup": cost(5, 1), "train": cost(10, 20)}
 
 
 @pytest.mark.parametrize("used", [{}, {"train": cost(30, 30)}])
-def test_none_or_all_of_a_hold_may_be_used(journal: Journal, used: dict[CostKind, Cost]) -> None:
+def test_none_or_all_of_a_hold_can_be_used(journal: Journal, used: dict[CostKind, Cost]) -> None:
     spend(journal, 1, used)
     assert journal.account() == Account(cost(100, 100), posted=used.get("train", FREE))
     assert posted(journal) == used
@@ -108,7 +108,7 @@ def test_settling_twice_changes_nothing(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("used", [{"train": cost(31)}, {"train": cost(0, 16), "lost": cost(0, 15)}])
-def test_more_than_was_held_cannot_be_settled(journal: Journal, used: dict[CostKind, Cost]) -> None:
+def test_settling_more_than_was_held_is_refused(journal: Journal, used: dict[CostKind, Cost]) -> None:
     place(journal, hold(1, cost(30, 30)))
     with pytest.raises(ValueError, match="was held"):
         settle(journal, hold(1, FREE).id, used)
@@ -117,7 +117,7 @@ def test_more_than_was_held_cannot_be_settled(journal: Journal, used: dict[CostK
     assert posted(journal) == {}
 
 
-def test_what_was_posted_is_told_for_each_attempt_by_itself(journal: Journal) -> None:
+def test_posted_cost_is_recorded_per_attempt(journal: Journal) -> None:
     spend(journal, 1, {"train": cost(1)})
     spend(journal, 2, {"train": cost(2), "idle": cost(0, 3)})
     spend(journal, 1, {"train": cost(4)}, attempt=2)
@@ -131,7 +131,7 @@ def test_what_was_posted_is_told_for_each_attempt_by_itself(journal: Journal) ->
 # Corrections
 
 
-def test_a_correction_moves_cost_between_kinds_and_leaves_the_account(journal: Journal) -> None:
+def test_correction_moves_cost_between_kinds_and_keeps_the_total(journal: Journal) -> None:
     spend(journal, 1, {"train": cost(10, 8)})
     before = journal.account()
     correct(journal, "c", {"train": cost(-4, -2), "lost": cost(4, 2)})
@@ -140,21 +140,23 @@ def test_a_correction_moves_cost_between_kinds_and_leaves_the_account(journal: J
 
 
 @pytest.mark.parametrize("costs", [{"lost": cost(1)}, {"train": cost(-2, -2), "lost": cost(2, 1)}])
-def test_a_correction_has_to_add_up_to_nothing(journal: Journal, costs: dict[CostKind, Cost]) -> None:
+def test_correction_that_does_not_sum_to_zero_is_refused(
+    journal: Journal, costs: dict[CostKind, Cost]
+) -> None:
     spend(journal, 1, {"train": cost(10, 8)})
     with pytest.raises(ValueError, match="moves cost between kinds"):
         correct(journal, "c", costs)
     assert posted(journal) == {"train": cost(10, 8)}
 
 
-def test_a_repeated_correction_changes_nothing(journal: Journal) -> None:
+def test_repeated_correction_changes_nothing(journal: Journal) -> None:
     spend(journal, 1, {"train": cost(10, 8)})
     for again in (4, 4, 5):
         correct(journal, "c", {"train": cost(-again), "lost": cost(again)})
     assert posted(journal) == {"train": cost(6, 8), "lost": cost(4)}
 
 
-def test_corrections_of_different_names_add_up(journal: Journal) -> None:
+def test_corrections_with_different_names_add_up(journal: Journal) -> None:
     spend(journal, 1, {"train": cost(10)})
     for name in ("a", "b", "a"):
         correct(journal, name, {"train": cost(-4), "lost": cost(4)})
@@ -187,7 +189,7 @@ def answer(journal: Journal, act: Act) -> object:
 
 @given(st.lists(acts, max_size=15))
 @examples(30)
-def test_any_series_of_acts_is_answered_alike_in_memory_and_in_sql(series: list[Act]) -> None:
+def test_memory_and_sql_journals_agree_on_any_sequence_of_operations(series: list[Act]) -> None:
     database = fakes.database_in_memory()
     memory, sql = in_memory(budget(100, 100)), in_sql(database, budget(100, 100))
     for act in series:

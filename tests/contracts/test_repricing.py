@@ -32,7 +32,7 @@ def place(price: Price) -> Place:
 
 
 def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> list[object]:
-    """Return what is visible after each act.
+    """Return the results and the account after each act.
 
     Asserts after each act that the hold covers the rest of the lease, and that posted and held amounts fit the budget.
     """
@@ -77,7 +77,7 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
 
 @given(prices, acts)
 @examples(150)
-def test_any_change_of_machine_is_billed_from_the_last_post_and_never_over_what_is_held(
+def test_repriced_attempt_is_billed_from_its_last_post_within_its_hold(
     first: Price, series: list[tuple[str, object]]
 ) -> None:
     story(in_memory(budget(LIMIT, 10**6)), first, series)
@@ -92,7 +92,7 @@ STORIES: list[list[tuple[str, object]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(STORIES)))
-def test_it_is_alike_in_memory_and_in_sql(number: int, database: Database) -> None:
+def test_memory_and_sql_journals_agree_on_repricing(number: int, database: Database) -> None:
     limits, first = budget(LIMIT, 10**6), Price(3_600_000)
     assert story(in_memory(limits), first, STORIES[number]) == story(
         in_sql(database, limits), first, STORIES[number]

@@ -82,13 +82,13 @@ def check_alike(database: Database, told: SimulatedRun, kept: SimulatedRun) -> N
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_job_in_sql_ends_as_the_same_job_in_memory(
+def test_simulated_job_ends_the_same_in_sql_and_in_memory(
     database: Database, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     check_alike(database, run(seed), in_sql(database, monkeypatch, seed, "job_0"))
 
 
-def test_jobs_that_share_a_database_end_as_each_would_alone(
+def test_jobs_sharing_a_database_end_the_same_as_alone(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = run(0)

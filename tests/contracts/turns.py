@@ -1,4 +1,4 @@
-"""Journal transactions of one act each, and a summary of what a journal holds."""
+"""Journal transactions that make a single change each, and a summary of a journal's content."""
 
 from collections.abc import Mapping
 
