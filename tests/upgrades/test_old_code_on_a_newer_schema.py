@@ -1,4 +1,4 @@
-"""Drivers and services of this version keep working, with correct books, while a newer version upgrades the schema."""
+"""Drivers and services of this version keep working and the ledger stays correct while a newer version upgrades the schema."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def upgrade(service: FakeService, folder: Path) -> None:
     assert service.database.revision() == made_up.REVISION
 
 
-def test_a_driver_goes_on_to_its_end_and_spends_what_it_would_have(
+def test_driver_finishes_with_the_same_bill_after_a_schema_upgrade(
     service: FakeService, tmp_path: Path
 ) -> None:
     client = fakes.client_of(service)
@@ -56,7 +56,7 @@ def test_a_driver_goes_on_to_its_end_and_spends_what_it_would_have(
         assert ledger.faults(db, upgraded) == []
 
 
-def test_a_service_that_runs_goes_on_and_one_that_starts_says_why_it_does_not(
+def test_running_service_continues_after_an_upgrade_and_a_starting_one_is_refused(
     service: FakeService, tmp_path: Path
 ) -> None:
     client, controller = fakes.client_of(service), Controller(service)
@@ -90,7 +90,7 @@ def test_a_service_that_runs_goes_on_and_one_that_starts_says_why_it_does_not(
 
 
 @pytest.mark.needs("postgresql")
-def test_a_migration_waits_its_turn_among_drivers_at_work(postgres_url: str, tmp_path: Path) -> None:
+def test_migration_gives_way_to_active_drivers_and_succeeds(postgres_url: str, tmp_path: Path) -> None:
     """The migration locks tables in another order than a driver's transaction does, so it gives way and retries."""
     names = [f"job_{number:016}" for number in range(70, 72)]
     database = Database(postgres_url)

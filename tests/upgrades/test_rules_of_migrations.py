@@ -87,7 +87,7 @@ def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     found.dispose()
 
 
-def test_no_migration_breaks_what_a_release_uses(growing: Database) -> None:
+def test_migrations_do_not_break_the_previous_release(growing: Database) -> None:
     for script in steps():
         found = breaking(growing, script.revision)
         unused_since = getattr(script.module, "unused_since", None)
@@ -110,7 +110,7 @@ def newer(database: Database, tmp_path: Path) -> Iterator[Path]:
         yield store.MIGRATIONS / "versions" / f"{made_up.REVISION}_made_up.py"
 
 
-def test_the_made_up_one_keeps_the_rule(newer: Path, database: Database) -> None:
+def test_made_up_migration_follows_the_rules(newer: Path, database: Database) -> None:
     assert newer.exists()
     assert breaking(database, made_up.REVISION) == []
 
@@ -135,6 +135,6 @@ def test_the_made_up_one_keeps_the_rule(newer: Path, database: Database) -> None
         ('op.create_index("ux", "jobs", ["name"], unique=True)', "jobs has a new rule: ('name',)"),
     ],
 )
-def test_one_that_breaks_it_is_found(newer: Path, database: Database, change: str, said: str) -> None:
+def test_breaking_migration_is_detected(newer: Path, database: Database, change: str, said: str) -> None:
     newer.write_text(newer.read_text().replace("\n\n\ndef downgrade", f"\n    {change}\n\n\ndef downgrade"))
     assert said in breaking(database, made_up.REVISION)
