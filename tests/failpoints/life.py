@@ -57,7 +57,7 @@ class Earlier:
 
 @dataclass
 class Clock(fakes.FakeClock):
-    """A clock that starts at the current time and moves only when told to."""
+    """A clock that starts at the current time and moves only when a test advances it."""
 
     at: int = 0
 

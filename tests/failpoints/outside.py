@@ -1,5 +1,5 @@
-"""Recompute the contents of a database with plain SQL from the answers that clients and drivers received, without any code
-of the service.
+"""Compare a database with the answers that clients and drivers received, using plain SQL and no code of the
+service.
 """
 
 from collections import Counter, defaultdict
@@ -88,8 +88,8 @@ def _reports(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
 def _money(found: Found, told: dict[str, list[Any]], entries: list[Any], accounts: dict[str, Any]) -> None:
     """Check the entries, oldest first.
 
-    A job never spends more than the client allowed, and nothing of a hold is given out twice. At the end, a job
-    has spent at most its limit, which is lower for a restored job.
+    A job never spends more than the client allowed, and no part of a hold is posted or released twice. At the end,
+    a job has spent at most its limit, which is lower for a restored job.
     """
     allowed: dict[str, int] = defaultdict(int)
     for job, usd in told["budget"]:

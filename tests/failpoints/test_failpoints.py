@@ -1,4 +1,4 @@
-"""Test failpoints: their names, how one is requested, and that nothing else happens."""
+"""Test the names of failpoints, how a failpoint is requested, and that a process ends only there."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ from tuner.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 FORWARDS = ("leadership.py", "leading.py")
-# Fork a process for each failpoint, because importing costs more than what it does.
+# One interpreter forks a process per failpoint, because its imports take longer than the rest of the test.
 PROGRAM = """
 import os, sys
 from tuner.database.database import Database
@@ -34,7 +34,7 @@ for url, failpoint in zip(sys.argv[1::2], sys.argv[2::2]):
     os.write(1, f"{os.waitstatus_to_exitcode(status)}\\n".encode())
 """
 ENDS = {
-    # The exit status, the number of rows that are kept, and the number of commits that the process lived to report.
+    # The exit status, the number of rows that are kept, and the number of commits that the process reported.
     "": (0, 3, 3),
     "job.submit:after": (0, 3, 3),
     "driver.turn:before": (STATUS, 0, 0),
@@ -62,7 +62,7 @@ def transactions() -> Iterator[tuple[str, str | None]]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", name
 
 
-def test_every_write_transaction_has_a_name_of_its_own() -> None:
+def test_every_write_transaction_has_a_unique_failpoint_name() -> None:
     found = list(transactions())
     assert [where for where, name in found if name not in FAILPOINTS] == [], (
         "name it: tuner/database/failpoints.py"
@@ -70,7 +70,7 @@ def test_every_write_transaction_has_a_name_of_its_own() -> None:
     assert sorted(name for _, name in found if name) == sorted(FAILPOINTS)
 
 
-def test_the_table_in_the_docs_is_that_of_the_code() -> None:
+def test_docs_list_every_failpoint() -> None:
     text = (ROOT / "docs/failpoints.md").read_text()
     assert re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE) == list(FAILPOINTS.items())
 
@@ -88,20 +88,20 @@ def test_the_table_in_the_docs_is_that_of_the_code() -> None:
         ("driver.turn:after:1:2", "such as driver.turn:after:3"),
     ],
 )
-def test_what_is_no_failpoint_is_refused_with_what_is_near(text: str, said: str, tmp_path: Path) -> None:
+def test_unknown_failpoint_is_refused_with_the_nearest_name(text: str, said: str, tmp_path: Path) -> None:
     settings = Settings.from_env({"TUNER_FAILPOINT": text, "TUNER_HOME": str(tmp_path)})
     with pytest.raises(ValueError, match="TUNER_FAILPOINT") as refused:
         Database(settings.database_url, failpoint=settings.failpoint)
     assert said in str(refused.value)
 
 
-def test_only_a_driver_is_told_of_a_failpoint_of_drivers() -> None:
+def test_driver_failpoints_are_passed_only_to_drivers() -> None:
     for text, told in (("driver.turn:after", True), ("gate.hold:before", True), ("job.submit:after", False)):
         env = driver_env(Settings.from_env({"TUNER_FAILPOINT": text}), {})
         assert env.get("TUNER_FAILPOINT") == (text if told else None)
 
 
-def test_a_process_ends_there_and_nowhere_else(tmp_path: Path) -> None:
+def test_process_ends_only_at_the_requested_failpoint(tmp_path: Path) -> None:
     databases = [Database(f"sqlite:///{tmp_path}/{number}.db") for number in range(len(ENDS))]
     for database in databases:
         with database.write() as db:
@@ -121,7 +121,7 @@ def test_a_process_ends_there_and_nowhere_else(tmp_path: Path) -> None:
     assert done.stderr.count("ends here, at the failpoint driver.turn") == len(ended)
 
 
-def test_a_transaction_that_is_undone_passes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rolled_back_transaction_reaches_no_failpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = []
     monkeypatch.setattr(Failpoint, "reached", lambda _, *where: passed.append(where))
     database = Database("sqlite://", failpoint="driver.turn:before")
