@@ -144,7 +144,7 @@ MUTANTS = (
         "self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns",
         "self.meter, self.heard_ns = meter, heard_ns",
         "a worker that runs on is billed for more than was held",
-        (f"{ATTEMPT_LEASES}::test_nobody_is_billed_for_more_than_was_held",),
+        (f"{ATTEMPT_LEASES}::test_bill_does_not_exceed_the_hold",),
     ),
     # Leases and fences
     Mutant(
@@ -225,7 +225,7 @@ MUTANTS = (
         "silent = self._clock.elapsed_ns() - lease.heard_ns if not lease.waits else 0",
         "silent = self._clock.now() - lease.heard_ns if not lease.waits else 0",
         "a clock that is set bills time that nobody used",
-        (f"{CLOCKS}::test_a_clock_that_is_set_bills_nothing",),
+        (f"{CLOCKS}::test_clock_adjustment_does_not_change_the_bill",),
     ),
     Mutant(
         "deadline-by-the-wall-clock",
@@ -233,7 +233,7 @@ MUTANTS = (
         "self._ends_ns - self._clock.elapsed_ns()",
         "self._ends_ns - self._clock.now()",
         "a clock that is set ends a job early, or late",
-        (f"{CLOCKS}::test_a_clock_that_is_set_ends_no_job",),
+        (f"{CLOCKS}::test_clock_adjustment_does_not_end_the_job",),
     ),
     Mutant(
         "key-ignored",
@@ -332,7 +332,7 @@ MUTANTS = (
         "rung.record(trial.number, state.spec.objective.score(trial.value))",
         "rung.record(trial.number, trial.value)",
         "a metric that should fall has its worst trials promoted",
-        (f"{DECISIONS}::test_minimising_ranks_the_other_way",),
+        (f"{DECISIONS}::test_minimised_objective_promotes_lowest_value",),
     ),
     Mutant(
         "best-is-nan",
@@ -340,7 +340,7 @@ MUTANTS = (
         "return value is not None and math.isfinite(value)",
         "return value is not None",
         "a trial that diverged is the best for ever",
-        (f"{DECISIONS}::test_a_value_that_is_no_number_fails_the_trial_and_not_the_job",),
+        (f"{DECISIONS}::test_non_finite_value_fails_the_trial_but_not_the_job",),
     ),
     Mutant(
         "one-trial-too-many",
@@ -348,7 +348,7 @@ MUTANTS = (
         "len(state.active) < state.concurrency\n",
         "len(state.active) <= state.concurrency\n",
         "more trials hold money than there are workers",
-        (f"{DECISIONS}::test_a_job_starts_as_many_trials_as_it_may_run_at_once",),
+        (f"{DECISIONS}::test_job_starts_as_many_trials_as_its_concurrency",),
     ),
     Mutant(
         "lease-of-less-than-is-needed",
@@ -356,7 +356,7 @@ MUTANTS = (
         "    if affordable < need_ns:\n        return 0\n",
         "",
         "a slice is paid for in which not one step can be done",
-        (f"{GUARD}::test_a_lease_is_long_enough_and_affordable_or_nothing",),
+        (f"{GUARD}::test_lease_is_long_enough_and_affordable_or_zero",),
     ),
     Mutant(
         "lease-beyond-the-deadline",
@@ -364,6 +364,6 @@ MUTANTS = (
         "    return left_ns if left_ns >= need_ns else 0\n",
         "    return wanted_ns if left_ns >= need_ns else 0\n",
         "a worker is paid for longer than the job may last",
-        (f"{GUARD}::test_no_lease_is_longer_than_what_is_left_of_the_time",),
+        (f"{GUARD}::test_lease_does_not_exceed_the_remaining_time",),
     ),
 )

@@ -25,7 +25,7 @@ def word(attempt: int, **facts: str) -> Progress:
 
 
 @pytest.mark.usefixtures("seen")
-def test_the_node_is_reported_when_assigned_and_again_when_its_cloud_says_more() -> None:
+def test_machine_is_reported_on_assignment_and_when_cloud_facts_change() -> None:
     found = ray_machines.Attached()
     machine = found.machine_of("t", 1, "n1")
     assert machine is not None
@@ -40,7 +40,7 @@ def test_the_node_is_reported_when_assigned_and_again_when_its_cloud_says_more()
     assert its.instance_type_of(known.labels) == "g6.xlarge", "the next attempt there knows at once"
 
 
-def test_what_ray_did_not_say_at_first_is_looked_at_with_the_worker_s_first_word(seen: list[Any]) -> None:
+def test_node_unknown_at_assignment_is_looked_up_at_first_message(seen: list[Any]) -> None:
     found = ray_machines.Attached()
     seen.clear()
     assert found.machine_of("t", 1, "n1") is None

@@ -38,7 +38,7 @@ def begun(usd: int = 10**6) -> tuple[MemoryJournal, HoldService, AttemptLease]:
     return journal, hold_service, lease
 
 
-def test_nobody_is_billed_for_more_than_was_held() -> None:
+def test_bill_does_not_exceed_the_hold() -> None:
     """This holds however long the worker runs on. Costs that were shown before do not change."""
     journal, hold_service, lease = begun()
     lease.read(Meter({"setup": NS, "train": 60 * NS, "idle": 5 * NS}), heard_ns=0)
@@ -48,7 +48,7 @@ def test_nobody_is_billed_for_more_than_was_held() -> None:
     assert journal.account().posted == PLACE.rate.cost(10 * NS)
 
 
-def test_a_lease_that_is_cut_takes_nothing_back_that_was_posted() -> None:
+def test_cut_lease_keeps_what_was_already_posted() -> None:
     journal, hold_service, lease = begun()
     with journal.transaction() as tx:
         assert hold_service.extend(tx, lease, LeaseRequest(NS, 1, None, AT))
@@ -59,7 +59,7 @@ def test_a_lease_that_is_cut_takes_nothing_back_that_was_posted() -> None:
     assert lease.lease_ns == 13 * NS
 
 
-def test_a_ledger_that_refuses_what_it_said_was_left_ends_the_turn() -> None:
+def test_refused_hold_after_sufficient_balance_raises_and_records_nothing() -> None:
     """Nothing of such a transaction is kept. The driver restarts from what is recorded."""
     journal, hold_service, lease = begun()
     other = Place(DEAR, Rate(DEAR.price))
@@ -72,7 +72,7 @@ def test_a_ledger_that_refuses_what_it_said_was_left_ends_the_turn() -> None:
     assert journal.account().posted == Cost()
 
 
-def test_training_that_was_posted_and_is_lost_moves_to_lost_and_no_further() -> None:
+def test_posted_training_that_is_lost_moves_to_lost_kind() -> None:
     journal, hold_service, lease = begun()
     with journal.transaction() as tx:
         assert hold_service.extend(tx, lease, LeaseRequest(NS, 1, None, AT))
@@ -83,7 +83,7 @@ def test_training_that_was_posted_and_is_lost_moves_to_lost_and_no_further() -> 
     assert {kind: cost for kind, cost in lease.posted.items() if not cost.nothing} == {"lost": spent}
 
 
-def test_why_money_was_refused_is_said() -> None:
+def test_refusal_names_the_exhausted_limit() -> None:
     hold_service = HoldService(JOB, 10 * NS)
 
     def why(limits: Cost, rate: Rate, *, deadline_ns: int | None = None) -> str:

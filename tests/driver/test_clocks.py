@@ -35,7 +35,7 @@ def hours(
 
 
 @pytest.mark.parametrize("by_ns", [-HOUR_NS, HOUR_NS])
-def test_a_clock_that_is_set_ends_no_job(by_ns: int) -> None:
+def test_clock_adjustment_does_not_end_the_job(by_ns: int) -> None:
     clock = SimulatedClock()
     limited = hours(clock, wall_clock_ns=60 * NS)
     clock.offset_ns += by_ns
@@ -48,7 +48,7 @@ def test_a_clock_that_is_set_ends_no_job(by_ns: int) -> None:
 
 
 @pytest.mark.parametrize("by_ns", [-HOUR_NS, HOUR_NS])
-def test_a_clock_that_is_set_bills_nothing(by_ns: int) -> None:
+def test_clock_adjustment_does_not_change_the_bill(by_ns: int) -> None:
     """The time since a lost worker was last heard of is measured by the monotonic clock."""
     job = Job()
     clock = job.loop._clock
@@ -66,7 +66,7 @@ def test_a_clock_that_is_set_bills_nothing(by_ns: int) -> None:
     assert set(ended.costs) == {"restore", "lost"}
 
 
-def test_the_first_of_wall_clock_and_window_ends_the_work() -> None:
+def test_earlier_of_wall_clock_and_window_limits_the_work() -> None:
     clock = SimulatedClock()
     to_eleven = EVENING.left_ns(clock.now())
     assert hours(clock).left_ns() is None
@@ -75,7 +75,7 @@ def test_the_first_of_wall_clock_and_window_ends_the_work() -> None:
     assert hours(clock, window=EVENING, wall_clock_ns=60 * NS).left_ns() == 60 * NS
 
 
-def test_time_that_is_given_to_a_job_while_it_runs_is_counted_from_its_beginning() -> None:
+def test_changed_wall_clock_limit_counts_from_job_start() -> None:
     job = Job()
     clock, budget = job.loop._clock, job.loop.state.budget
     assert isinstance(clock, SimulatedClock)
@@ -96,7 +96,7 @@ def test_time_that_is_given_to_a_job_while_it_runs_is_counted_from_its_beginning
     assert job.loop.state.ending is None, "more came before it was over"
 
 
-def test_a_hold_that_is_refused_for_want_of_time_is_told_which_of_the_two_is_in_the_way() -> None:
+def test_refused_time_names_wall_clock_or_window_as_the_limit() -> None:
     clock = SimulatedClock()
     assert hours(clock, wall_clock_ns=60 * NS).binding_limit("wall_clock") == "wall_clock"
     assert hours(clock, window=EVENING).binding_limit("wall_clock") == "window"
@@ -105,7 +105,7 @@ def test_a_hold_that_is_refused_for_want_of_time_is_told_which_of_the_two_is_in_
     assert hours(clock, window=EVENING, wall_clock_ns=2 * HOUR_NS).binding_limit("wall_clock") == "window"
 
 
-def test_a_window_closes_and_says_when_it_opens_next() -> None:
+def test_closed_window_returns_its_next_opening() -> None:
     clock = SimulatedClock()
     windowed = hours(clock, window=EVENING)
     assert windowed.over(clock.now()) is None
@@ -116,7 +116,7 @@ def test_a_window_closes_and_says_when_it_opens_next() -> None:
     assert hours(clock).next_opening(clock.now()) is None
 
 
-def test_a_worker_is_overdue_some_seconds_after_its_lease_or_at_once_after_a_stop() -> None:
+def test_worker_is_overdue_if_silent_after_lease_end_or_stop() -> None:
     job = Job()
     clock = job.loop._clock
     assert isinstance(clock, SimulatedClock)

@@ -68,12 +68,12 @@ class Cluster:
         return found
 
 
-def test_spot_is_taken_where_there_is_some_and_the_others_follow() -> None:
+def test_available_spot_is_chosen_first() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     assert [place.offer for place in cluster.placement.choose(cluster.trial)] == [SPOT, DEMAND]
 
 
-def test_a_trial_waits_for_spot_so_long_and_no_longer() -> None:
+def test_wait_for_spot_is_bounded() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     assert cluster.begins() == SPOT
     cluster.passes(59)
@@ -82,7 +82,7 @@ def test_a_trial_waits_for_spot_so_long_and_no_longer() -> None:
     assert cluster.relocation() == DEMAND
 
 
-def test_what_one_trial_has_waited_for_in_vain_the_next_does_not_wait_for() -> None:
+def test_next_trial_does_not_wait_for_unavailable_spot() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.begins()
     cluster.passes(61)
@@ -94,7 +94,7 @@ def test_what_one_trial_has_waited_for_in_vain_the_next_does_not_wait_for() -> N
     assert cluster.begins() == SPOT
 
 
-def test_the_wait_for_spot_begins_when_the_machine_is_lost_not_at_the_checkpoint_before() -> None:
+def test_wait_for_spot_starts_when_the_machine_is_lost() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=1000 * NS, target=9)
     assert cluster.begins() == SPOT
@@ -110,7 +110,7 @@ def test_the_wait_for_spot_begins_when_the_machine_is_lost_not_at_the_checkpoint
     assert cluster.relocation() == DEMAND
 
 
-def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> None:
+def test_wait_for_spot_leaves_enough_wall_clock_for_the_work() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=165 * NS)
     assert cluster.begins() == SPOT
@@ -120,7 +120,7 @@ def test_no_wait_is_so_long_that_the_wall_clock_would_end_before_its_work() -> N
     assert cluster.relocation() == DEMAND
 
 
-def test_much_time_is_no_reason_to_wait_longer() -> None:
+def test_long_wall_clock_does_not_extend_the_wait_for_spot() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=10_000 * NS)
     assert cluster.begins() == SPOT
@@ -130,13 +130,13 @@ def test_much_time_is_no_reason_to_wait_longer() -> None:
     assert cluster.relocation() is None
 
 
-def test_where_time_is_short_from_the_beginning_it_begins_on_demand_unless_spot_is_there_in_time() -> None:
+def test_trial_with_little_time_begins_on_demand() -> None:
     late = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     late.stands(left_ns=100 * NS, target=9, time_ns=105 * NS)
     assert late.begins() == DEMAND
 
 
-def test_what_cannot_be_done_in_time_anyhow_is_done_at_the_price_of_spot() -> None:
+def test_trial_that_cannot_finish_in_time_uses_spot() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=130 * NS, least_ns=100 * NS, target=9, time_ns=99 * NS)
     assert cluster.begins() == SPOT
@@ -144,7 +144,7 @@ def test_what_cannot_be_done_in_time_anyhow_is_done_at_the_price_of_spot() -> No
     assert cluster.relocation() is None
 
 
-def test_what_may_be_done_in_time_on_demand_and_on_spot_would_not_is_done_on_demand() -> None:
+def test_trial_that_may_finish_in_time_only_on_demand_starts_there() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=130 * NS, least_ns=90 * NS, target=9, time_ns=100 * NS)
     assert cluster.begins() == DEMAND
@@ -155,7 +155,7 @@ def test_what_may_be_done_in_time_on_demand_and_on_spot_would_not_is_done_on_dem
     assert cluster.relocation() == SPOT
 
 
-def test_with_a_wall_clock_the_first_step_is_done_on_demand() -> None:
+def test_first_step_runs_on_demand_if_wall_clock_is_limited() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(time_ns=10_000 * NS)
     assert cluster.begins() == DEMAND
@@ -165,7 +165,7 @@ def test_with_a_wall_clock_the_first_step_is_done_on_demand() -> None:
     assert cluster.relocation() == SPOT
 
 
-def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
+def test_spot_is_used_if_all_on_demand_machines_are_occupied() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=105 * NS, occupied={DEMAND: 1})
     assert cluster.begins() == SPOT
@@ -174,7 +174,7 @@ def test_spot_will_do_where_the_machines_on_demand_are_all_taken() -> None:
     assert cluster.begins() == SPOT
 
 
-def test_a_trial_on_spot_goes_on_demand_while_there_is_time_for_the_move() -> None:
+def test_trial_moves_from_spot_to_on_demand_in_time() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=100 * NS, target=9, time_ns=200 * NS)
     assert cluster.begins() == SPOT
@@ -184,7 +184,7 @@ def test_a_trial_on_spot_goes_on_demand_while_there_is_time_for_the_move() -> No
     assert cluster.relocation() == DEMAND
 
 
-def test_it_goes_back_once_spot_is_there_and_it_has_worked_for_a_while() -> None:
+def test_trial_returns_to_spot_after_some_work_on_demand() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.stands(left_ns=1000 * NS, target=9)
     cluster.begins()
@@ -199,7 +199,7 @@ def test_it_goes_back_once_spot_is_there_and_it_has_worked_for_a_while() -> None
     assert cluster.relocation() == SPOT
 
 
-def test_it_does_not_go_back_for_the_little_that_is_left() -> None:
+def test_trial_with_little_work_left_does_not_return_to_spot() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.stands(left_ns=20 * NS, target=9)
     cluster.begins()
@@ -228,7 +228,7 @@ def test_repeated_preemptions_move_the_trial_on_demand_until_it_saves() -> None:
     assert cluster.relocation() == SPOT
 
 
-def test_where_every_kind_was_waited_for_in_vain_they_are_tried_in_turn() -> None:
+def test_markets_alternate_if_neither_provides_a_machine() -> None:
     """Other jobs hold all machines, although there seems to be room."""
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=10**5 * NS, target=9)
@@ -264,7 +264,7 @@ def test_each_further_series_of_preemptions_doubles_the_backoff() -> None:
     assert waited == [10, 900, 1800, 3600]
 
 
-def test_spot_that_wasted_more_than_it_saves_is_not_taken_until_that_is_forgotten() -> None:
+def test_wasteful_spot_is_avoided_until_its_record_fades() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     spot, hour = Place(SPOT, SPOT.rate(cpus=1, gpus=0)), 3600 * NS
     cluster.placement.paid(spot, 2 * hour, gained_ns=0, now=Instant(0))
@@ -276,7 +276,7 @@ def test_spot_that_wasted_more_than_it_saves_is_not_taken_until_that_is_forgotte
     assert cluster.begins() == SPOT
 
 
-def test_the_cheapest_progress_comes_first_among_kinds_of_spot() -> None:
+def test_spot_offer_with_cheapest_progress_comes_first() -> None:
     cluster = Cluster([SPOT_MACHINE, DEAR_MACHINE, DEMAND_MACHINE], (DEMAND, DEAR, SPOT))
     assert cluster.begins() == SPOT
     spot = Place(SPOT, SPOT.rate(cpus=1, gpus=0))
@@ -284,7 +284,7 @@ def test_the_cheapest_progress_comes_first_among_kinds_of_spot() -> None:
     assert cluster.begins() == DEAR
 
 
-def test_spot_that_should_be_free_and_is_not_counts_as_full_for_a_while() -> None:
+def test_spot_that_does_not_start_counts_as_full_for_a_while() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.begins()
     cluster.stands(waited_ns=0)
@@ -313,7 +313,7 @@ def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
     return found
 
 
-def test_spot_that_another_job_keeps_is_asked_for_less_and_less_often_until_it_was_had() -> None:
+def test_spot_held_by_another_job_is_retried_with_growing_intervals() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=100_000 * NS, target=9)
     assert cluster.begins() == SPOT
@@ -332,7 +332,7 @@ def test_spot_that_another_job_keeps_is_asked_for_less_and_less_often_until_it_w
     assert len(asked_for_spot(cluster, 400)) == 1
 
 
-def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:
+def test_occupied_machine_counts_as_unavailable() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(occupied={SPOT: 1})
     assert cluster.placement.choose(cluster.trial)[0].offer == SPOT  # it waits for its turn
@@ -344,7 +344,7 @@ def test_a_machine_that_is_taken_by_another_trial_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("spot", "demand", "chosen"), [((16, 260), (4, 200), "spot"), ((4, 200), (16, 260), "on_demand")]
 )
-def test_machines_of_several_sizes_are_compared_by_what_a_trial_takes_of_them(
+def test_machines_are_compared_by_the_price_of_a_trials_share(
     spot: tuple[int, int], demand: tuple[int, int], chosen: str
 ) -> None:
     """`spot` and `demand` are CPUs and thousandths of a dollar per hour. The larger machine costs more, but the
@@ -362,7 +362,7 @@ def test_machines_of_several_sizes_are_compared_by_what_a_trial_takes_of_them(
     assert cluster.relocation() is None
 
 
-def test_what_is_known_of_one_kind_says_nothing_of_another_that_differs_in_its_labels_only() -> None:
+def test_record_of_an_offer_does_not_affect_offers_with_other_labels() -> None:
     first, second = (replace(SPOT, labels=(*SPOT.labels, ("zone", zone))) for zone in "ab")
     machines = [Machine(dict(offer.labels), 1, 0) for offer in (first, second)]
     cluster = Cluster([*machines, DEMAND_MACHINE], (DEMAND, first, second))
@@ -371,7 +371,7 @@ def test_what_is_known_of_one_kind_says_nothing_of_another_that_differs_in_its_l
     assert cluster.begins() == second
 
 
-def test_spot_that_has_yet_to_come_is_asked_for_and_waited_for_so_long_and_no_longer() -> None:
+def test_wait_for_autoscaled_spot_is_bounded() -> None:
     cluster = Cluster([replace(SPOT_MACHINE, to_come=True), replace(DEMAND_MACHINE, to_come=True)])
     assert cluster.begins() == SPOT
     cluster.stands(waited_ns=0)
@@ -381,7 +381,7 @@ def test_spot_that_has_yet_to_come_is_asked_for_and_waited_for_so_long_and_no_lo
     assert cluster.relocation() == DEMAND
 
 
-def test_one_that_runs_on_demand_goes_back_to_spot_that_is_there_not_to_spot_that_may_come() -> None:
+def test_running_trial_returns_only_to_existing_spot_machines() -> None:
     cluster = Cluster([DEMAND_MACHINE])
     cluster.stands(left_ns=1000 * NS, target=9)
     cluster.begins()

@@ -8,7 +8,7 @@ from tuner.domain.time import NS
 from tuner.driver.messages import Progress, Trouble
 
 
-def test_what_is_damaged_is_asked_for_no_more() -> None:
+def test_damaged_checkpoint_is_not_restored_again() -> None:
     """Otherwise the next driver would wait for the damaged checkpoint, or return it as the best."""
     job = Job()
     job.trains(2, 5, 9)
@@ -21,13 +21,13 @@ def test_what_is_damaged_is_asked_for_no_more() -> None:
     assert job.world.begun[job.trial].restore_step == 6
 
 
-def test_one_that_starts_over_has_no_checkpoint_left() -> None:
+def test_trial_that_restarts_from_scratch_has_no_checkpoint() -> None:
     job = Job()
     job.loop.progress(Progress(job.trial, 2, "running", Meter(), from_step=0))
     assert job.journal.newest_checkpoints() == {}
 
 
-def test_what_an_idle_worker_refuses_goes_on_at_once_and_counts_for_nothing() -> None:
+def test_attempt_refused_by_leaving_worker_restarts_immediately() -> None:
     """Several attempts may be refused on a machine that goes away."""
     job = Job()
     trial = job.loop.state.trial(job.trial)

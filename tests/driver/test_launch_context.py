@@ -11,7 +11,7 @@ from tuner.store.jobs import Control
 
 
 @pytest.mark.parametrize(("cuts", "answers"), [(0, True), (1, True), (2, False)])
-def test_a_driver_that_was_cut_off_while_it_asked_asks_once_more(
+def test_interrupted_read_of_control_request_is_retried_once(
     database: Database, monkeypatch: pytest.MonkeyPatch, cuts: int, answers: bool
 ) -> None:
     create(database, new_job())

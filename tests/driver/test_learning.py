@@ -37,7 +37,7 @@ class Listener(RandomSampler):
         self.heard.append((number, step, score, trained_ns, at_rung))
 
 
-def test_a_report_beyond_its_rung_tells_the_rung_the_time_up_to_it() -> None:
+def test_report_beyond_a_rung_credits_the_rung_with_proportional_time() -> None:
     spec = JobSpec(
         "a", "m:f", Objective("acc"), SPACE, Budget(usd=Money(1)), fidelity=Fidelity(min=4, max=40)
     )
@@ -61,7 +61,7 @@ def answers(state: State, order: do.Suggest | do.Predict, foretells: Mapping[int
     return Learner(state.spec, Listener(foretells)).answer(state, order, SimulatedClock())
 
 
-def test_a_trial_that_has_earned_more_comes_before_a_new_one() -> None:
+def test_trial_that_earned_promotion_comes_before_a_new_one() -> None:
     state, order = paused(0.1, 0.4, 0.2, 0.3), do.Suggest("trial_00004")
     found = answers(state, order, {2: (0.9, 0.0)})
     assert isinstance(found, ev.Predicted)
@@ -71,7 +71,7 @@ def test_a_trial_that_has_earned_more_comes_before_a_new_one() -> None:
     assert nobody.trial == "trial_00004"
 
 
-def test_at_a_rung_the_one_that_is_foretold_to_be_the_best_goes_on_and_another_waits() -> None:
+def test_best_forecast_continues_at_rung_and_others_pause() -> None:
     state, foretells = paused(0.1, 0.4, 0.2, 0.3), {2: (0.9, 0.0), 3: (0.1, 0.0)}
     for number, goes in ((2, True), (3, False)):
         state.set(state.trials[number], "running")
@@ -80,13 +80,13 @@ def test_at_a_rung_the_one_that_is_foretold_to_be_the_best_goes_on_and_another_w
         assert (found.trial, found.go) == (f"trial_0000{number}", goes)
 
 
-def test_nothing_new_is_suggested_for_the_money_that_finishes_the_leader() -> None:
+def test_no_new_trial_is_suggested_from_the_leaders_reserve() -> None:
     found = answers(state_of(25, Trial("running", 20, 40)), do.Suggest("trial_00001"), {})
     assert isinstance(found, ev.Predicted)
     assert (found.trial, found.go) == (None, False)
 
 
-def test_a_trial_that_ended_before_its_first_rung_is_told_of_once_with_how_far_it_came() -> None:
+def test_trial_that_failed_before_first_rung_is_reported_once() -> None:
     state = paused(0.1)
     record, listener = state.trials[0], Listener()
     learner, rung = Learner(state.spec, listener), state.rungs[0].step

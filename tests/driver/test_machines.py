@@ -39,7 +39,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     found.goes_on.set()
 
 
-def test_a_head_that_does_not_answer_holds_nobody_up(head: Head) -> None:
+def test_unresponsive_head_does_not_block_callers(head: Head) -> None:
     known = ray_machines.Machines(NodeTypes())
     assert known() == [ONE]
     until(lambda: len(head.asked) == 2)

@@ -13,7 +13,7 @@ SMALL = {"Alive": True, "Resources": {"CPU": 2, "memory": 4e9}}
 LARGE = {"Alive": True, "Resources": {"CPU": 2, "memory": 16e9}}
 
 
-def test_a_driver_that_began_without_a_worker_learns_of_those_that_come() -> None:
+def test_memory_limit_follows_nodes_that_join_later() -> None:
     there: list[Mapping[str, Any]] = [HEAD]
     now, asked, is_away = 0.0, 0, False
 

@@ -32,12 +32,12 @@ def parse(**more: object) -> Progress:
         (True, None),
     ],
 )
-def test_an_objective_is_a_number_or_nothing(said: object, value: float | None) -> None:
+def test_objective_value_is_a_number_or_none(said: object, value: float | None) -> None:
     (report,) = parse(reports=[{**REPORT, "metrics": {"acc": said}}]).reports
     assert report.value("acc") == value
 
 
-def test_text_that_is_none_is_mended() -> None:
+def test_invalid_characters_in_text_are_replaced() -> None:
     broken = "caf\udce9\0"
     error = {"kind": "raised", "type": "OSError", "message": broken, "traceback": broken}
     found = parse(reports=[{**REPORT, "metrics": {broken: broken}}], error=error)
@@ -57,7 +57,7 @@ def test_text_that_is_none_is_mended() -> None:
         ("exited", "failed", "failed"),
     ],
 )
-def test_what_a_shutdown_does_to_a_trial_is_no_failure_of_it(kind: str, end: str, leaving: str) -> None:
+def test_failure_during_shutdown_counts_as_preemption(kind: str, end: str, leaving: str) -> None:
     error = {"kind": kind, "type": "", "message": "", "traceback": ""}
     assert end_of(parse(state="failed", error=error)) == end
     assert end_of(parse(state="failed", error=error, leaving=True)) == leaving

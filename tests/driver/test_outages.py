@@ -5,7 +5,7 @@ for a hang.
 from tests.driver.looping import Job
 
 
-def test_a_worker_that_waits_for_its_storage_does_not_hang() -> None:
+def test_worker_waiting_for_storage_is_not_considered_hung() -> None:
     job = Job()
     assert job.world.begun[job.trial].attempt == 2
     job.tells("restore", range(300), outage=range(300))
@@ -13,14 +13,14 @@ def test_a_worker_that_waits_for_its_storage_does_not_hang() -> None:
     assert not job.world.stopped
 
 
-def test_it_hangs_when_it_is_silent_for_long_after_the_outage() -> None:
+def test_worker_silent_long_after_an_outage_is_considered_hung() -> None:
     job = Job()
     job.tells("restore", range(300), outage=range(300))
     job.tells("restore", range(300, 430), outage=range(299, 300))
     assert job.world.stopped == [job.trial]
 
 
-def test_without_an_outage_two_minutes_of_restoring_are_too_long() -> None:
+def test_two_minutes_of_restoring_without_outage_count_as_a_hang() -> None:
     job = Job()
     job.tells("restore", range(130))
     assert job.world.stopped == [job.trial]

@@ -34,11 +34,11 @@ def said(state: WorkerState, kind: str = "", *, leaving: bool = False) -> Progre
         (said("failed", "saving", leaving=True), "preempted"),
     ],
 )
-def test_a_workers_last_word_says_how_its_attempt_ended(progress: Progress, end: AttemptEnd) -> None:
+def test_last_message_of_worker_determines_attempt_outcome(progress: Progress, end: AttemptEnd) -> None:
     assert end_of(progress) == end
 
 
-def test_why_it_was_lost_or_failed_is_one_of_the_known_causes() -> None:
+def test_cause_is_one_of_the_known_causes() -> None:
     assert cause_of(None) == "worker"
     assert cause_of(Trouble("memory", "", "")) == "memory"
     assert cause_of(Trouble("of another version", "", "")) == "other"
@@ -55,5 +55,5 @@ def test_why_it_was_lost_or_failed_is_one_of_the_known_causes() -> None:
         ("paused", ev.Paused(AT, "t", 3)),
     ],
 )
-def test_each_end_is_an_event_of_its_own(end: AttemptEnd, event: ev.Event) -> None:
+def test_each_outcome_has_its_own_event(end: AttemptEnd, event: ev.Event) -> None:
     assert event_of(end, AT, "t", saved=3, reason="why") == event

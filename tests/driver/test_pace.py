@@ -10,13 +10,13 @@ def hangs(pace: Pace, *, trained_s: int = 0, overhead_s: int = 0, buys_s: int = 
     return pace.hangs(trained_ns=trained_s * S, overhead_ns=overhead_s * S, buys_ns=buys_s * S)
 
 
-def test_before_anything_was_seen_an_eighth_of_the_budget_is_waited_for() -> None:
+def test_first_step_or_setup_may_take_an_eighth_of_the_budget() -> None:
     assert not hangs(Pace(), trained_s=450, overhead_s=450)
     assert "450 s of training" in hangs(Pace(), trained_s=451)
     assert "450 s of setting up" in hangs(Pace(), overhead_s=451)
 
 
-def test_twenty_of_the_slowest_steps_are_waited_for() -> None:
+def test_trial_hangs_after_twenty_times_the_slowest_step() -> None:
     pace = Pace()
     for seconds in (3, 5, 2):
         pace.stepped("trial_00000", seconds * S)
@@ -24,7 +24,7 @@ def test_twenty_of_the_slowest_steps_are_waited_for() -> None:
     assert hangs(pace, trained_s=101)
 
 
-def test_a_trial_that_begins_asks_for_the_least_that_was_seen() -> None:
+def test_new_trial_needs_the_shortest_observed_setup_and_step() -> None:
     """A busy machine or an attempt that stopped early does not change it."""
     pace = Pace()
     pace.stepped("trial_00000", 4 * S)
@@ -34,7 +34,7 @@ def test_a_trial_that_begins_asks_for_the_least_that_was_seen() -> None:
     assert pace.begin_need_ns("trial_00001") == (2 + 5) * S
 
 
-def test_quick_steps_say_nothing_of_a_long_setup() -> None:
+def test_quick_steps_do_not_limit_the_setup_time() -> None:
     pace = Pace()
     pace.stepped("trial_00000", S // 10)
     assert hangs(pace, trained_s=31)
@@ -44,7 +44,7 @@ def test_quick_steps_say_nothing_of_a_long_setup() -> None:
     assert hangs(pace, overhead_s=1201)
 
 
-def test_an_outage_of_the_storage_makes_nothing_longer() -> None:
+def test_storage_outage_does_not_extend_hang_limits() -> None:
     """Otherwise a trial that hangs later would be waited for, and paid for, twenty times as long as the outage
     lasted.
     """

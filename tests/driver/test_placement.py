@@ -49,7 +49,7 @@ def first(found: CheapestFree, **occupied: Offer) -> Offer | None:
     return found.choose(begins(Counter(occupied.values())))[0].offer
 
 
-def test_the_cheapest_that_is_there_comes_first_and_all_follow_by_price() -> None:
+def test_cheapest_available_offer_comes_first_then_others_by_price() -> None:
     there = placement(DEMAND_MACHINE, OTHER_SPOT_MACHINE, SPOT_MACHINE)
     assert [found.offer for found in there.choose(begins())] == [SPOT, OTHER_SPOT, DEMAND]
     assert [found.offer for found in placement(DEMAND_MACHINE).choose(begins())] == [
@@ -59,13 +59,13 @@ def test_the_cheapest_that_is_there_comes_first_and_all_follow_by_price() -> Non
     ]
 
 
-def test_what_other_attempts_have_taken_is_not_free() -> None:
+def test_machines_occupied_by_other_attempts_are_not_free() -> None:
     there = placement(DEMAND_MACHINE, OTHER_SPOT_MACHINE, SPOT_MACHINE)
     assert first(there, a=SPOT) == OTHER_SPOT
     assert first(there, a=SPOT, b=OTHER_SPOT) == DEMAND
 
 
-def test_where_nothing_is_free_it_waits_for_the_cheapest() -> None:
+def test_attempt_waits_for_cheapest_offer_if_none_is_free() -> None:
     assert first(placement()) == SPOT
     assert first(placement(DEMAND_MACHINE), a=DEMAND) == SPOT
 
@@ -83,7 +83,7 @@ def test_one_machine_holds_as_many_trials_as_fit() -> None:
     assert Machine({}, 4, 0).fits(Resources(cpus=1, gpus=1)) == 0
 
 
-def test_an_attempt_waits_where_its_kind_is_there_until_its_patience_ends() -> None:
+def test_attempt_waits_for_its_offer_until_patience_ends() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
     assert there.relocation(waits(place(SPOT), PATIENCE_NS - 1)) is None
     found = there.relocation(waits(place(SPOT), PATIENCE_NS))
@@ -91,32 +91,32 @@ def test_an_attempt_waits_where_its_kind_is_there_until_its_patience_ends() -> N
     assert found.offer == DEMAND
 
 
-def test_an_attempt_whose_machines_are_gone_goes_elsewhere_at_once() -> None:
+def test_attempt_moves_immediately_if_its_machines_are_gone() -> None:
     found = placement(DEMAND_MACHINE).relocation(waits(place(SPOT), NS))
     assert found is not None
     assert found.offer == DEMAND
 
 
 @pytest.mark.parametrize("occupied", [{}, {DEMAND: 1}])
-def test_an_attempt_stays_where_there_is_nowhere_to_go(occupied: dict[Offer, int]) -> None:
+def test_attempt_stays_if_no_other_offer_is_free(occupied: dict[Offer, int]) -> None:
     machines = [DEMAND_MACHINE] if occupied else []
     assert placement(*machines).relocation(waits(place(SPOT), 10 * PATIENCE_NS, occupied)) is None
     assert placement(SPOT_MACHINE, offers=(SPOT,)).relocation(waits(place(SPOT), 10 * PATIENCE_NS)) is None
 
 
-def test_an_attempt_that_runs_stays_where_it_is() -> None:
+def test_running_attempt_is_not_moved() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
     assert there.relocation(TrialSnapshot(trial=TRIAL, at=place(DEMAND))) is None
 
 
-def test_what_an_attempt_brought_changes_nothing_about_which_kind_is_the_cheapest() -> None:
+def test_attempt_results_do_not_change_the_order_of_offers() -> None:
     found = placement(Machine({}, 4, 0))
     before = list(found.choose(begins()))
     found.paid(before[0], 3600 * NS, gained_ns=0, now=Instant(3600 * NS))
     assert list(found.choose(begins())) == before
 
 
-def test_anywhere_has_one_price_and_no_labels() -> None:
+def test_any_machine_placement_has_one_price_and_never_moves() -> None:
     rate = Rate(Price(7))
     assert AnyMachine(rate).choose(begins()) == [Place(None, rate)]
     assert AnyMachine(rate).relocation(waits(Place(None, rate), 10**18)) is None
@@ -126,11 +126,11 @@ def test_anywhere_has_one_price_and_no_labels() -> None:
     ("labels", "is_one"),
     [({MARKET: "spot"}, False), ({MARKET: "on-demand"}, True), ({}, True)],
 )
-def test_an_offer_may_be_all_but_spot(labels: dict[str, str], is_one: bool) -> None:
+def test_negated_label_matches_any_machine_but_spot(labels: dict[str, str], is_one: bool) -> None:
     assert Offer("local", Price(1), 1, 0, labels=((MARKET, "!spot"),)).is_of(labels) is is_one
 
 
-def test_a_machine_that_has_yet_to_come_is_waited_for_longer_and_all_kinds_have_their_turn() -> None:
+def test_autoscaled_machine_gets_longer_wait_and_offers_take_turns() -> None:
     kinds = [replace(one, to_come=True) for one in (SPOT_MACHINE, OTHER_SPOT_MACHINE, DEMAND_MACHINE)]
     coming = CheapestFree(
         Places((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * PATIENCE_NS
@@ -147,7 +147,7 @@ def test_a_machine_that_has_yet_to_come_is_waited_for_longer_and_all_kinds_have_
     assert turns == [OTHER_SPOT, DEMAND, SPOT]
 
 
-def test_one_that_waited_in_vain_goes_to_a_machine_that_is_there_before_one_that_may_come() -> None:
+def test_existing_machine_is_preferred_to_autoscaled_one_after_a_wait() -> None:
     kinds = [SPOT_MACHINE, replace(OTHER_SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
     found = placement(*kinds).relocation(waits(place(SPOT), PATIENCE_NS))
     assert found is not None

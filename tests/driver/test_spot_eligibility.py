@@ -74,21 +74,21 @@ def begin_a_trial(database: Database) -> None:
         tx.put_attempt(AttemptRow("trial_00000", 1, Instant(2)))
 
 
-def test_the_test_is_on_demand_where_that_is_to_be_had(database: Database) -> None:
+def test_self_test_runs_on_demand_if_available(database: Database) -> None:
     actors = FakeActors([DEMAND, SPOT], [Verdict(True)])
     assert refusal(gate(database, actors)) is None
     assert actors.asked == [DEMAND]
     assert (account(database).posted.usd, account(database).held.usd) == (DEMAND.price.of(NS), Money(0))
 
 
-def test_where_nothing_is_free_on_demand_a_spot_machine_will_do(database: Database) -> None:
+def test_self_test_runs_on_spot_if_on_demand_is_unavailable(database: Database) -> None:
     actors = FakeActors([SPOT], [Verdict(True)])
     assert refusal(gate(database, actors)) is None
     assert actors.asked == [DEMAND, SPOT]
     assert account(database).posted.usd == SPOT.price.of(NS)
 
 
-def test_a_machine_is_waited_for_as_long_as_the_job_goes_on_and_that_costs_nothing(
+def test_wait_for_a_machine_is_free_and_unbounded_while_job_runs(
     database: Database,
 ) -> None:
     actors, looks = FakeActors([], [Verdict(True)]), count()
@@ -104,7 +104,7 @@ def test_a_machine_is_waited_for_as_long_as_the_job_goes_on_and_that_costs_nothi
     assert len(actors.asked) == actors.left > 20
 
 
-def test_a_process_that_starts_slower_than_a_machine_is_waited_for_starts_in_the_end(
+def test_start_timeout_grows_until_a_slow_process_starts(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -119,7 +119,7 @@ def test_a_process_that_starts_slower_than_a_machine_is_waited_for_starts_in_the
     assert set(waited[14:20]) == {STARTS_WITHIN_S}
 
 
-def test_nobody_waits_for_a_machine_that_is_not_wanted_any_more(database: Database) -> None:
+def test_wait_for_a_machine_ends_when_the_job_stops(database: Database) -> None:
     looks = iter([True] * 100)
     actors = FakeActors([])
     assert refusal(gate(database, actors, goes_on=lambda: next(looks, False))) is None
@@ -127,14 +127,14 @@ def test_nobody_waits_for_a_machine_that_is_not_wanted_any_more(database: Databa
     assert not actors.orders
 
 
-def test_a_test_whose_machine_is_taken_away_is_made_again_so_many_times(database: Database) -> None:
+def test_self_test_is_repeated_if_its_machine_is_lost(database: Database) -> None:
     actors = FakeActors([SPOT], [SelfTestActorLost, SelfTestActorLost, Verdict(True)])
     assert refusal(gate(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
     assert account(database).held.usd == Money(0)
 
 
-def test_a_test_that_is_lost_every_time_is_nobody_s_verdict(database: Database) -> None:
+def test_self_test_lost_every_time_raises_unavailable(database: Database) -> None:
     actors = FakeActors([DEMAND], [SelfTestActorLost] * (LOST_MAX + 1))
     with pytest.raises(Unavailable, match="lost 5 times"):
         refusal(gate(database, actors))
@@ -142,19 +142,19 @@ def test_a_test_that_is_lost_every_time_is_nobody_s_verdict(database: Database) 
 
 
 @pytest.mark.parametrize("usd", [36_000_000, 360_000_000])
-def test_the_test_may_take_its_share_of_the_money(database: Database, usd: int) -> None:
+def test_self_test_time_limit_is_a_share_of_the_budget(database: Database, usd: int) -> None:
     actors = FakeActors([DEMAND], [Verdict(True)])
     assert refusal(gate(database, actors, usd=usd)) is None
     assert actors.orders[0]["limit_s"] == pytest.approx(usd / 1000 / SHARE, abs=11)
 
 
-def test_a_small_budget_has_ten_minutes_for_it_or_all_that_it_buys(database: Database) -> None:
+def test_self_test_time_limit_has_a_minimum_for_small_budgets(database: Database) -> None:
     actors = FakeActors([DEMAND], [Verdict(True)])
     assert refusal(gate(database, actors, usd=900_000)) is None
     assert actors.orders[0]["limit_s"] == LEAST_NS / NS - 10
 
 
-def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) -> None:
+def test_self_test_is_not_run_if_budget_cannot_pay_for_it(database: Database) -> None:
     actors = FakeActors([SPOT], [Verdict(True)])
     poor = gate(database, actors, offers=(SPOT,))
     with database.write() as db:
@@ -165,7 +165,7 @@ def test_a_test_that_the_budget_cannot_pay_for_is_not_run(database: Database) ->
         assert {line.trial for line in ledger.lines(db, JOB)} == {"trial_00000"}
 
 
-def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_after_that_one_on_spot(
+def test_inconclusive_self_test_restricts_job_to_on_demand_permanently(
     database: Database,
 ) -> None:
     actors = FakeActors([DEMAND, SPOT], [SLOW])
@@ -175,18 +175,18 @@ def test_what_says_nothing_of_the_code_lets_the_job_run_on_demand_and_no_driver_
     assert len(actors.asked) == 1
 
 
-def test_a_job_that_may_have_nothing_but_spot_is_refused_for_it(database: Database) -> None:
+def test_spot_only_job_is_refused_after_inconclusive_self_test(database: Database) -> None:
     assert "not through" in str(refusal(gate(database, FakeActors([SPOT], [SLOW]), offers=(SPOT,))))
     assert markets(database) == ["spot"]
 
 
-def test_what_fails_for_good_is_refused_though_it_could_run_on_demand(database: Database) -> None:
+def test_job_that_fails_self_test_is_refused_even_with_on_demand_offer(database: Database) -> None:
     assert "it forgets" in str(refusal(gate(database, FakeActors([DEMAND], [FORGETS]))))
     assert markets(database) == ["on_demand", "spot"]
 
 
 @pytest.mark.parametrize("verdict", [FORGETS, SLOW])
-def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
+def test_job_that_began_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
     """Later changes to its code do not matter: the job keeps its permission."""
     actors = FakeActors([DEMAND, SPOT], [Verdict(True), verdict])
     assert refusal(gate(database, actors)) is None
@@ -195,7 +195,7 @@ def test_a_job_that_has_had_a_trial_is_not_tested_again(database: Database, verd
     assert len(actors.asked) == 1
 
 
-def test_a_wish_ends_the_test_and_it_is_paid_for(database: Database) -> None:
+def test_control_request_ends_the_self_test_and_its_time_is_posted(database: Database) -> None:
     wanted = iter([True] * 3)
     actors = FakeActors([DEMAND], [None])
     assert refusal(gate(database, actors, goes_on=lambda: next(wanted, False))) is None
@@ -208,7 +208,7 @@ def test_a_wish_ends_the_test_and_it_is_paid_for(database: Database) -> None:
     ("wall_clock_s", "wish", "goes_on"),
     [(None, None, True), (60, None, True), (9, None, False), (60, "pause", False)],
 )
-def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
+def test_self_test_and_its_wait_count_toward_the_wall_clock(
     database: Database, wall_clock_s: int | None, wish: Any, goes_on: bool
 ) -> None:
     """The job has run for ten seconds, two of them before its last pause."""
@@ -222,7 +222,7 @@ def test_what_the_test_and_the_wait_for_it_take_counts_for_the_wall_clock(
     assert LaunchContext(database, JOB, 1).goes_on() is goes_on
 
 
-def test_a_driver_that_died_in_the_test_is_paid_for_until_then_though_its_successor_refuses_the_job(
+def test_self_test_of_dead_driver_is_billed_until_its_death_on_refusal(
     database: Database,
 ) -> None:
     found = gate(database, FakeActors([], []))

@@ -26,7 +26,7 @@ def stands(trial: TrialRecord, *, saved: int = 0, max_step: int | None = 27) -> 
     return snapshot(state, trial.id, {}, {trial.id: saved}, pace, now=Instant(0), time_ns=None)
 
 
-def test_a_trial_has_to_do_what_is_left_since_its_newest_checkpoint() -> None:
+def test_remaining_work_counts_from_the_newest_checkpoint() -> None:
     """A step took one second. After four steps, the mean may be wrong by a quarter."""
     found = stands(TrialRecord(0, {}, 9, steps=4, trained_ns=4 * NS), saved=3)
     assert (found.target, found.left_ns, found.least_ns) == (9, round(6 * NS * 1.25), round(6 * NS * 0.75))
@@ -34,17 +34,17 @@ def test_a_trial_has_to_do_what_is_left_since_its_newest_checkpoint() -> None:
     assert (found.target, found.left_ns) == (27, round(23 * NS * 1.25))
 
 
-def test_how_much_is_left_of_a_trial_without_an_end_is_not_known() -> None:
+def test_remaining_work_of_trial_without_target_is_unknown() -> None:
     found = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), max_step=None)
     assert (found.target, found.left_ns, found.least_ns) == (None, None, 0)
 
 
-def test_how_long_the_first_step_of_all_takes_is_not_known() -> None:
+def test_remaining_work_before_the_first_step_is_unknown() -> None:
     found = stands(TrialRecord(0, {}, 9))
     assert (found.target, found.left_ns, found.least_ns) == (9, None, 0)
 
 
-def test_spot_is_fallen_back_from_where_both_markets_are_offered() -> None:
+def test_fallback_placement_is_used_if_both_markets_are_offered() -> None:
     def of(*offers: Offer) -> Placement:
         return placement_of(Places(offers, Resources(), list), patience_ns=WAIT_NS)
 
@@ -53,7 +53,7 @@ def test_spot_is_fallen_back_from_where_both_markets_are_offered() -> None:
         assert isinstance(of(*offers), CheapestFree)
 
 
-def test_of_a_machine_that_is_of_no_offer_nothing_is_learned() -> None:
+def test_machine_without_offer_does_not_affect_placement() -> None:
     """The attempt could run on any machine."""
     cluster, anywhere = Cluster([SPOT_MACHINE, DEMAND_MACHINE]), Place(None, Rate(Price(10)))
     cluster.stands(at=anywhere)

@@ -142,7 +142,7 @@ def driver() -> Driver:
     return Driver()
 
 
-def test_a_worker_that_becomes_free_is_for_the_attempt_that_waits_longest(driver: Driver) -> None:
+def test_free_worker_goes_to_the_longest_waiting_attempt(driver: Driver) -> None:
     for name in ("b", "a", "c"):
         driver.actuator.begin(assignment(name))
     b, a, c = (driver.tune_asks() for _ in range(3))
@@ -155,7 +155,7 @@ def test_a_worker_that_becomes_free_is_for_the_attempt_that_waits_longest(driver
     assert c in driver.tune.live
 
 
-def test_an_attempt_that_is_to_be_elsewhere_is_called_off_and_its_next_one_looked_for(driver: Driver) -> None:
+def test_relocated_attempt_is_cancelled_and_replaced_by_the_next(driver: Driver) -> None:
     for name in ("a", "b"):
         driver.actuator.begin(assignment(name))
     a, b = driver.tune_asks(), driver.tune_asks()
@@ -168,7 +168,7 @@ def test_an_attempt_that_is_to_be_elsewhere_is_called_off_and_its_next_one_looke
     assert [one.attempt for one in driver.actuator.pending()] == [1, 2]
 
 
-def test_a_worker_that_starts_on_its_machine_is_waited_for_and_not_for_ever(driver: Driver) -> None:
+def test_wait_for_a_placed_worker_to_start_is_bounded(driver: Driver) -> None:
     """The wait for a machine may be short. On another machine, the worker would only start again and be given
     up again.
     """
@@ -185,7 +185,7 @@ def test_a_worker_that_starts_on_its_machine_is_waited_for_and_not_for_ever(driv
     assert driver.messenger._found_at == {}
 
 
-def test_of_a_thousand_that_wait_a_turn_asks_for_some_and_the_turns_for_all(
+def test_waiting_attempts_are_checked_for_relocation_in_batches(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"trial_{number:05}" for number in range(2 * ASKED_AT_ONCE + 1)]
@@ -202,7 +202,7 @@ def test_of_a_thousand_that_wait_a_turn_asks_for_some_and_the_turns_for_all(
     assert asked == [*names[-1:], *names[:ASKED_AT_ONCE]]
 
 
-def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:
+def test_attempt_stopped_while_waiting_is_reported_as_stopped(driver: Driver) -> None:
     driver.actuator.begin(assignment("a"))
     driver.tune_asks()
     driver.actuator.stop("a", keep_best=False)
@@ -212,7 +212,7 @@ def test_what_is_called_off_while_it_waits_has_ended(driver: Driver) -> None:
     assert not driver.tune._staged_trials
 
 
-def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attempt(
+def test_death_of_idle_workers_node_counts_as_preemption_of_next_attempt(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The attempt counts as preempted on the node of that worker, and Tune keeps no other idle worker for it."""
@@ -228,7 +228,7 @@ def test_an_idle_worker_that_died_with_its_machine_is_noticed_by_its_next_attemp
     assert driver.actuator.pending() == []
 
 
-def test_a_worker_whose_own_code_fails_before_its_first_word_is_looked_for_by_its_actor(
+def test_early_worker_failure_is_attributed_to_its_actors_node(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Such an error names no actor. It counts as a preemption if the node is being drained."""
@@ -245,14 +245,14 @@ def test_a_worker_whose_own_code_fails_before_its_first_word_is_looked_for_by_it
     assert driver.loop.told == [("a", 1, {"preempted": True, "node": "here"})]
 
 
-def test_an_attempt_is_not_handed_out_before_its_time(driver: Driver) -> None:
+def test_attempt_is_not_assigned_before_its_start_time(driver: Driver) -> None:
     driver.actuator.begin(assignment("a", not_before_ns=NS))
     driver.actuator.begin(assignment("b"))
     assert driver.tune_asks().config["trial"] == "b"
     assert driver.tune_asks() is None
 
 
-def test_of_what_has_ended_tune_keeps_only_what_it_uses_still(driver: Driver) -> None:
+def test_tune_forgets_ended_trials_that_it_no_longer_uses(driver: Driver) -> None:
     tune = driver.tune
     ended = [Trial(trial_id=str(n), is_finished=lambda: True) for n in range(3 * FORGET_AT)]
     runs = Trial(trial_id="runs", is_finished=lambda: False)
@@ -268,13 +268,13 @@ def test_of_what_has_ended_tune_keeps_only_what_it_uses_still(driver: Driver) ->
     assert tune._trial_metadata.keys() == {stays.trial_id, newest.trial_id}
 
 
-def test_a_few_that_have_ended_are_left_alone(driver: Driver) -> None:
+def test_few_ended_trials_are_kept(driver: Driver) -> None:
     driver.tune._trials = [Trial(is_finished=lambda: True) for _ in range(FORGET_AT - 1)]
     driver.messenger.choose_trial_to_run(driver.tune)
     assert len(driver.tune._trials) == FORGET_AT - 1
 
 
-def test_ray_tune_counts_callbacks_where_a_driver_keeps_it_from_that() -> None:
+def test_ray_tune_has_the_callback_counting_hook_that_the_driver_replaces() -> None:
     """Tune's own way of counting callbacks imports MLflow and others, which takes seconds at the start of each
     job.
     """
@@ -316,7 +316,7 @@ def test_an_overdue_worker_is_killed_once_and_given_up_if_ray_reports_nothing(
     assert trial not in driver.tune.live
 
 
-def test_a_driver_that_was_stopped_itself_kills_nobody_at_once(
+def test_suspended_driver_does_not_kill_workers_when_it_wakes(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, killed = silent_driver(driver, monkeypatch)

@@ -34,7 +34,7 @@ def ended(job: Job, attempt: int) -> tuple[str | None, str | None]:
     return row.end, row.cause
 
 
-def test_what_is_told_of_another_attempt_or_of_before_changes_nothing() -> None:
+def test_messages_of_other_attempts_and_stale_messages_are_ignored() -> None:
     job = Job()
     job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": 3 * NS})))
     before = job.journal.account(), len(job.journal.events()), job.loop.leases[job.trial].meter
@@ -48,7 +48,7 @@ def test_what_is_told_of_another_attempt_or_of_before_changes_nothing() -> None:
     assert before == (job.journal.account(), len(job.journal.events()), job.loop.leases[job.trial].meter)
 
 
-def test_a_report_that_comes_twice_is_one_step() -> None:
+def test_repeated_report_counts_as_one_step() -> None:
     job = Job()
     meter = Meter({"restore": NS, "train": NS})
     report = StepReport(2, {"acc": 0.5}, True, meter, Instant(1))
@@ -58,7 +58,7 @@ def test_a_report_that_comes_twice_is_one_step() -> None:
     assert job.loop.state.steps == 2
 
 
-def test_a_trial_that_hung_fails_however_its_worker_ends() -> None:
+def test_hung_trial_fails_regardless_of_worker_outcome() -> None:
     for state in ("preempted", "stopped"):
         job = Job()
         job.tells("restore", range(130))
@@ -70,7 +70,7 @@ def test_a_trial_that_hung_fails_however_its_worker_ends() -> None:
         assert "it may hang" in job.loop.state.trial(job.trial).reason
 
 
-def test_one_whose_worker_vanishes_while_it_hangs_is_lost() -> None:
+def test_hung_attempt_whose_worker_vanishes_is_lost() -> None:
     job = Job()
     job.tells("restore", range(130))
     job.loop.lost(job.trial, 2, "node gone", node="n1")
@@ -78,21 +78,21 @@ def test_one_whose_worker_vanishes_while_it_hangs_is_lost() -> None:
     assert job.loop.runs(job.trial, 3)
 
 
-def test_whether_there_was_a_notice_is_kept() -> None:
+def test_cause_of_preemption_records_whether_there_was_a_notice() -> None:
     for leaving, cause in ((True, "notice"), (False, "no_notice")):
         job = Job()
         job.loop.progress(Progress(job.trial, 2, "preempted", Meter(), leaving=leaving))
         assert ended(job, 2) == ("preempted", cause)
 
 
-def test_what_a_machine_was_used_for_is_written_down_with_what_it_cost() -> None:
+def test_machine_usage_is_recorded_when_attempt_ends() -> None:
     job = Job()
     used = Usage(wall_ns=5, cpu_ns=4, facts={})
     job.loop.progress(Progress(job.trial, 2, "paused", Meter({"restore": NS}), usage=used))
     assert job.journal.tables.usages[job.trial, 2] == used
 
 
-def test_a_job_that_is_over_is_ended_once() -> None:
+def test_finished_job_ends_only_once() -> None:
     job = Job()
     job.loop.tick()
     assert job.loop.end is None
@@ -130,7 +130,7 @@ def waiting(placement: OnlySpot, *, wall_clock_ns: int | None = None) -> Simulat
     return run
 
 
-def test_an_attempt_that_waits_goes_elsewhere_only_where_that_can_be_paid_for() -> None:
+def test_waiting_attempt_moves_only_to_an_affordable_offer() -> None:
     for placement, goes in ((OnlySpot(), False), (Elsewhere(), False), (Cheaper(), True)):
         run = waiting(placement)
         (lease,) = run.loop.leases.values()
@@ -151,7 +151,7 @@ class GoesOnce(OnlySpot):
         return Place(DEAR, Rate(Price(1000)))
 
 
-def test_an_attempt_that_should_be_elsewhere_is_saved_and_its_trial_goes_on_from_there() -> None:
+def test_relocated_attempt_is_saved_and_its_trial_resumes_from_checkpoint() -> None:
     its = LoopConfig("job_0", Rate(SPOT.price), 1, 10 * NS)
     run = SimulatedRun(
         spec("0.02", seed=1, trials=1, scheduler="none"), its, QuickCurves(), seed=1, placement=GoesOnce()
@@ -172,7 +172,7 @@ class TakesItsTime(Cheaper):
         self.clock._elapsed += NS
 
 
-def test_an_attempt_whose_time_runs_out_on_its_way_elsewhere_is_refused_and_nothing_is_held_for_it() -> None:
+def test_attempt_out_of_time_during_relocation_is_refused_without_hold() -> None:
     placement = TakesItsTime()
     run = waiting(placement, wall_clock_ns=5 * NS)
     placement.clock = run.clock
@@ -185,7 +185,7 @@ def test_an_attempt_whose_time_runs_out_on_its_way_elsewhere_is_refused_and_noth
     assert run.journal.tables.account.posted == run.journal.tables.account.held == FREE
 
 
-def test_a_trial_of_an_earlier_job_goes_on_from_its_checkpoint_and_is_billed_from_there() -> None:
+def test_warm_started_trial_resumes_from_checkpoint_and_is_billed_from_there() -> None:
     job, its, world, clock = spec("1", scheduler="none"), loop_config(1), World(), SimulatedClock()
     name, config = "trial_00000", {"lr": 0.01, "width": 8}
     rows = tuple(
@@ -210,7 +210,7 @@ def test_a_trial_of_an_earlier_job_goes_on_from_its_checkpoint_and_is_billed_fro
     assert loop.state.trained_ns == 0
 
 
-def test_a_dead_worker_is_billed_for_what_it_can_have_used() -> None:
+def test_dead_worker_is_billed_for_at_most_its_elapsed_time() -> None:
     job = Job()
     hold = next(iter(job.journal.open_holds()))
     ten_s, begins = hold.ends_at - hold.placed_at, hold.placed_at
@@ -220,7 +220,7 @@ def test_a_dead_worker_is_billed_for_what_it_can_have_used() -> None:
     assert half.usd.micro_usd == -(-hold.cost.usd.micro_usd // 2)
 
 
-def test_a_dead_worker_is_billed_only_from_when_it_got_its_machine() -> None:
+def test_dead_worker_is_billed_only_from_its_node_assignment() -> None:
     job = Job()
     hold = next(iter(job.journal.open_holds()))
     whose, lease_ns = (hold.trial, hold.attempt), hold.ends_at - hold.placed_at

@@ -38,13 +38,13 @@ def spot(mean_ns: int = SPOT_MEAN_NS, notice_ns: int | None = None) -> Exposure:
 
 
 @pytest.mark.parametrize(("mean_min", "published_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
-def test_the_interval_is_the_one_that_daly_published(mean_min: int, published_min: float) -> None:
+def test_interval_matches_published_daly_values(mean_min: int, published_min: float) -> None:
     """The values are from the captions of Daly's figures 3 to 5, for dumps of 5 minutes."""
     assert daly_ns(5 * MINUTE_NS, mean_min * MINUTE_NS) / MINUTE_NS == pytest.approx(published_min, rel=0.006)
 
 
 @pytest.mark.parametrize("part", [1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.5, 1, 1.9])
-def test_no_interval_makes_a_training_noticeably_shorter_than_dalys(part: float) -> None:
+def test_daly_interval_matches_numeric_minimum_of_run_time(part: float) -> None:
     from scipy.optimize import minimize_scalar  # takes half a second
 
     mean = HOUR_NS
@@ -57,12 +57,12 @@ def test_no_interval_makes_a_training_noticeably_shorter_than_dalys(part: float)
         assert found == pytest.approx(best.x, rel=0.005)
 
 
-def test_where_a_save_costs_little_young_and_daly_agree() -> None:
+def test_young_and_daly_agree_for_cheap_saves() -> None:
     assert daly_ns(2 * NS, 2 * HOUR_NS) == pytest.approx(young_ns(2 * NS, 2 * HOUR_NS), rel=0.01)
 
 
 @given(any_ns, st.integers(1, 2**62), any_ns, any_ns, st.one_of(st.none(), any_ns), st.booleans())
-def test_there_is_an_answer_to_everything(
+def test_intervals_are_defined_for_all_inputs(
     step_ns: int, mean_ns: int, stall_ns: int, durable_ns: int, notice_ns: int | None, is_spot: bool
 ) -> None:
     exposure = spot(mean_ns, notice_ns) if is_spot else Exposure(crash=Hazard(mean_ns))
@@ -71,7 +71,9 @@ def test_there_is_an_answer_to_everything(
 
 
 @given(times, times, times, times)
-def test_the_dearer_a_save_the_rarer(step_ns: int, mean_ns: int, one_ns: int, other_ns: int) -> None:
+def test_longer_stalls_never_make_saves_more_frequent(
+    step_ns: int, mean_ns: int, one_ns: int, other_ns: int
+) -> None:
     few, many = (
         steps_between(step_ns=step_ns, saving=Saving(stall_ns, 0), exposure=spot(mean_ns))
         for stall_ns in sorted((one_ns, other_ns))
@@ -80,7 +82,7 @@ def test_the_dearer_a_save_the_rarer(step_ns: int, mean_ns: int, one_ns: int, ot
 
 
 @given(times, times, times, times, st.one_of(st.none(), st.integers(0, 600 * NS)))
-def test_the_rarer_a_loss_the_rarer_a_save(
+def test_rarer_preemptions_never_make_saves_more_frequent(
     step_ns: int, stall_ns: int, one_ns: int, other_ns: int, notice_ns: int | None
 ) -> None:
     few, many = (
@@ -91,7 +93,7 @@ def test_the_rarer_a_loss_the_rarer_a_save(
 
 
 @given(times, times, times, times)
-def test_stalls_are_a_twentieth_at_most_and_saves_do_not_overtake_each_other(
+def test_stalls_take_at_most_a_twentieth_and_saves_do_not_overlap(
     step_ns: int, mean_ns: int, stall_ns: int, durable_ns: int
 ) -> None:
     steps = steps_between(step_ns=step_ns, saving=Saving(stall_ns, durable_ns), exposure=spot(mean_ns))
@@ -100,7 +102,7 @@ def test_stalls_are_a_twentieth_at_most_and_saves_do_not_overtake_each_other(
 
 
 @given(times, times, times, st.one_of(st.none(), times))
-def test_an_interval_is_a_tenth_of_the_time_between_losses_at_most_where_saves_are_cheap(
+def test_interval_of_cheap_saves_is_at_most_a_tenth_of_mean_time_between_losses(
     step_ns: int, mean_ns: int, stall_ns: int, notice_ns: int | None
 ) -> None:
     exposure = spot(mean_ns, notice_ns)
@@ -109,14 +111,14 @@ def test_an_interval_is_a_tenth_of_the_time_between_losses_at_most_where_saves_a
     assert steps <= max(forced, exposure.mean_ns // 10 // step_ns)
 
 
-def test_a_notice_is_counted_on_where_the_longest_step_and_the_save_fit_into_it() -> None:
+def test_notice_is_relied_on_only_if_step_and_save_fit_into_it() -> None:
     assert saves_on_notice(120 * NS, 60 * NS, 55 * NS)
     assert not saves_on_notice(120 * NS, 60 * NS, 56 * NS)
     assert not saves_on_notice(30 * NS, 26 * NS, 0)
     assert not saves_on_notice(None, 1, 0)
 
 
-def test_where_notices_can_be_counted_on_saves_are_rarer() -> None:
+def test_saves_are_rarer_if_notices_are_long_enough() -> None:
     saving = Saving(2 * NS, 20 * NS)
     noticed, unnoticed = (
         steps_between(step_ns=NS, saving=saving, exposure=spot(notice_ns=notice_ns))
@@ -128,19 +130,19 @@ def test_where_notices_can_be_counted_on_saves_are_rarer() -> None:
 
 
 @pytest.mark.parametrize("step_s", [10, 15, 18, 20, 26, 30, 600])
-def test_where_a_step_and_its_save_do_not_fit_into_the_notice_every_step_is_saved(step_s: int) -> None:
+def test_every_step_is_saved_if_notice_is_too_short_for_step_and_save(step_s: int) -> None:
     """Saving every step means that no finished step is lost with the machine."""
     saving, step_ns = Saving(NS // 10, NS // 2), step_s * NS
     assert steps_between(step_ns=step_ns, saving=saving, exposure=spot(notice_ns=15 * NS)) == 1
     assert steps_between(step_ns=9 * NS, saving=saving, exposure=spot(notice_ns=15 * NS)) > 1
 
 
-def test_stalls_are_a_twentieth_at_most_where_the_notice_is_too_short_as_well() -> None:
+def test_stall_and_overlap_limits_hold_with_short_notice() -> None:
     for saving, steps in ((Saving(2 * NS, 3 * NS), 3), (Saving(NS // 2, 50 * NS), 4)):
         assert steps_between(step_ns=15 * NS, saving=saving, exposure=spot(notice_ns=15 * NS)) == steps
 
 
-def test_a_notice_that_is_too_short_for_some_steps_counts_for_the_others() -> None:
+def test_notice_counts_for_the_steps_that_fit_into_it() -> None:
     """Steps take 20, 40 and 80 s. A save takes 30 s and a reaction 5 s, so 20 s of the notice are left: enough
     for all, half, or a quarter of the steps.
     """
@@ -154,7 +156,7 @@ def test_a_notice_that_is_too_short_for_some_steps_counts_for_the_others() -> No
     assert nothing == exposure.mean_ns
 
 
-def test_notices_that_do_not_come_are_counted_on_less_and_less() -> None:
+def test_missed_notices_shorten_the_interval() -> None:
     saving, found = Saving(2 * NS, 20 * NS), []
     notices = Notices()
     for _ in range(20):
@@ -165,7 +167,7 @@ def test_notices_that_do_not_come_are_counted_on_less_and_less() -> None:
     assert found[-1] < found[0] / 2
 
 
-def test_no_interruption_yet_is_not_never() -> None:
+def test_hazard_without_events_starts_from_prior_mean() -> None:
     fresh = Hazard.of_spot()
     assert fresh.mean_ns == SPOT_MEAN_NS
     assert fresh.after(10 * HOUR_NS).mean_ns == 12 * HOUR_NS
@@ -173,32 +175,32 @@ def test_no_interruption_yet_is_not_never() -> None:
 
 
 @given(st.integers(1, 10_000), times)
-def test_what_is_observed_outweighs_the_prior(events: int, mean_ns: int) -> None:
+def test_observed_preemptions_outweigh_the_prior(events: int, mean_ns: int) -> None:
     found = Hazard.of_spot().after(events * mean_ns, events).mean_ns
     assert abs(found - mean_ns) * (events + 1) <= abs(SPOT_MEAN_NS - mean_ns) + events + 1
 
 
 @given(st.lists(st.floats(0, 1, exclude_min=True, exclude_max=True), min_size=2))
-def test_published_shares_rank_markets(shares: list[float]) -> None:
+def test_published_interruption_rates_rank_markets(shares: list[float]) -> None:
     means = [Hazard.of_spot(share).mean_ns for share in sorted(shares)]
     assert means == sorted(means, reverse=True)
     assert all(HOUR_NS <= mean <= 48 * HOUR_NS for mean in means)
 
 
-def test_the_worst_published_band_is_what_the_traces_showed() -> None:
+def test_worst_published_or_unknown_rate_uses_default_mean() -> None:
     assert Hazard.of_spot(0.25).mean_ns == SPOT_MEAN_NS
     for unknown in (None, 0, 1, -1, float("nan")):
         assert Hazard.of_spot(unknown).mean_ns == SPOT_MEAN_NS
 
 
-def test_on_demand_only_crashes_are_insured_against() -> None:
+def test_on_demand_interval_depends_only_on_crashes() -> None:
     saving = Saving(2 * NS, 20 * NS)
     steps = steps_between(step_ns=NS, saving=saving, exposure=Exposure())
     assert steps == pytest.approx(young_ns(2 * NS, CRASH_MEAN_NS) / NS, rel=0.01)
     assert steps > 5 * steps_between(step_ns=NS, saving=saving, exposure=spot())
 
 
-def test_a_slow_save_is_noticed_at_once_and_forgiven_with_time() -> None:
+def test_slow_save_counts_immediately_and_fades_over_time() -> None:
     saving = Saving(2 * NS, 20 * NS).after(10 * NS, 200 * NS)
     assert saving == Saving(4 * NS, 200 * NS)
     for _ in range(20):

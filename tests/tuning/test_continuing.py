@@ -31,7 +31,7 @@ def test_four_of_five_trials_end_within_their_interval() -> None:
     assert 0.75 <= held / asked <= 0.88
 
 
-def test_what_nobody_went_on_from_is_not_foretold() -> None:
+def test_no_forecast_for_rungs_without_enough_continued_trials() -> None:
     curves = {number: [0.1 * number] for number in range(9)}
     assert outlooks(2, curves, list(curves)) == {}
     went_on = {number: [0.1 * number, 0.1 * number + 0.2] for number in range(10, 10 + FEWEST)}

@@ -69,7 +69,7 @@ def begins(orders: list[do.Command]) -> list[tuple[str, int | None]]:
     return [(order.trial, order.until) for order in orders if isinstance(order, do.Begin)]
 
 
-def test_a_job_starts_as_many_trials_as_it_may_run_at_once() -> None:
+def test_job_starts_as_many_trials_as_its_concurrency() -> None:
     assert begins(Story(concurrency=3).orders) == [(f"trial_0000{n}", 1) for n in range(3)]
 
 
@@ -88,7 +88,7 @@ def test_the_best_third_of_a_rung_is_promoted() -> None:
     assert begins(story.paused(2, 1)) == [("trial_00001", 3)]
 
 
-def test_a_trial_that_is_promoted_as_it_reports_goes_on_without_a_pause() -> None:
+def test_trial_promoted_by_its_own_report_continues_without_pause() -> None:
     story = Story()
     for number, value in enumerate([0.1, 0.2]):
         story.report(number, 1, value)
@@ -111,7 +111,7 @@ def test_the_last_step_finishes_the_trial() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_no_number_fails_the_trial_and_not_the_job(value: float) -> None:
+def test_non_finite_value_fails_the_trial_but_not_the_job(value: float) -> None:
     story = Story()
     (stop,) = story.report(0, 1, value)
     assert isinstance(stop, do.Stop)
@@ -119,21 +119,21 @@ def test_a_value_that_is_no_number_fails_the_trial_and_not_the_job(value: float)
     assert story.state.trial("trial_00000").status == "failed"
 
 
-def test_a_metric_that_is_missing_at_a_rung_fails_the_trial_and_is_named() -> None:
+def test_metric_missing_at_rung_fails_trial_and_is_named() -> None:
     story = Story()
     (stop,) = story.report(0, 1, None)
     assert isinstance(stop, do.Stop)
     assert "'acc'" in stop.reason
 
 
-def test_a_metric_reported_now_and_then_is_taken_from_its_last_report() -> None:
+def test_rung_uses_last_reported_value_if_metric_is_missing() -> None:
     story = Story(fidelity=Fidelity(min=2, max=8, reduction_factor=2))
     story.report(0, 1, 0.5)
     assert story.report(0, 2, None) == [do.Pause("trial_00000")]
     assert story.state.rungs[0].recorded == {0: 0.5}
 
 
-def test_three_alike_failures_at_the_start_end_the_job() -> None:
+def test_three_identical_failures_at_start_end_the_job() -> None:
     story = Story()
     for number in range(3):
         story.tell(ev.Failed(AT, f"trial_{number:05d}", "ValueError: no data"))
@@ -143,7 +143,7 @@ def test_three_alike_failures_at_the_start_end_the_job() -> None:
     assert "no data" in end.detail
 
 
-def test_a_late_failure_is_the_trials_own() -> None:
+def test_failures_after_a_successful_report_do_not_end_the_job() -> None:
     story = Story()
     story.report(0, 1, 0.5)
     story.paused(0, 1)
@@ -152,7 +152,7 @@ def test_a_late_failure_is_the_trials_own() -> None:
     assert story.state.ending is None
 
 
-def test_a_target_ends_the_job_with_every_trial_saved() -> None:
+def test_reached_target_pauses_all_trials_and_ends_the_job() -> None:
     story = Story(concurrency=2, objective=Objective("acc", target=0.9))
     orders = story.report(0, 1, 0.95)
     assert orders == [do.Pause("trial_00000"), do.Pause("trial_00001")]
@@ -174,7 +174,7 @@ def test_a_plateau_ends_the_job_once_the_patience_is_spent() -> None:
     assert story.state.ending.reason == "plateau"
 
 
-def test_refused_money_ends_the_job_only_when_nothing_runs_that_could_free_some() -> None:
+def test_refused_hold_ends_job_only_when_no_trial_runs() -> None:
     story = Story(concurrency=2)
     assert story.tell(ev.Refused(AT, "trial_00001", "budget_usd")) == []
     assert story.report(0, 1, 0.5) == [do.Pause("trial_00000")]
@@ -184,7 +184,7 @@ def test_refused_money_ends_the_job_only_when_nothing_runs_that_could_free_some(
     assert orders == [do.EndJob("succeeded", "budget_usd")]
 
 
-def test_a_dear_trial_is_passed_over_for_a_cheap_one_at_the_end_of_the_money() -> None:
+def test_refused_promotion_is_skipped_for_a_new_trial_and_retried() -> None:
     story = Story(trials=2)
     story.report(0, 1, 0.5)
     assert begins(story.paused(0, 1)) == [("trial_00001", 1)]
@@ -197,7 +197,7 @@ def test_a_dear_trial_is_passed_over_for_a_cheap_one_at_the_end_of_the_money() -
     assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("succeeded", "budget_usd")]
 
 
-def test_a_job_that_is_to_go_on_as_if_it_had_never_stopped_passes_nothing_over() -> None:
+def test_job_that_pauses_on_exhaustion_does_not_skip_refused_trials() -> None:
     story = Story(trials=1, on_exhausted="pause")
     story.report(0, 1, 0.5)
     assert begins(story.paused(0, 1)) == [("trial_00000", 3)]
@@ -205,13 +205,13 @@ def test_a_job_that_is_to_go_on_as_if_it_had_never_stopped_passes_nothing_over()
     assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("paused", "budget_usd")]
 
 
-def test_a_trial_for_which_there_is_no_time_ends_no_other() -> None:
+def test_hold_refused_for_wall_clock_does_not_end_other_trials() -> None:
     story = Story(concurrency=2)
     assert story.tell(ev.Refused(AT, "trial_00001", "wall_clock")) == []
     assert story.state.trial("trial_00000").status == "running"
 
 
-def test_a_target_that_was_reached_stays_reached_whatever_dies_and_whoever_asks() -> None:
+def test_reached_target_survives_driver_restart_and_pause_request() -> None:
     story = Story(concurrency=2, objective=Objective("acc", target=0.9))
     story.report(0, 1, 0.95)
     story.tell(ev.Launched(AT, {"trial_00000": 1}))
@@ -221,14 +221,14 @@ def test_a_target_that_was_reached_stays_reached_whatever_dies_and_whoever_asks(
     ]
 
 
-def test_a_target_that_is_reached_on_the_way_to_a_pause_ends_the_job() -> None:
+def test_target_reached_while_pausing_ends_the_job() -> None:
     story = Story(objective=Objective("acc", target=0.9))
     story.tell(ev.ControlRequested(AT, "pause"))
     story.report(0, 1, 0.95)
     assert [order.reason for order in story.paused(0, 1) if isinstance(order, do.EndJob)] == ["target"]
 
 
-def test_a_failure_counts_though_the_driver_died_before_it_was_over() -> None:
+def test_failure_counts_after_driver_restart() -> None:
     story = Story(trials=1)
     story.report(0, 1, math.nan)
     story.tell(ev.Launched(AT))
@@ -236,14 +236,14 @@ def test_a_failure_counts_though_the_driver_died_before_it_was_over() -> None:
     assert [order.state for order in ended if isinstance(order, do.EndJob)] == ["failed"]
 
 
-def test_a_job_paused_by_its_budget_goes_on_with_what_was_refused() -> None:
+def test_job_paused_by_budget_resumes_with_the_refused_trial() -> None:
     story = Story(on_exhausted="pause")
     assert story.tell(ev.Refused(AT, "trial_00000", "budget_usd")) == [do.EndJob("paused", "budget_usd")]
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**7))), ev.Launched(AT))
     assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [("trial_00000", 1)]
 
 
-def test_time_does_not_come_back_so_its_end_is_the_jobs() -> None:
+def test_wall_clock_end_pauses_all_trials_and_ends_the_job() -> None:
     story = Story(concurrency=2)
     story.state.trials[0].value = 0.5
     assert story.tell(ev.WallClockEnded(AT)) == [do.Pause("trial_00000"), do.Pause("trial_00001")]
@@ -251,21 +251,21 @@ def test_time_does_not_come_back_so_its_end_is_the_jobs() -> None:
     assert story.paused(1, 0) == [do.EndJob("succeeded", "wall_clock")]
 
 
-def test_a_job_that_ends_without_any_metric_has_failed() -> None:
+def test_job_that_ends_without_any_metric_fails() -> None:
     story = Story(concurrency=1)
     story.tell(ev.WallClockEnded(AT))
     why = "no trial reported the metric 'acc' before the job ended"
     assert story.paused(0, 0) == [do.EndJob("failed", "wall_clock", why)]
 
 
-def test_more_time_that_comes_while_a_job_winds_down_calls_its_end_off() -> None:
+def test_raised_wall_clock_limit_cancels_a_pending_end() -> None:
     story = Story()
     assert story.tell(ev.WallClockEnded(AT)) == [do.Pause("trial_00000")]
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**7))))
     assert begins(story.paused(0, 0)) == [("trial_00000", 1)]
 
 
-def test_cancel_stops_what_runs_at_once() -> None:
+def test_cancel_stops_running_trials_immediately() -> None:
     story = Story(concurrency=2)
     orders = story.tell(ev.ControlRequested(AT, "cancel"))
     assert [type(order) for order in orders] == [do.Stop, do.Stop]
@@ -273,7 +273,7 @@ def test_cancel_stops_what_runs_at_once() -> None:
     assert story.tell(ev.Stopped(AT, "trial_00001")) == [do.EndJob("cancelled", "cancelled")]
 
 
-def test_when_no_trial_may_begin_the_leader_goes_on_to_the_end() -> None:
+def test_leader_continues_to_last_step_if_no_trial_may_begin() -> None:
     story = Story(trials=2)
     story.report(0, 1, 0.5)
     story.paused(0, 1)
@@ -283,7 +283,7 @@ def test_when_no_trial_may_begin_the_leader_goes_on_to_the_end() -> None:
     assert story.tell(ev.Completed(AT, "trial_00001")) == [do.EndJob("succeeded", "trials")]
 
 
-def test_a_job_that_has_begun_all_its_trials_pauses_where_that_was_asked_for_and_goes_on_with_more() -> None:
+def test_job_out_of_trials_pauses_if_configured_and_resumes_with_more_trials() -> None:
     story = Story(scheduler="none", trials=1, on_exhausted="pause")
     story.report(0, 9, 0.5)
     assert story.tell(ev.Completed(AT, "trial_00000")) == [do.EndJob("paused", "trials")]
@@ -292,7 +292,7 @@ def test_a_job_that_has_begun_all_its_trials_pauses_where_that_was_asked_for_and
     assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [("trial_00001", 9)]
 
 
-def test_a_lost_worker_costs_its_trial_nothing_but_the_way_back() -> None:
+def test_trial_of_lost_worker_repeats_steps_without_new_decisions() -> None:
     story = Story(fidelity=Fidelity(min=3, max=9))
     story.report(0, 1, 0.5)
     story.report(0, 2, 0.6)
@@ -308,7 +308,7 @@ def test_a_trial_that_kills_every_worker_fails() -> None:
     assert story.state.trial("trial_00000").status == "failed"
 
 
-def test_a_trial_that_kills_its_worker_at_the_same_step_each_time_fails() -> None:
+def test_trial_that_loses_its_worker_at_the_same_step_five_times_fails() -> None:
     story = Story(fidelity=Fidelity(min=9, max=9))
     for _ in range(5):
         assert story.state.trial("trial_00000").status == "running"
@@ -318,7 +318,7 @@ def test_a_trial_that_kills_its_worker_at_the_same_step_each_time_fails() -> Non
     assert story.state.trial("trial_00000").status == "failed"
 
 
-def test_a_trial_whose_workers_are_lost_here_and_there_goes_on() -> None:
+def test_trial_that_loses_workers_at_different_steps_keeps_running() -> None:
     story = Story(fidelity=Fidelity(min=9, max=9))
     story.report(0, 4, 0.5)
     for step in (1, 2, 3, 1, 2, 3, 1, 2):
@@ -327,7 +327,7 @@ def test_a_trial_whose_workers_are_lost_here_and_there_goes_on() -> None:
         story.report(0, step, 0.5)
 
 
-def test_a_trial_that_cannot_be_saved_is_judged_at_its_rung() -> None:
+def test_unsaveable_trial_continues_or_stops_at_its_rung() -> None:
     story = Story()
     assert story.report(0, 1, 0.9, resumable=False) == [do.Continue("trial_00000", 3)]
     story.report(0, 3, 0.9, resumable=False)
@@ -336,7 +336,7 @@ def test_a_trial_that_cannot_be_saved_is_judged_at_its_rung() -> None:
     assert isinstance(stop, do.Stop)
 
 
-def test_stopping_asha_keeps_the_first_and_stops_what_is_below_the_cut() -> None:
+def test_stopping_asha_continues_first_trial_and_stops_trial_below_cut() -> None:
     story = Story(scheduler="asha_stopping")
     assert story.report(0, 1, 0.5) == [do.Continue("trial_00000", 3)]
     story.report(0, 3, 0.5), story.report(0, 9, 0.5)
@@ -344,7 +344,7 @@ def test_stopping_asha_keeps_the_first_and_stops_what_is_below_the_cut() -> None
     assert isinstance(story.report(1, 1, 0.4)[0], do.Stop)
 
 
-def test_a_driver_that_starts_again_resumes_what_ran_and_forgets_what_it_had_stopped() -> None:
+def test_restarted_driver_resumes_running_trials_but_not_stopped_ones() -> None:
     story = Story(concurrency=2, fidelity=Fidelity(min=3, max=9))
     story.report(0, 1, 0.5)
     story.report(1, 1, math.nan)
@@ -353,7 +353,7 @@ def test_a_driver_that_starts_again_resumes_what_ran_and_forgets_what_it_had_sto
     assert story.state.trial("trial_00001").status == "failed"
 
 
-def test_a_model_that_was_not_kept_is_trained_to_its_last_step_again() -> None:
+def test_finishing_trial_lost_before_save_repeats_to_its_last_step() -> None:
     story = Story(scheduler="none")
     story.report(0, 9, 0.5)
     assert begins(story.tell(ev.Lost(AT, "trial_00000", 6, "node gone"))) == [("trial_00000", 9)]
@@ -361,7 +361,7 @@ def test_a_model_that_was_not_kept_is_trained_to_its_last_step_again() -> None:
     assert story.report(0, 9, 0.5) == [do.Finish("trial_00000")]
 
 
-def test_minimising_ranks_the_other_way() -> None:
+def test_minimised_objective_promotes_lowest_value() -> None:
     story = Story(objective=Objective("loss", mode="min"))
     for number, value in enumerate([0.5, 0.1]):
         story.report(number, 1, value)
@@ -370,7 +370,7 @@ def test_minimising_ranks_the_other_way() -> None:
     assert begins(story.paused(2, 1)) == [("trial_00001", 3)]
 
 
-def test_a_trial_s_pace_is_that_of_its_latest_steps() -> None:
+def test_pace_of_trial_follows_its_latest_steps() -> None:
     story = Story(fidelity=Fidelity(min=9, max=9))
     for step, (train_ns, pace_ns) in enumerate([(100, 100), (100, 100), (500, 200), (200, 200)], start=1):
         story.tell(ev.Reported(AT, "trial_00000", step, 0.5, Money(0), True, train_ns))

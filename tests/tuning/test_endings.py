@@ -35,14 +35,14 @@ def endings(orders: list[do.Command]) -> list[tuple[str, str | None]]:
 # Exhausted spaces, missing metrics, failures
 
 
-def test_a_space_that_is_searched_to_its_end_ends_the_job() -> None:
+def test_exhausted_search_space_ends_the_job() -> None:
     story = Story(scheduler="none")
     story.tell(ev.Suggested(AT, SECOND, None))
     story.report(0, 9, 0.5)
     assert endings(story.tell(ev.Completed(AT, FIRST))) == [("succeeded", "space_exhausted")]
 
 
-def test_one_suggestion_is_waited_for_at_a_time() -> None:
+def test_only_one_suggestion_is_requested_at_a_time() -> None:
     story = Story(concurrency=2)
     story.state.suggesting = True
     story.state.concurrency = 3
@@ -94,13 +94,13 @@ def test_ten_failures_of_any_kind_at_the_start_end_the_job() -> None:
     assert "the first 10 trials all failed, the last with: ValueError: 9" in str(orders[-1])
 
 
-def test_a_trial_that_was_stopped_by_itself_is_stopped_and_the_next_begins() -> None:
+def test_trial_that_stops_itself_is_stopped_and_the_next_begins() -> None:
     story = Story()
     assert begins(story.tell(ev.Stopped(AT, FIRST))) == [(SECOND, 1)]
     assert story.state.trial(FIRST).status == "stopped"
 
 
-def test_what_is_told_of_a_trial_that_does_not_run_is_old_news() -> None:
+def test_events_of_a_trial_that_is_not_running_are_ignored() -> None:
     story = Story()
     story.report(0, 1, 0.5)
     story.paused(0, 1)
@@ -110,7 +110,7 @@ def test_what_is_told_of_a_trial_that_does_not_run_is_old_news() -> None:
     assert story.state.trial(FIRST).status == "paused"
 
 
-def test_a_gain_begins_the_patience_of_a_plateau_anew() -> None:
+def test_improvement_restarts_the_plateau_patience() -> None:
     story = Story(plateau=Plateau(100, 0.01), fidelity=Fidelity(min=9, max=9))
     for step, value, spent in ((1, 0.5, 0), (2, 0.6, 90), (3, 0.6, 189)):
         story.report(0, step, value, spent=spent)
@@ -119,7 +119,7 @@ def test_a_gain_begins_the_patience_of_a_plateau_anew() -> None:
     assert story.state.ending is not None
 
 
-def test_prices_of_machines_are_counted_where_they_are_not_the_jobs() -> None:
+def test_mean_price_includes_machines_with_other_prices() -> None:
     story = Story(fidelity=Fidelity(min=9, max=9))
     story.tell(ev.Reported(AT, FIRST, 1, 0.5, Money(0), True, 100))
     assert story.state.mean_price == story.state.rate.price
@@ -130,7 +130,7 @@ def test_prices_of_machines_are_counted_where_they_are_not_the_jobs() -> None:
 # Money, time, people
 
 
-def test_a_budget_above_that_refuses_pauses_the_job_until_it_allows_more() -> None:
+def test_exhausted_shared_budget_pauses_the_job() -> None:
     story = Story()
     (end,) = story.tell(ev.Refused(AT, FIRST, "budget_usd", above="org"))
     assert isinstance(end, do.EndJob)
@@ -138,13 +138,13 @@ def test_a_budget_above_that_refuses_pauses_the_job_until_it_allows_more() -> No
     assert "the budget 'org' above this job is used up" in end.detail
 
 
-def test_a_running_trial_whose_money_is_refused_is_paused() -> None:
+def test_running_trial_whose_hold_is_refused_is_paused() -> None:
     story = Story(concurrency=2)
     assert story.tell(ev.Refused(AT, FIRST, "budget_usd", running=True)) == [do.Pause(FIRST)]
     assert story.tell(ev.Refused(AT, FIRST, "budget_usd")) == [], "it is on its way"
 
 
-def test_a_window_that_closes_pauses_the_job_until_it_opens() -> None:
+def test_closed_window_pauses_job_until_it_reopens() -> None:
     story = Story()
     assert story.tell(ev.WindowClosed(AT)) == [do.Pause(FIRST)]
     assert story.tell(ev.WallClockEnded(AT)) == [], "it ends already"
@@ -153,14 +153,14 @@ def test_a_window_that_closes_pauses_the_job_until_it_opens() -> None:
     assert (end.state, end.reason, end.reopens) == ("paused", None, True)
 
 
-def test_a_target_that_is_reached_after_the_time_was_over_ends_the_job_for_want_of_time() -> None:
+def test_target_reached_after_wall_clock_end_does_not_change_the_reason() -> None:
     story = Story(objective=Objective("acc", target=0.9))
     story.tell(ev.WallClockEnded(AT))
     assert story.report(0, 1, 0.95) == []
     assert endings(story.paused(0, 1)) == [("succeeded", "wall_clock")]
 
 
-def test_cancel_stops_nothing_twice() -> None:
+def test_cancel_does_not_stop_a_stopping_trial_again() -> None:
     story = Story()
     (stop,) = story.report(0, 1, math.nan)
     assert isinstance(stop, do.Stop)
@@ -168,20 +168,20 @@ def test_cancel_stops_nothing_twice() -> None:
     assert endings(story.tell(ev.Stopped(AT, FIRST))) == [("cancelled", "cancelled")]
 
 
-def test_a_finishing_trial_is_left_to_finish_when_the_job_is_paused() -> None:
+def test_pause_request_lets_a_finishing_trial_complete() -> None:
     story = Story(scheduler="none")
     story.report(0, 9, 0.5)
     assert story.tell(ev.ControlRequested(AT, "pause")) == []
     assert endings(story.tell(ev.Completed(AT, FIRST))) == [("paused", None)]
 
 
-def test_without_a_word_the_job_waits_after_its_driver_was_launched() -> None:
+def test_launched_job_waits_for_a_control_request() -> None:
     story = Story()
     assert story.tell(ev.Launched(AT)) == []
     assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [(FIRST, 1)]
 
 
-def test_a_job_that_ended_for_want_of_money_and_is_launched_again_goes_on() -> None:
+def test_relaunched_job_continues_after_its_budget_is_raised() -> None:
     story = Story(trials=1, scheduler="none")
     story.report(0, 9, 0.5)
     assert endings(story.tell(ev.Completed(AT, FIRST))) == [("succeeded", "trials")]
@@ -198,14 +198,14 @@ def advised(**more: object) -> Story:
     return Story(scheduler="auto", fidelity=LONG, on_exhausted="pause", **more)  # type: ignore[arg-type]
 
 
-def test_at_a_rung_advice_is_asked_for_and_heeded() -> None:
+def test_prediction_at_a_rung_decides_whether_trial_continues() -> None:
     for go, order in ((True, do.Continue(FIRST, 16)), (False, do.Pause(FIRST))):
         story = advised()
         assert story.report(0, 4, 0.5) == [do.Predict(FIRST)]
         assert story.tell(ev.Predicted(AT, FIRST, go)) == [order]
 
 
-def test_a_paused_trial_that_is_advised_to_go_on_is_the_next() -> None:
+def test_paused_trial_with_positive_prediction_resumes_next() -> None:
     story = advised(concurrency=2)
     story.report(0, 4, 0.5)
     story.tell(ev.Predicted(AT, FIRST, False))
@@ -220,9 +220,7 @@ def test_a_paused_trial_that_is_advised_to_go_on_is_the_next() -> None:
 @pytest.mark.parametrize(
     ("budget", "limit"), [(Budget(usd=Money(9)), "budget_usd"), (Budget(gpu_ms=9), "budget_gpu_hours")]
 )
-def test_where_no_trial_can_be_finished_any_more_the_money_is_over_once_nothing_runs(
-    budget: Budget, limit: str
-) -> None:
+def test_budget_is_exhausted_if_no_trial_can_finish_and_none_runs(budget: Budget, limit: str) -> None:
     story = advised()
     story.state.budget = budget
     assert story.tell(ev.Predicted(AT, None, False)) == []
@@ -233,7 +231,7 @@ def test_where_no_trial_can_be_finished_any_more_the_money_is_over_once_nothing_
     assert endings(commands_after(story.state, ev.Predicted(AT, None, False))) == [("succeeded", limit)]
 
 
-def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
+def test_trial_without_checkpoint_is_not_paused_for_the_leader() -> None:
     """It would have to start again from the beginning."""
     story = Story(concurrency=2, scheduler="auto", fidelity=LONG)
     second_ns = 10**9
@@ -249,7 +247,7 @@ def test_one_that_cannot_be_saved_makes_no_room_for_the_leader() -> None:
         assert orders == ([do.Pause(SECOND)] if parks else [])
 
 
-def test_beside_the_leader_a_short_way_to_the_end_is_gone_before_a_long_one() -> None:
+def test_affordable_waiting_trial_resumes_before_an_unaffordable_one() -> None:
     """Of two waiting trials, the first cannot be finished any more, the second can, and no new trial begins."""
     leader, far, near = Trial("running", 20, 40), Trial("paused", 5, 12), Trial("paused", 36, 40)
     state = state_of(28, leader, far, near)
@@ -259,13 +257,13 @@ def test_beside_the_leader_a_short_way_to_the_end_is_gone_before_a_long_one() ->
     ]
 
 
-def test_a_leader_that_is_on_its_way_is_not_sent_twice() -> None:
+def test_continuing_leader_is_not_promoted_twice() -> None:
     story = Story(concurrency=2, trials=1)
     assert story.report(0, 1, 0.5) == [do.Continue(FIRST, 3)]
     assert story.state.ending is None
 
 
-def test_one_that_is_still_being_saved_is_promoted_once_it_is() -> None:
+def test_trial_is_promoted_only_after_its_checkpoint_is_saved() -> None:
     story = Story(concurrency=3)
     for trial, value in enumerate((0.9, 0.5, 0.1)):
         assert story.report(trial, 1, value) == [do.Pause(f"trial_0000{trial}")]
@@ -284,7 +282,7 @@ def inherits(story: Story, *curve: tuple[int, float]) -> str:
     return story.state.trials[number].status
 
 
-def test_an_inherited_trial_stands_where_it_stood() -> None:
+def test_inherited_trial_gets_the_status_its_curve_implies() -> None:
     assert inherits(Story(), (1, 0.5), (3, 0.6)) == "paused"
     assert inherits(Story(), (1, 0.5), (9, 0.6)) == "completed"
     assert inherits(advised(), (3, 0.6)) == "paused"

@@ -18,7 +18,7 @@ def left(seconds: int) -> Cost:
 
 
 @given(left=LEFT, rate=RATES, need_ns=NEEDS, active=st.integers(0, 20), slice_ns=SLICES)
-def test_a_lease_is_long_enough_and_affordable_or_nothing(
+def test_lease_is_long_enough_and_affordable_or_zero(
     left: Cost, rate: Rate, need_ns: int, active: int, slice_ns: int
 ) -> None:
     found, need_ns = (
@@ -32,7 +32,7 @@ def test_a_lease_is_long_enough_and_affordable_or_nothing(
         assert rate.cost(found).fits(left)
 
 
-def test_the_last_money_is_shared_among_those_at_work_and_none_is_left_over() -> None:
+def test_remaining_money_is_shared_among_active_trials() -> None:
     shares = [
         lease_ns(left(100), SECOND, need_ns=NS, active=active, slice_ns=60 * NS) for active in (1, 2, 5)
     ]
@@ -44,7 +44,7 @@ def test_the_last_money_is_shared_among_those_at_work_and_none_is_left_over() ->
 
 
 @given(wanted=st.integers(0, 100), need=st.integers(0, 100), time=st.none() | st.integers(-5, 100))
-def test_no_lease_is_longer_than_what_is_left_of_the_time(wanted: int, need: int, time: int | None) -> None:
+def test_lease_does_not_exceed_the_remaining_time(wanted: int, need: int, time: int | None) -> None:
     found = fits_deadline(wanted, need_ns=need, left_ns=time)
     if time is None or wanted <= time:
         assert found == wanted

@@ -42,7 +42,7 @@ def taught(sampler: ModelSampler, trials: int) -> list[Config]:
 
 @examples(60)
 @given(space=spaces(), seed=st.integers(0, 2**32))
-def test_a_configuration_is_its_point_and_its_features_are_in_the_unit_cube(space: Space, seed: int) -> None:
+def test_configuration_round_trips_and_features_lie_in_unit_cube(space: Space, seed: int) -> None:
     cube = UnitCube(space)
     rng = np.random.default_rng(seed)
     for point in rng.random((3, cube.parameters)):
@@ -58,7 +58,7 @@ def test_a_configuration_is_its_point_and_its_features_are_in_the_unit_cube(spac
         assert np.all((features >= -1e-9) & (features <= 1 + 1e-9))
 
 
-def test_what_an_inactive_parameter_would_be_changes_no_feature() -> None:
+def test_inactive_parameter_does_not_change_features() -> None:
     cube = UnitCube(Space({"o": Categorical(("sgd", "adamw")), "m": Float(0, 1, when={"o": ("sgd",)})}))
     inactive, active = np.array([[0.9, 0.1], [0.9, 0.7]]), np.array([[0.1, 0.1], [0.1, 0.7]])
     assert np.array_equal(*cube.features(inactive))
@@ -67,7 +67,7 @@ def test_what_an_inactive_parameter_would_be_changes_no_feature() -> None:
 
 @examples(20)
 @given(seed=st.integers(0, 2**32))
-def test_the_gradient_of_the_likelihood_is_that_of_finite_differences(seed: int) -> None:
+def test_likelihood_gradient_matches_finite_differences(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, t = rng.random((30, 3)), np.log(rng.integers(1, 50, 30))
     data = Data(x, t, rng.normal(size=30), rng.integers(0, 10, 30))
@@ -80,7 +80,7 @@ def test_the_gradient_of_the_likelihood_is_that_of_finite_differences(seed: int)
         assert gradient[i] == pytest.approx(slope, rel=1e-3, abs=1e-3)
 
 
-def test_the_process_passes_through_its_data_and_knows_least_far_from_them() -> None:
+def test_gaussian_process_fits_data_and_is_uncertain_far_from_it() -> None:
     rng = np.random.default_rng(0)
     x = rng.random((40, 2)) * 0.5
     trials = np.arange(40)
@@ -94,7 +94,7 @@ def test_the_process_passes_through_its_data_and_knows_least_far_from_them() -> 
     assert far[0] > 3 * deviation.max()
 
 
-def test_a_trial_that_is_better_than_its_neighbours_is_foretold_to_stay_so() -> None:
+def test_forecast_keeps_a_trials_own_deviation() -> None:
     """The part of a curve that the configuration does not explain belongs to the trial and persists."""
     rng = np.random.default_rng(0)
     x, own = rng.random((60, 2)), rng.normal(0, 0.5, 60)
@@ -110,7 +110,7 @@ def test_a_trial_that_is_better_than_its_neighbours_is_foretold_to_stay_so() -> 
 
 
 @given(st.floats(-30, 10))
-def test_the_logarithm_of_expected_improvement_is_right_where_it_can_be_told(u: float) -> None:
+def test_log_expected_improvement_matches_scipy(u: float) -> None:
     from scipy.stats import norm  # takes half a second
 
     found = float(log_expected_improvement(np.array([u]))[0])
@@ -120,7 +120,7 @@ def test_the_logarithm_of_expected_improvement_is_right_where_it_can_be_told(u: 
         assert found == pytest.approx(norm.logpdf(u) - 2 * math.log(-u), rel=0.02)
 
 
-def test_a_young_trial_is_lifted_by_what_others_gained() -> None:
+def test_early_trial_is_ranked_with_the_gains_of_other_trials() -> None:
     curves = Curves(UnitCube(PLANE), STEPS)
     for number in range(4):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
@@ -131,7 +131,7 @@ def test_a_young_trial_is_lifted_by_what_others_gained() -> None:
     assert curves.best_numbers(5)[0] == 4
 
 
-def test_a_failed_trial_is_as_bad_as_any() -> None:
+def test_failed_trial_gets_the_floor_score_and_is_not_among_the_best() -> None:
     curves = Curves(UnitCube(PLANE), STEPS)
     for number in range(3):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
@@ -152,7 +152,7 @@ def test_known_scores_are_bounded_and_keep_the_best() -> None:
     assert known.y.max() == pytest.approx(1.0)
 
 
-def test_it_finds_better_configurations_than_random_search() -> None:
+def test_model_sampler_beats_random_search() -> None:
     """Compare the best of 30 suggestions over several seeds."""
     learned, drawn = [], []
     for seed in range(6):
@@ -163,7 +163,7 @@ def test_it_finds_better_configurations_than_random_search() -> None:
     assert best - np.mean(learned) < 0.5 * (best - np.mean(drawn))
 
 
-def test_forecasts_come_with_the_first_results_and_rank_trials_as_they_are() -> None:
+def test_forecasts_start_after_first_results_and_rank_trials_correctly() -> None:
     sampler = ModelSampler(PLANE, 0, STEPS)
     taught(sampler, FIRST_RANDOM - 1)
     assert sampler.forecast() is None
@@ -177,7 +177,7 @@ def test_forecasts_come_with_the_first_results_and_rank_trials_as_they_are() -> 
     assert forecast[best][0] > forecast[worst][0]
 
 
-def test_what_earlier_jobs_found_is_proposed_from_the_first_trial_on() -> None:
+def test_warm_start_improves_the_first_suggestions() -> None:
     old = ModelSampler(PLANE, 1, STEPS)
     history = [
         PastTrial(config, tuple((step, height(config, step), step * 10**9) for step in STEPS))
@@ -189,7 +189,7 @@ def test_what_earlier_jobs_found_is_proposed_from_the_first_trial_on() -> None:
     assert all(number >= 0 for number in warm.forecast() or {})
 
 
-def test_only_rungs_are_scores() -> None:
+def test_reports_between_rungs_do_not_change_the_forecast() -> None:
     """A report between rungs is not taken for a rung's score, and does not prevent that score from being
     learned.
     """
@@ -210,7 +210,7 @@ def dear(config: Config) -> float:
 
 
 @pytest.mark.parametrize("step_s", [2.5, 1e-3, 0.0])
-def test_what_is_proposed_can_be_trained_to_its_end_if_anything_can(step_s: float) -> None:
+def test_suggestions_respect_the_affordable_step_time(step_s: float) -> None:
     """The best configuration is four times as wide as the narrowest. Random suggestions are bounded as well."""
     sampler = ModelSampler(PLANE, 1, STEPS)
     for number in range(16):
@@ -224,7 +224,7 @@ def test_what_is_proposed_can_be_trained_to_its_end_if_anything_can(step_s: floa
     assert max(map(dear, bound)) <= max(1.2 * step_s, 1.2)
 
 
-def test_when_all_trials_failed_it_still_proposes() -> None:
+def test_sampler_still_suggests_after_all_trials_failed() -> None:
     sampler = ModelSampler(PLANE, 0, STEPS)
     for number in range(2 * FIRST_RANDOM):
         assert sampler.suggest(number) is not None
@@ -233,7 +233,7 @@ def test_when_all_trials_failed_it_still_proposes() -> None:
     assert sampler.suggest(2 * FIRST_RANDOM) is not None
 
 
-def test_what_was_copied_from_an_earlier_job_is_not_copied_again() -> None:
+def test_past_configuration_is_not_copied_twice() -> None:
     config: Config = {"lr": 0.01, "width": 32}
     curve = tuple((step, height(config, step), step * 10**9) for step in STEPS)
     curves = Curves(UnitCube(PLANE), STEPS, [PastTrial(config, curve)])
@@ -242,7 +242,7 @@ def test_what_was_copied_from_an_earlier_job_is_not_copied_again() -> None:
     assert curves.best_past(10) == []
 
 
-def test_what_failed_in_an_earlier_job_is_not_copied_however_well_it_began() -> None:
+def test_past_failed_configuration_is_not_copied() -> None:
     config: Config = {"lr": 0.01, "width": 32}
     curves = Curves(UnitCube(PLANE), STEPS, [PastTrial(config, ((4, 100.0, 10**9),), failed=True)])
     assert curves.best_past(10) == []
@@ -251,7 +251,7 @@ def test_what_failed_in_an_earlier_job_is_not_copied_however_well_it_began() -> 
 
 @examples(25)
 @given(data=st.data())
-def test_a_rebuilt_sampler_answers_as_the_one_that_lived(data: st.DataObject) -> None:
+def test_rebuilt_sampler_gives_the_same_answers_as_the_live_sampler(data: st.DataObject) -> None:
     """This holds for any sequence of reports and suggestions."""
     lived, told = ModelSampler(PLANE, 3, STEPS), []
     configs: list[Config] = []

@@ -75,11 +75,11 @@ def chosen(asked: PlacementRequest, seen: Observation, memory: Memory = FRESH) -
 
 @pytest.mark.parametrize("market", ["on_demand", "spot", "spot_with_fallback"])
 @pytest.mark.parametrize("at", [None, DEMAND, SPOT])
-def test_what_is_done_takes_no_machine(market: Market, at: Offer | None) -> None:
+def test_finished_trial_gets_no_machine(market: Market, at: Offer | None) -> None:
     assert chosen(placement_request(market), observation(left=0, at=at, there=(SPOT,))) == (None, "done")
 
 
-def test_the_market_that_was_asked_for_is_the_market() -> None:
+def test_requested_market_is_used() -> None:
     assert chosen(placement_request("on_demand"), observation(there=(SPOT,))) == (DEMAND, "asked for")
     assert chosen(placement_request("spot"), observation(there=(SPOT,))) == (SPOT, "cheapest")
     late = observation(now=990)
@@ -98,7 +98,7 @@ def test_a_market_without_an_offer_is_refused() -> None:
     placement_request("on_demand", offers=(DEMAND,))
 
 
-def test_safety_net_an_idle_training_keeps_the_time_for_two_moves() -> None:
+def test_safety_net_keeps_time_for_two_moves_when_idle() -> None:
     """R(t) = C(t) + 2d is enough for spot; one nanosecond less is not."""
     enough = observation(now=180, left=800, there=(SPOT,))
     assert chosen(placement_request(), enough) == (SPOT, "cheapest")
@@ -106,12 +106,12 @@ def test_safety_net_an_idle_training_keeps_the_time_for_two_moves() -> None:
     assert chosen(placement_request(), short) == (DEMAND, "safety net")
 
 
-def test_safety_net_on_demand_it_stays_to_the_end() -> None:
+def test_safety_net_keeps_late_trial_on_demand() -> None:
     for now, left in ((200, 790), (600, 395), (900, 95)):
         assert chosen(placement_request(), observation(now, left, at=DEMAND, there=(SPOT,)))[0] is DEMAND
 
 
-def test_exploitation_on_spot_it_stays_whatever_else_there_is() -> None:
+def test_exploitation_keeps_trial_on_its_spot_machine() -> None:
     for now, left in ((10, 795), (180, 800), (500, 400)):
         assert chosen(placement_request(), observation(now, left, at=OTHER, there=(SPOT, OTHER))) == (
             OTHER,
@@ -119,25 +119,25 @@ def test_exploitation_on_spot_it_stays_whatever_else_there_is() -> None:
         )
 
 
-def test_spot_is_left_while_there_is_the_time_to_move_once() -> None:
+def test_trial_leaves_spot_while_one_move_is_still_possible() -> None:
     last = observation(now=190, left=800, at=SPOT)
     asked = choose(placement_request(), FRESH, last)[1]
     assert asked == Choice(SPOT, "stays", Instant(last.now + 1))
     assert chosen(placement_request(), replace(last, now=Instant(last.now + 1))) == (DEMAND, "safety net")
 
 
-def test_taking_risks_spot_is_taken_when_late_too() -> None:
+def test_spot_is_chosen_even_if_trial_is_behind() -> None:
     assert chosen(placement_request(), observation(now=100, left=800, there=(SPOT,))) == (SPOT, "cheapest")
 
 
-def test_uniform_progress_an_idle_training_that_is_behind_goes_on_demand() -> None:
+def test_uniform_progress_moves_idle_trial_on_demand_if_behind() -> None:
     ahead, behind = observation(now=100, left=719), observation(now=100, left=721)
     assert chosen(placement_request(), behind) == (DEMAND, "behind")
     choice = choose(placement_request(), FRESH, ahead)[1]
     assert choice == Choice(None, "waits", Instant(101 * MINUTE + MINUTE // 4))  # where C(t) is 0.8 R(t)
 
 
-def test_hysteresis_on_demand_it_stays_until_it_is_ahead_by_two_moves() -> None:
+def test_hysteresis_keeps_trial_on_demand_until_two_moves_ahead() -> None:
     """At 100 min, the line is at 96 min of work 2d later."""
     there = (SPOT,)
     assert chosen(placement_request(), observation(100, 705, at=DEMAND, there=there)) == (
@@ -154,7 +154,7 @@ def test_hysteresis_on_demand_it_stays_until_it_is_ahead_by_two_moves() -> None:
     assert until == 105 * MINUTE  # a minute is missing, and a fifth of a minute is gained per minute
 
 
-def test_while_most_of_the_time_is_to_spare_it_only_waits() -> None:
+def test_trial_with_much_spare_time_waits_for_spot() -> None:
     loose = placement_request(work=300)
     assert chosen(loose, observation(now=500, left=300)) == (None, "waits")
     assert choose(loose, FRESH, observation(now=500, left=300))[1].until == pytest.approx(
@@ -163,15 +163,13 @@ def test_while_most_of_the_time_is_to_spare_it_only_waits() -> None:
     assert chosen(loose, observation(now=572, left=300)) == (DEMAND, "behind")
 
 
-def test_what_cannot_be_in_time_goes_on_demand_at_once() -> None:
+def test_trial_that_cannot_meet_deadline_goes_on_demand_immediately() -> None:
     impossible = placement_request(work=2000)
     assert chosen(impossible, observation(left=2000, there=(SPOT,))) == (DEMAND, "safety net")
     assert chosen(impossible, observation(now=2000, left=500, at=DEMAND, there=(SPOT,)))[0] is DEMAND
 
 
-def test_work_that_was_thought_to_take_longer_than_there_is_time_leaves_no_line_that_is_easy_to_keep() -> (
-    None
-):
+def test_initial_work_beyond_deadline_does_not_loosen_progress_line() -> None:
     asked = placement_request(work=2000, time=1000)
     memory = Memory(Instant(0), 2000 * MINUTE)
     assert chosen(asked, observation(now=0, left=990, at=DEMAND, there=(SPOT,)), memory) == (
@@ -180,7 +178,7 @@ def test_work_that_was_thought_to_take_longer_than_there_is_time_leaves_no_line_
     )
 
 
-def test_without_a_deadline_waiting_has_an_end() -> None:
+def test_wait_without_deadline_ends_after_patience() -> None:
     endless = placement_request(time=None)
     memory, choice = choose(endless, FRESH, observation(now=0))
     assert choice == Choice(None, "waits", Instant(PATIENCE_NS))
@@ -196,7 +194,7 @@ def test_patience_is_counted_from_the_last_progress() -> None:
     assert chosen(endless, observation(now=131, left=750), memory) == (DEMAND, "out of patience")
 
 
-def test_without_a_deadline_it_goes_back_to_spot_after_some_work() -> None:
+def test_trial_without_deadline_returns_to_spot_after_some_work() -> None:
     endless = placement_request(time=None)
     memory, _ = choose(endless, FRESH, observation(now=40, left=750, at=DEMAND, there=(SPOT,)))
     memory, choice = choose(endless, memory, observation(now=59, left=731, at=DEMAND, there=(SPOT,)))
@@ -209,7 +207,7 @@ def test_without_a_deadline_it_goes_back_to_spot_after_some_work() -> None:
 
 
 @pytest.mark.parametrize("time", [None, 1000])
-def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
+def test_trial_with_little_work_left_does_not_move(time: int | None) -> None:
     """With d = 10 min and a third of the price, a move pays off if 5 min or more are left."""
     memory = replace(FRESH, current_offer=key_of(DEMAND), left_at_start_ns=800 * MINUTE)
     for left, place in ((4, DEMAND), (6, SPOT)):
@@ -224,13 +222,13 @@ def test_for_a_little_rest_it_does_not_move(time: int | None) -> None:
 
 
 @pytest.mark.parametrize("time", [None, 1000])
-def test_spot_at_the_price_on_demand_is_not_waited_for(time: int | None) -> None:
+def test_spot_at_on_demand_price_is_not_waited_for(time: int | None) -> None:
     capped = replace(SPOT, price=DEMAND.price)
     found = chosen(placement_request(time=time, offers=(DEMAND, capped)), observation(there=(capped,)))
     assert found == (DEMAND, "cheapest")
 
 
-def test_the_cheapest_offer_comes_first_and_what_is_unknown_before_what_wastes() -> None:
+def test_cheapest_offer_comes_first_and_wasteful_offer_later() -> None:
     both = observation(there=(OTHER, SPOT))
     assert chosen(placement_request(), both)[0] is SPOT
     wasteful = FRESH.after(SPOT, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=30 * MINUTE)
@@ -239,7 +237,7 @@ def test_the_cheapest_offer_comes_first_and_what_is_unknown_before_what_wastes()
     assert chosen(placement_request(), both, worse)[0] is SPOT
 
 
-def test_a_faster_machine_may_be_dearer() -> None:
+def test_faster_machine_wins_despite_higher_price() -> None:
     fast = replace(SPOT, instance_type="a100", price=Price(1_800_000))
     memory = FRESH.after(fast, now=Instant(0), paid_ns=300 * MINUTE, gained_ns=600 * MINUTE)
     assert memory.price(fast, Instant(0)) < memory.price(SPOT, Instant(0))
@@ -256,7 +254,7 @@ def storm(memory: Memory, now: int, minutes: int) -> Memory:
     return memory
 
 
-def test_in_a_storm_spot_counts_as_not_there() -> None:
+def test_spot_with_repeated_preemptions_counts_as_unavailable() -> None:
     there = (SPOT, OTHER)
     stormy = storm(FRESH, 0, 120)
     assert chosen(placement_request(), observation(now=1, left=790, there=there), stormy)[0] is None
@@ -272,7 +270,7 @@ def test_in_a_storm_spot_counts_as_not_there() -> None:
     )  # there is no other offer
 
 
-def test_a_storm_is_forgotten_and_looked_for_again_in_time() -> None:
+def test_spot_is_retried_after_preemptions_fade() -> None:
     stormy, there = storm(FRESH, 0, 600), (SPOT,)
     choice = choose(
         placement_request(time=100_000, work=50_000), stormy, observation(left=50_000, there=there)
@@ -289,7 +287,7 @@ def test_a_storm_is_forgotten_and_looked_for_again_in_time() -> None:
     ),
     st.integers(0, 2**62),
 )
-def test_memory_does_not_grow_and_a_price_is_always_whole_and_positive(
+def test_memory_is_bounded_and_prices_are_positive_integers(
     told: list[tuple[Offer, int, int]], later: int
 ) -> None:
     memory = FRESH
@@ -306,7 +304,7 @@ def test_memory_does_not_grow_and_a_price_is_always_whole_and_positive(
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
-def test_what_fades_goes_back_to_the_list_price(paid: int, gained: int, later: int) -> None:
+def test_effective_price_fades_back_to_list_price(paid: int, gained: int, later: int) -> None:
     memory = FRESH.after(SPOT, now=Instant(0), paid_ns=paid * MINUTE, gained_ns=gained * MINUTE)
     distances = [
         abs(memory.price(SPOT, Instant(at * MINUTE)).micro_usd_per_hour - SPOT.price.micro_usd_per_hour)
@@ -416,12 +414,12 @@ worlds = st.builds(
 
 @examples(300, gate=120)
 @given(worlds, st.integers(0, 250))
-def test_the_deadline_is_met_wherever_going_on_demand_at_once_would_meet_it(world: World, spare: int) -> None:
+def test_deadline_is_met_if_immediate_on_demand_would_meet_it(world: World, spare: int) -> None:
     world.time = world.work + world.launch + spare
     assert world.run() <= world.time
 
 
-def test_a_day_on_a_real_sort_of_market_goes_through_all_rules() -> None:
+def test_realistic_market_exercises_the_main_rules() -> None:
     world = World(
         work=800, time=1000, launch=5, every=10, saving=1, speed=98, lives=[30, 20, 5, 60, 120, 10, 200, 30]
     )

@@ -64,7 +64,7 @@ def reserve(*trials: Trial, left_steps: float, leader: int = 0) -> Reserve:
     return found
 
 
-def test_only_the_automatic_scheduler_keeps_one_and_only_where_the_money_ends_the_job() -> None:
+def test_only_auto_scheduler_keeps_reserve_and_only_if_exhaustion_ends_job() -> None:
     trial = Trial("paused", 10, 10)
     assert Reserve.of(state_of(50, trial)) is not None
     assert Reserve.of(state_of(50, trial, scheduler="asha")) is None
@@ -72,7 +72,7 @@ def test_only_the_automatic_scheduler_keeps_one_and_only_where_the_money_ends_th
     assert Reserve.of(state_of(50)) is None
 
 
-def test_nobody_begins_with_the_money_that_finishes_the_leader() -> None:
+def test_no_trial_begins_with_money_reserved_for_the_leader() -> None:
     leader = Trial("paused", 20, 20)
     assert not reserve(leader, left_steps=100).is_due
     assert reserve(leader, left_steps=100).may_begin()
@@ -80,7 +80,7 @@ def test_nobody_begins_with_the_money_that_finishes_the_leader() -> None:
     assert not reserve(leader, left_steps=25).may_begin()
 
 
-def test_for_a_leader_that_is_too_dear_nothing_is_kept() -> None:
+def test_nothing_is_reserved_for_an_unaffordable_leader() -> None:
     expensive = Trial("paused", 20, 20, step_s=3)
     assert reserve(expensive, left_steps=100).leader is not None
     found = reserve(expensive, Trial("running", 3, STEPS), left_steps=25)
@@ -90,7 +90,7 @@ def test_for_a_leader_that_is_too_dear_nothing_is_kept() -> None:
     assert found.may_begin()
 
 
-def test_a_trial_goes_on_to_its_end_only_beside_the_leader() -> None:
+def test_trial_can_finish_only_if_leader_remains_affordable() -> None:
     leader, other = Trial("running", 30, 40), Trial("paused", 20, 20)
     for left_steps, can in ((50, True), (25, False)):
         found = reserve(leader, other, left_steps=left_steps)
@@ -98,13 +98,13 @@ def test_a_trial_goes_on_to_its_end_only_beside_the_leader() -> None:
         assert found.can_finish(found.state.trials[0])
 
 
-def test_what_others_are_at_is_paid_before_anything_begins() -> None:
+def test_running_trials_are_funded_before_new_ones_begin() -> None:
     leader = Trial("completed", STEPS, STEPS)
     assert reserve(leader, left_steps=10).may_begin()
     assert not reserve(leader, Trial("running", 20, STEPS), left_steps=20).may_begin()
 
 
-def test_what_was_interrupted_goes_on_unless_the_leader_needs_the_money() -> None:
+def test_interrupted_trial_resumes_unless_leader_needs_the_money() -> None:
     leader, interrupted = Trial("running", 20, STEPS), Trial("paused", 5, 12)
     rich, poor = (reserve(leader, interrupted, left_steps=n) for n in (100, 28))
     assert rich.may_go_on(rich.state.trials[1])
@@ -112,7 +112,7 @@ def test_what_was_interrupted_goes_on_unless_the_leader_needs_the_money() -> Non
     assert poor.may_go_on(poor.state.trials[0])
 
 
-def test_those_that_cannot_get_where_they_were_sent_are_in_the_way_the_dearest_first() -> None:
+def test_unaffordable_running_trials_are_in_the_way_of_the_leader() -> None:
     leader = Trial("running", 30, STEPS)
     near, far = Trial("running", 10, 13), Trial("running", 13, STEPS)
     assert reserve(leader, near, far, left_steps=60).in_the_way() == []
@@ -120,7 +120,7 @@ def test_those_that_cannot_get_where_they_were_sent_are_in_the_way_the_dearest_f
     assert [t.number for t in reserve(leader, near, far, left_steps=13).in_the_way()] == [1, 2]
 
 
-def test_a_new_trial_may_take_half_of_what_is_free_to_its_end() -> None:
+def test_new_trial_may_use_half_of_the_free_money() -> None:
     finished, running = Trial("completed", STEPS, STEPS), Trial("running", 20, STEPS)
     alone, beside = reserve(finished, left_steps=100), reserve(finished, running, left_steps=100)
     assert 2 * alone.new_step_s * STEPS == pytest.approx(100 / MARGIN, rel=0.03)
@@ -128,7 +128,7 @@ def test_a_new_trial_may_take_half_of_what_is_free_to_its_end() -> None:
     assert reserve(finished, running, left_steps=10).new_step_s == 0
 
 
-def test_a_trial_that_grows_slower_is_thought_to_stay_so() -> None:
+def test_slowed_trial_is_expected_to_stay_slow() -> None:
     state = state_of(60, Trial("running", 12, STEPS), Trial("completed", STEPS, STEPS))
     state.trials[0].pace_ns = 4 * NS
     found = Reserve.of(state)
@@ -137,12 +137,12 @@ def test_a_trial_that_grows_slower_is_thought_to_stay_so() -> None:
 
 
 @pytest.mark.parametrize(("step_s", "affordable"), [(1, True), (4, False)])
-def test_each_trial_is_thought_to_go_on_as_it_went(step_s: float, affordable: bool) -> None:
+def test_each_trial_is_expected_to_keep_its_own_pace(step_s: float, affordable: bool) -> None:
     found = reserve(Trial("paused", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
     assert (found.leader is not None) is affordable
 
 
-def test_the_last_money_is_for_whoever_can_use_it() -> None:
+def test_any_trial_may_use_the_last_money_if_none_runs() -> None:
     """If nothing runs and the leader is finished, the ledger alone limits how far a trial gets."""
     leader, interrupted = Trial("completed", STEPS, STEPS), Trial("paused", 5, 12)
     found = reserve(leader, interrupted, left_steps=2)
@@ -153,7 +153,7 @@ def test_the_last_money_is_for_whoever_can_use_it() -> None:
     assert not busy.may_begin()
 
 
-def test_a_budget_of_gpu_hours_runs_out_where_they_cost_nothing() -> None:
+def test_gpu_hour_budget_is_reserved_on_free_machines() -> None:
     state = state_of(25, Trial("paused", 20, 20))
     state.rate, state.budget, state.spent = Rate(Price(0), 1000), Budget(gpu_ms=45_000), ZERO
     found = Reserve.of(state)
@@ -162,7 +162,7 @@ def test_a_budget_of_gpu_hours_runs_out_where_they_cost_nothing() -> None:
     assert found.is_due
 
 
-def test_where_machines_have_several_prices_what_is_left_buys_time_at_the_mean_of_them() -> None:
+def test_remaining_time_is_computed_at_mean_price() -> None:
     """Half of the steps were free and half were paid, each in 1.25 times its own time. The rest is expected to
     cost the same on average.
     """
@@ -176,7 +176,7 @@ def test_where_machines_have_several_prices_what_is_left_buys_time_at_the_mean_o
     assert 2 * found.new_step_s * STEPS == pytest.approx((60 - 20 * MARGIN - 7.5) / MARGIN, rel=0.03)
 
 
-def test_time_that_costs_nothing_is_no_time_that_was_paid_for() -> None:
+def test_free_time_does_not_count_as_paid_time() -> None:
     state = state_of(25, Trial("paused", 20, 20))
     state.price_ns, state.spent = 0, Money(1)
     found = Reserve.of(state)

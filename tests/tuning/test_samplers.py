@@ -51,7 +51,7 @@ def hear_of(sampler: Sampler, number: int, config: Config) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rebuilt_sampler_goes_on_as_if_nothing_had_happened(name: SamplerName) -> None:
+def test_rebuilt_sampler_repeats_the_same_suggestions(name: SamplerName) -> None:
     first, log = build(name), []
     for number in range(24):
         config = first.suggest(number)
@@ -71,7 +71,7 @@ def test_a_rebuilt_sampler_goes_on_as_if_nothing_had_happened(name: SamplerName)
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "gp"])
 @examples(15)
 @given(space=spaces(), seed=st.integers(-(2**63), 2**63 - 1))
-def test_suggestions_are_inside_any_space(name: SamplerName, space: Space, seed: int) -> None:
+def test_suggestions_lie_inside_any_space(name: SamplerName, space: Space, seed: int) -> None:
     sampler = build(name, space, seed)
     for number in range(4):
         config = sampler.suggest(number)
@@ -82,7 +82,7 @@ def test_suggestions_are_inside_any_space(name: SamplerName, space: Space, seed:
 
 
 @pytest.mark.parametrize("name", ["auto", "random", "grid"])
-def test_a_finite_space_is_proposed_once_each_and_then_ends(name: SamplerName) -> None:
+def test_each_point_of_a_finite_space_is_suggested_once(name: SamplerName) -> None:
     space = Space({"a": Int(1, 3), "b": Categorical(("x", "y"))})
     sampler = build(name, space)
     found = [sampler.suggest(number) for number in range(6)]
@@ -90,7 +90,7 @@ def test_a_finite_space_is_proposed_once_each_and_then_ends(name: SamplerName) -
     assert sampler.suggest(6) is None
 
 
-def test_a_huge_finite_space_is_not_listed() -> None:
+def test_huge_finite_space_is_not_enumerated() -> None:
     assert build("random", Space({"seed": Int(0, 2**52), "other": Int(1, 9)})).suggest(0) is not None
 
 
@@ -108,7 +108,7 @@ def test_tpe_learns_from_paused_trials() -> None:
 
 
 @pytest.mark.parametrize("name", ["auto", "tpe", "gp"])
-def test_what_earlier_jobs_found_is_learned_from(name: SamplerName) -> None:
+def test_sampler_learns_from_earlier_jobs(name: SamplerName) -> None:
     """This holds from the first suggestion on, and in the same way after a restart."""
     drawn = build("random", seed=5)
     found = [config for number in range(40) if (config := drawn.suggest(number)) is not None]
@@ -127,7 +127,7 @@ def test_what_earlier_jobs_found_is_learned_from(name: SamplerName) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_of_what_was_made_something_else_only_that_counts(name: SamplerName) -> None:
+def test_replaced_suggestion_is_learned_instead_of_the_original(name: SamplerName) -> None:
     """In the simulator, the nearest row of the table replaces a suggestion. A rebuilt sampler must agree with
     the live one.
     """

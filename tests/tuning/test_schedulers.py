@@ -32,12 +32,12 @@ def foretold(state: State, forecasts: Mapping[int, Forecast] | None) -> int | No
     return number_of(earned(state, forecasts))
 
 
-def test_without_forecasts_ranks_decide() -> None:
+def test_ranks_decide_promotion_without_forecasts() -> None:
     assert foretold(paused(0.1, 0.4, 0.2, 0.3), None) == 1
     assert foretold(paused(0.1, 0.4, 0.2), None) is None, "a quarter of three is nobody"
 
 
-def test_the_best_by_forecast_goes_on_if_the_best_of_all_is_within_its_reach() -> None:
+def test_best_forecast_is_promoted_if_it_may_reach_the_overall_best() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     low: dict[int, Forecast] = {number: (0.1, 0.0) for number in range(4)}
     assert foretold(state, {**low, 0: (0.9, 0.0)}) == 0
@@ -46,7 +46,7 @@ def test_the_best_by_forecast_goes_on_if_the_best_of_all_is_within_its_reach() -
     assert foretold(state, {}) is None
 
 
-def test_who_went_on_or_waits_for_money_is_passed_over() -> None:
+def test_promoted_or_skipped_trial_is_not_promoted() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     sure: dict[int, Forecast] = {1: (0.9, 0.0)}
     assert foretold(state, sure) == 1
@@ -57,7 +57,7 @@ def test_who_went_on_or_waits_for_money_is_passed_over() -> None:
     assert foretold(state, sure) is None
 
 
-def test_one_that_runs_counts_where_it_is_asked_for() -> None:
+def test_running_trial_is_considered_only_if_requested() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     running = state.trials[1]
     state.set(running, "running")
@@ -65,7 +65,7 @@ def test_one_that_runs_counts_where_it_is_asked_for() -> None:
     assert earned(state, None, running) is running
 
 
-def test_when_the_money_ends_the_leader_is_finished_and_then_the_best_by_forecast() -> None:
+def test_leader_finishes_first_then_best_affordable_forecast() -> None:
     assert foretold(state_of(25, Trial("paused", 20, 20)), None) == 0
     state = state_of(25, Trial("running", 20, 40), Trial("paused", 39, 39), Trial("paused", 38, 38))
     assert foretold(state, {0: (0.9, 0.0), 1: (0.7, 0.0), 2: (0.8, 0.0)}) == 1, "the other is too dear"
@@ -73,7 +73,7 @@ def test_when_the_money_ends_the_leader_is_finished_and_then_the_best_by_forecas
     assert foretold(state, None) is None
 
 
-def test_by_forecast_nobody_is_promoted_as_long_as_new_ones_may_be_asked_for() -> None:
+def test_forecast_promotion_waits_until_space_is_exhausted() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     assert ForecastPromotion().promote(state) is None
     state.space_exhausted = True
@@ -83,7 +83,7 @@ def test_by_forecast_nobody_is_promoted_as_long_as_new_ones_may_be_asked_for() -
     assert PromotionAsha().promote(state) is None
 
 
-def test_without_rungs_or_promotion_a_trial_goes_on_or_stops() -> None:
+def test_full_fidelity_and_stopping_asha_continue_or_stop_without_promotion() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     assert FullFidelity().at_rung(state, state.trials[0]) == "continue"
     assert state.trials[0].until == 16
