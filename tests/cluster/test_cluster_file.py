@@ -17,7 +17,7 @@ NODE = KeptNode("spot-1", "ab12", "session", "spot", "local", 0.0162, 1, 0, "ali
 KEEPS = "import sys, time, pathlib; from tuner.cluster.cluster_file import *\nwith ClusterFile(pathlib.Path(sys.argv[1])).kept():\n    ClusterFile(pathlib.Path(sys.argv[1])).write(KeptCluster('h'))\n    print('kept', flush=True); time.sleep(1000)"
 
 
-def test_it_is_read_while_it_is_kept_and_not_after(tmp_path: Path) -> None:
+def test_cluster_file_is_readable_only_while_it_is_kept(tmp_path: Path) -> None:
     file = ClusterFile(tmp_path)
     assert file.read() is None
     with file.kept():
@@ -27,7 +27,7 @@ def test_it_is_read_while_it_is_kept_and_not_after(tmp_path: Path) -> None:
     assert ClusterFile(tmp_path).read() is None
 
 
-def test_only_one_keeps_it(tmp_path: Path) -> None:
+def test_only_one_process_keeps_the_cluster_file(tmp_path: Path) -> None:
     with (
         ClusterFile(tmp_path).kept(),
         pytest.raises(Conflict, match="runs already"),
@@ -36,7 +36,7 @@ def test_only_one_keeps_it(tmp_path: Path) -> None:
         raise AssertionError("it is kept twice")
 
 
-def test_what_a_killed_keeper_left_is_not_taken_for_a_cluster(tmp_path: Path) -> None:
+def test_file_of_a_killed_process_does_not_count_as_a_cluster(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", KEEPS, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ}
     )
@@ -53,7 +53,7 @@ def test_what_a_killed_keeper_left_is_not_taken_for_a_cluster(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"own_head": ""}', '{"own_head": "", "nodes": [{"name": "x"}]}']
 )
-def test_a_file_that_is_none_is_no_cluster(tmp_path: Path, text: str) -> None:
+def test_invalid_cluster_file_is_read_as_no_cluster(tmp_path: Path, text: str) -> None:
     file = ClusterFile(tmp_path)
     with file.kept():
         (tmp_path / "cluster.json").write_text(text)

@@ -22,7 +22,7 @@ BIG = Node("a", cpus=8, gpus=1, memory_bytes=64 << 30)
 
 
 @pytest.mark.system
-def test_a_node_has_what_the_head_was_given(local_head: LocalHead, dashboard: Dashboard) -> None:
+def test_node_has_the_resources_given_to_the_head(local_head: LocalHead, dashboard: Dashboard) -> None:
     (node,) = nodes(dashboard)
     assert (node.cpus, node.gpus, node.alive, node.is_head) == (2, GPUS, True, True)
     assert node.memory_bytes > 1 << 28
@@ -31,7 +31,7 @@ def test_a_node_has_what_the_head_was_given(local_head: LocalHead, dashboard: Da
 
 
 @pytest.mark.system
-def test_a_head_listens_on_the_loopback_only(local_head: LocalHead) -> None:
+def test_head_listens_only_on_loopback(local_head: LocalHead) -> None:
     session = local_head.find_or_start().session
     until(lambda: len(listening(session)) >= 8)  # the head's agents start after it answers
     assert set(listening(session)) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
@@ -50,7 +50,7 @@ def connections(process: psutil.Process) -> list[Any]:
 
 
 @pytest.mark.system
-def test_only_the_token_opens_a_head_and_only_its_owner_can_read_it(local_head: LocalHead) -> None:
+def test_head_requires_token_that_only_its_owner_can_read(local_head: LocalHead) -> None:
     head = local_head.find_or_start()
     assert stat.S_IMODE(local_head.token_path.stat().st_mode) == 0o600
     for token in (None, "guessed" * 8):
@@ -82,7 +82,7 @@ def name_of(process: psutil.Process) -> str:
     return ""
 
 
-def test_a_cluster_that_is_not_there_is_unavailable() -> None:
+def test_missing_cluster_is_unavailable() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = Dashboard(f"http://127.0.0.1:{free.getsockname()[1]}", "token")
@@ -122,7 +122,7 @@ def test_an_address_without_a_host_is_refused() -> None:
         dashboard_url(":6379")
 
 
-def test_the_token_is_looked_for_where_ray_does(tmp_path: Path) -> None:
+def test_token_is_read_from_the_same_places_as_in_ray(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
     assert cluster_token({"RAY_AUTH_TOKEN": "given", "RAY_AUTH_TOKEN_PATH": str(file)}) == "given"
@@ -134,13 +134,13 @@ def test_the_token_is_looked_for_where_ray_does(tmp_path: Path) -> None:
     ("cpus", "gpus", "memory_bytes", "possible"),
     [(8, 1, 0, True), (9, 0, 0, False), (1, 2, 0, False), (1, 0.5, 64 << 30, True), (1, 0, 65 << 30, False)],
 )
-def test_a_request_fits_where_one_node_has_it_all(
+def test_request_fits_only_if_a_single_node_can_hold_it(
     cpus: float, gpus: float, memory_bytes: int, possible: bool
 ) -> None:
     small = Node("b", cpus=4, gpus=1, memory_bytes=1 << 30)
     assert fits([small, BIG], cpus=cpus, gpus=gpus, memory_bytes=memory_bytes) is possible
 
 
-def test_a_dead_node_holds_nothing() -> None:
+def test_dead_node_fits_no_request() -> None:
     dead = Node("a", cpus=8, gpus=1, memory_bytes=1 << 30, alive=False)
     assert not fits([dead], cpus=1, gpus=0)

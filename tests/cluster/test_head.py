@@ -36,7 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     LocalHead(found).stop()
 
 
-def test_the_environment_of_a_head_has_no_setting_of_the_service(
+def test_head_environment_excludes_settings_of_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuner.cluster.launch import Launch
@@ -48,7 +48,7 @@ def test_the_environment_of_a_head_has_no_setting_of_the_service(
     assert environment["PATH"] == os.environ["PATH"]
 
 
-def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
+def test_services_starting_simultaneously_share_one_head(home: Path) -> None:
     command = [sys.executable, "-c", FIND, str(home)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as elsewhere:
         mine = LocalHead(home, cpus=1, gpus=0)
@@ -59,7 +59,7 @@ def test_two_services_that_start_at_once_share_one_head(home: Path) -> None:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("part", ["raylet", "gcs_server", "dashboard", "ray start"])
-def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(home: Path, part: str) -> None:
+def test_head_with_a_killed_process_is_detected_and_replaced(home: Path, part: str) -> None:
     local = LocalHead(home, cpus=1, gpus=0)
     head = local.find_or_start()
     assert local.alive()
@@ -75,7 +75,7 @@ def test_a_killed_part_is_noticed_as_soon_as_it_is_dead_and_the_head_replaced(ho
 
 
 @pytest.mark.extended
-def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
+def test_busy_head_is_not_replaced(home: Path) -> None:
     """The dashboard is suspended for longer than a request waits for its answer."""
     local = LocalHead(home, cpus=1, gpus=0)
     head = local.find_or_start()
@@ -90,7 +90,7 @@ def test_a_head_that_is_too_busy_to_answer_is_not_replaced(home: Path) -> None:
 
 
 @pytest.mark.extended
-def test_a_half_started_head_is_cleared_away(home: Path) -> None:
+def test_half_started_head_is_removed(home: Path) -> None:
     local = LocalHead(home, cpus=1, gpus=0)
     head = local.find_or_start()
     state = json.loads((home / "ray.json").read_text())
@@ -100,7 +100,7 @@ def test_a_half_started_head_is_cleared_away(home: Path) -> None:
 
 
 @pytest.mark.extended
-def test_a_head_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_head_that_cannot_start_raises_the_reason(tmp_path: Path) -> None:
     local = LocalHead(tmp_path, cpus=-1)
     with pytest.raises(RayUnavailable, match=r"ended with status [12]"):
         local.find_or_start()
@@ -123,7 +123,7 @@ def test_stop_leaves_no_process_and_no_directory(home: Path) -> None:
     assert not (home / "ray.json").exists()
 
 
-def test_a_directory_that_somebody_else_could_write_is_refused(tmp_path: Path) -> None:
+def test_directory_planted_by_another_user_is_refused(tmp_path: Path) -> None:
     local = LocalHead(tmp_path)
     planted = local.temp_dir.parent
     os.symlink(tmp_path, planted)

@@ -42,12 +42,14 @@ AWS_SAID = {"instance_type": "g6.xlarge", "region": "us-east-2", "zone": "use2-a
         (Azure(), "azure", {"instance_type": "Standard_NC4as_T4_v3", "region": "eastus", "market": "spot"}),
     ],
 )
-def test_each_cloud_says_type_place_and_market(cloud: Any, name: str, said: dict[str, str]) -> None:
+def test_each_cloud_reports_instance_type_location_and_market(
+    cloud: Any, name: str, said: dict[str, str]
+) -> None:
     with MetadataServer(cloud) as server:
         assert facts(server, name) == said
 
 
-def test_what_fails_once_is_asked_again_and_what_is_no_answer_is_none() -> None:
+def test_failed_request_is_retried_and_invalid_answer_gives_no_facts() -> None:
     with MetadataServer(Aws()) as server:
         server.fail("instance-life-cycle", status(500), times=1)
         assert facts(server, "aws") == AWS_SAID
@@ -57,7 +59,7 @@ def test_what_fails_once_is_asked_again_and_what_is_no_answer_is_none() -> None:
     assert facts_of_this_machine(Sources(cloud=None)) == {}
 
 
-def test_the_workers_of_a_node_find_what_was_said(tmp_path: Path) -> None:
+def test_machine_facts_reach_the_workers_of_the_node(tmp_path: Path) -> None:
     board = NodeBoard(tmp_path / "boards")
     assert board.described("a") == {}
     board.describe("a", AWS_SAID)
@@ -67,7 +69,7 @@ def test_the_workers_of_a_node_find_what_was_said(tmp_path: Path) -> None:
     assert board.described("a") == {}
 
 
-def test_the_cloud_is_believed_over_the_labels_and_a_price_of_another_kind_does_not_hold() -> None:
+def test_cloud_facts_override_labels_and_drop_a_mismatched_price() -> None:
     said = {its.MARKET: "spot", "instance-type": "g6.xlarge", its.PRICE: "0.3"}
     same = its.corrected(said, AWS_SAID)
     assert (its.market_of(same), its.instance_type_of(same), its.region_of(same), its.zone_of(same)) == (

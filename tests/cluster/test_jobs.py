@@ -45,7 +45,7 @@ def test_a_job_submitted_twice_runs_once_and_its_status_is_reported(jobs: RayJob
     assert jobs.logs(name).count("ran with this") == 1
 
 
-def test_a_deaf_driver_is_stopped_and_then_forgotten(jobs: RayJobs, name: str) -> None:
+def test_driver_that_ignores_sigterm_is_stopped_and_deleted(jobs: RayJobs, name: str) -> None:
     jobs.submit(name, driver(DEAF), env={})
     until(lambda: "ready" in jobs.logs(name))
     with pytest.raises(RayUnavailable, match="non-terminal"):
@@ -59,7 +59,7 @@ def test_a_deaf_driver_is_stopped_and_then_forgotten(jobs: RayJobs, name: str) -
     assert jobs.status(name) == "unknown"
 
 
-def test_a_job_that_nobody_submitted_is_unknown(jobs: RayJobs) -> None:
+def test_job_that_was_never_submitted_is_unknown(jobs: RayJobs) -> None:
     assert jobs.status("nobody") == "unknown"
     assert jobs.logs("nobody") == ""
     assert not jobs.stop("nobody")

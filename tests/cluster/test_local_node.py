@@ -32,7 +32,7 @@ def ports(node: LocalNode) -> str:
     return str(words[words.index("--node-manager-port") + 1])
 
 
-def test_a_node_comes_back_under_its_ports(node: LocalNode) -> None:
+def test_restarted_node_keeps_its_ports(node: LocalNode) -> None:
     node.start(NOBODY)
     before = ports(node)
     node.joined("a" * 56)
@@ -41,7 +41,7 @@ def test_a_node_comes_back_under_its_ports(node: LocalNode) -> None:
     assert ports(node) == before
 
 
-def test_a_node_that_never_came_up_tries_others(node: LocalNode) -> None:
+def test_node_that_never_joined_tries_other_ports(node: LocalNode) -> None:
     """Another process may have taken one of the ports since they were chosen."""
     node.start(NOBODY)
     before = ports(node)

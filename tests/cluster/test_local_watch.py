@@ -53,7 +53,7 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lo
 
 
 @pytest.mark.parametrize(("status", "again"), [(NO_CLOUD, False), (0, True), (1, True)])
-def test_a_watch_of_no_cloud_is_over_and_one_that_failed_or_took_the_nodes_for_gone_begins_again(
+def test_watcher_restarts_unless_there_is_no_cloud(
     watch: Callable[[str], LocalWatch],
     tmp_path: Path,
     status: int,
@@ -74,7 +74,9 @@ def test_a_watch_of_no_cloud_is_over_and_one_that_failed_or_took_the_nodes_for_g
     assert len(pids) == (3 if again else 1)
 
 
-def test_one_that_fails_at_once_does_not_begin_at_once_again(watch: Callable[[str], LocalWatch]) -> None:
+def test_watcher_that_fails_immediately_is_not_restarted_immediately(
+    watch: Callable[[str], LocalWatch],
+) -> None:
     found = watch("/bin/false")
     found.keep(NOBODY)
     assert found._process is not None
@@ -84,7 +86,7 @@ def test_one_that_fails_at_once_does_not_begin_at_once_again(watch: Callable[[st
     assert found._process.pid == before
 
 
-def test_where_it_is_said_that_there_is_no_cloud_nothing_is_started(tmp_path: Path) -> None:
+def test_no_watcher_starts_if_cloud_is_configured_as_none(tmp_path: Path) -> None:
     LocalWatch(tmp_path, tmp_path / "token", Metadata("none")).keep(NOBODY)
     assert list(tmp_path.iterdir()) == []
 
@@ -112,7 +114,7 @@ def cluster(tmp_path: Path, server: MetadataServer[Aws]) -> Iterator[LocalCluste
 
 @pytest.mark.system
 @pytest.mark.extended
-def test_of_the_nodes_of_a_machine_one_may_be_told_and_all_are_told_what_is_for_the_machine(
+def test_pod_notice_reaches_one_node_and_machine_notice_reaches_all(
     cluster: LocalCluster,
     tmp_path: Path,
     server: MetadataServer[Aws],

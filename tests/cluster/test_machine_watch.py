@@ -86,7 +86,7 @@ def watched(
         assert not thread.is_alive()
 
 
-def test_every_node_of_the_machine_is_told_and_those_that_can_be_are_drained(cluster: Cluster) -> None:
+def test_every_node_of_machine_is_notified_and_workers_are_drained(cluster: Cluster) -> None:
     cluster.here = ["head", "a", "b"]
     with MetadataServer(Aws()) as server, watched(cluster, server):
         server.cloud.recommend()
@@ -97,7 +97,7 @@ def test_every_node_of_the_machine_is_told_and_those_that_can_be_are_drained(clu
         assert [cluster.seen(node) for node in ("head", "a", "b")] == [ACTION] * 3
 
 
-def test_a_node_that_begins_while_a_notice_stands_is_told_too(cluster: Cluster) -> None:
+def test_node_that_starts_during_a_notice_is_notified(cluster: Cluster) -> None:
     """A node may restart on the same machine."""
     cluster.here = []
     with MetadataServer(Aws()) as server, watched(cluster, server):
@@ -109,7 +109,7 @@ def test_a_node_that_begins_while_a_notice_stands_is_told_too(cluster: Cluster) 
             assert cluster.seen(node) == ACTION
 
 
-def test_what_is_withdrawn_is_taken_down(cluster: Cluster) -> None:
+def test_withdrawn_notice_is_removed_from_the_boards(cluster: Cluster) -> None:
     with MetadataServer(Aws()) as server, watched(cluster, server):
         server.cloud.interrupt()
         until(lambda: cluster.seen("head") == cluster.seen("a") == ACTION)
@@ -120,7 +120,7 @@ def test_what_is_withdrawn_is_taken_down(cluster: Cluster) -> None:
         assert ("b", ACTION) not in cluster.drained
 
 
-def test_where_ray_does_not_answer_the_workers_are_told_and_ray_as_soon_as_it_does(cluster: Cluster) -> None:
+def test_workers_are_notified_during_ray_outage_and_ray_afterwards(cluster: Cluster) -> None:
     with MetadataServer(Aws()) as server, watched(cluster, server):
         cluster.looked()
         cluster.down = True
@@ -132,7 +132,7 @@ def test_where_ray_does_not_answer_the_workers_are_told_and_ray_as_soon_as_it_do
         until(lambda: cluster.drained == [("a", ACTION)])
 
 
-def test_where_the_board_cannot_be_written_ray_is_told_all_the_same(
+def test_node_is_drained_even_if_board_cannot_be_written(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     board = cluster.folder / "tuner_notices"
@@ -145,7 +145,7 @@ def test_where_the_board_cannot_be_written_ray_is_told_all_the_same(
     assert "cannot be told" in caplog.text
 
 
-def test_a_container_that_does_not_see_the_nodes_files_says_what_to_mount(
+def test_container_without_session_folder_logs_what_to_mount(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.folder = cluster.folder / "session_1"
@@ -157,7 +157,7 @@ def test_a_container_that_does_not_see_the_nodes_files_says_what_to_mount(
     assert "mount it" in caplog.text
 
 
-def test_the_watch_ends_with_the_last_node_and_waits_for_the_first(cluster: Cluster) -> None:
+def test_watch_waits_for_first_node_and_ends_with_the_last(cluster: Cluster) -> None:
     cluster.here = []
     with MetadataServer(Aws()) as server, watched(cluster, server) as (_, thread):
         cluster.looked()
@@ -172,7 +172,7 @@ def test_the_watch_ends_with_the_last_node_and_waits_for_the_first(cluster: Clus
         assert not thread.is_alive()
 
 
-def test_a_cluster_that_stays_silent_for_longer_than_a_node_lasts_without_it_is_gone(
+def test_watch_ends_if_cluster_stays_silent_too_long(
     cluster: Cluster,
 ) -> None:
     with MetadataServer(Aws()) as server, watched(cluster, server, silent_s=0.2) as (_, thread):
@@ -182,7 +182,7 @@ def test_a_cluster_that_stays_silent_for_longer_than_a_node_lasts_without_it_is_
         assert not thread.is_alive()
 
 
-def test_a_cluster_that_is_silent_for_a_while_is_waited_for(cluster: Cluster) -> None:
+def test_watch_survives_temporarily_silent_cluster(cluster: Cluster) -> None:
     cluster.down = True
     with MetadataServer(Aws()) as server, watched(cluster, server) as (_, thread):
         cluster.looked()
@@ -194,9 +194,7 @@ def test_a_cluster_that_is_silent_for_a_while_is_waited_for(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("may_release", [True, False])
-def test_azure_is_told_that_it_need_not_wait_once_all_nodes_have_gone(
-    cluster: Cluster, may_release: bool
-) -> None:
+def test_azure_event_is_released_after_all_nodes_are_gone(cluster: Cluster, may_release: bool) -> None:
     cluster.here = ["a", "b"]
     with MetadataServer(Azure()) as server:
         with watched(cluster, server, "azure", may_release=may_release) as (_, thread):
@@ -210,7 +208,7 @@ def test_azure_is_told_that_it_need_not_wait_once_all_nodes_have_gone(
         assert server.cloud.released == (["ours"] if may_release else [])
 
 
-def test_an_operators_word_reaches_the_nodes(cluster: Cluster) -> None:
+def test_operator_notice_reaches_the_nodes(cluster: Cluster) -> None:
     with MetadataServer(Aws()) as server, watched(cluster, server, None) as (watch, _):
         watch.watcher.announce(OPERATORS)
         until(lambda: cluster.drained == [("a", OPERATORS.id)])

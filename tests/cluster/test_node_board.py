@@ -21,7 +21,7 @@ def board(tmp_path: Path) -> NodeBoard:
     return NodeBoard(tmp_path / "boards")
 
 
-def test_a_notice_is_seen_on_its_node_only_until_it_is_withdrawn(board: NodeBoard) -> None:
+def test_notice_is_seen_only_on_its_node_until_withdrawn(board: NodeBoard) -> None:
     assert board.standing("a") is None
     board.announce("a", GOES)
     assert board.standing("a") == GOES
@@ -32,7 +32,7 @@ def test_a_notice_is_seen_on_its_node_only_until_it_is_withdrawn(board: NodeBoar
     assert board.standing("a") is None
 
 
-def test_of_two_the_earlier_counts_whichever_is_withdrawn_the_other_stands(board: NodeBoard) -> None:
+def test_earlier_notice_counts_and_the_other_remains_after_withdrawal(board: NodeBoard) -> None:
     board.announce("a", GOES)
     board.announce("a", SOONER)
     assert board.standing("a") == SOONER
@@ -40,13 +40,13 @@ def test_of_two_the_earlier_counts_whichever_is_withdrawn_the_other_stands(board
     assert board.standing("a") == GOES
 
 
-def test_a_deadline_that_is_brought_forward_replaces_the_one_before(board: NodeBoard) -> None:
+def test_earlier_deadline_replaces_the_previous_deadline(board: NodeBoard) -> None:
     board.announce("a", GOES)
     board.announce("a", replace(GOES, deadline=Instant(LATER - 30 * NS)))
     assert board.standing("a") == replace(GOES, deadline=Instant(LATER - 30 * NS))
 
 
-def test_a_notice_that_is_said_again_leaves_no_more_time(board: NodeBoard) -> None:
+def test_repeated_notice_does_not_extend_the_deadline(board: NodeBoard) -> None:
     """A restarted watcher posts the notice again, and the cloud gives no time."""
     board.announce("a", GOES)
     board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS), text="again"))
@@ -56,7 +56,7 @@ def test_a_notice_that_is_said_again_leaves_no_more_time(board: NodeBoard) -> No
     assert board.standing("a") == replace(GOES, deadline=Instant(LATER + 30 * NS))
 
 
-def test_a_notice_without_a_time_leaves_as_much_as_the_shortest_does(board: NodeBoard) -> None:
+def test_notice_without_deadline_gets_the_shortest_notice_time(board: NodeBoard) -> None:
     before = wall_clock()
     board.announce("a", replace(GOES, deadline=None))
     found = board.standing("a")
@@ -66,12 +66,12 @@ def test_a_notice_without_a_time_leaves_as_much_as_the_shortest_does(board: Node
 
 
 @pytest.mark.parametrize("kind", ["rebalance", "pause"])
-def test_what_does_not_end_the_node_is_for_nobody_there(board: NodeBoard, kind: str) -> None:
+def test_notice_that_does_not_end_the_node_is_not_shown(board: NodeBoard, kind: str) -> None:
     board.announce("a", replace(GOES, kind=kind))  # type: ignore[arg-type]
     assert board.standing("a") is None
 
 
-def test_what_is_no_notice_is_none(board: NodeBoard, tmp_path: Path) -> None:
+def test_invalid_files_on_the_board_are_ignored(board: NodeBoard, tmp_path: Path) -> None:
     folder = tmp_path / "boards" / "a"
     (folder / "a directory").mkdir(parents=True)
     for name, text in {"x": "{", "y": "[]", "z": '{"id": 1}', ".draft": "", "w": "\0" * 9}.items():
@@ -87,7 +87,7 @@ def _write(folder: Path, times: int) -> None:
         NodeBoard(folder).announce("a", replace(GOES, deadline=sooner, text=str(number) * 5000))
 
 
-def test_a_reader_sees_a_whole_notice_whoever_writes(tmp_path: Path) -> None:
+def test_reader_sees_complete_notice_during_concurrent_writes(tmp_path: Path) -> None:
     board = NodeBoard(tmp_path)
     board.announce("a", GOES)
     writers = [multiprocessing.get_context("fork").Process(target=_write, args=(tmp_path, 300)) for _ in "12"]

@@ -55,7 +55,7 @@ SPOT = NodeType(
 )
 
 
-def test_the_file_of_rays_launcher_is_read_as_it_is() -> None:
+def test_ray_launcher_file_is_read() -> None:
     found = read_node_types(LAUNCHER, "f")
     demand, spot = found.types
     assert (demand.name, demand.cpus, demand.at_most) == ("demand", 4, 2)
@@ -63,7 +63,7 @@ def test_the_file_of_rays_launcher_is_read_as_it_is() -> None:
     assert found.at_most == 5
 
 
-def test_kuberays_groups_are_read_as_its_autoscaler_reads_them() -> None:
+def test_kuberay_worker_groups_are_read_like_its_autoscaler_does() -> None:
     found = read_node_types(KUBERAY, "f")
     assert found == NodeTypes((NodeType("spot", 3, 1, 2 << 30, 6, {"ray.io/market-type": "spot"}),), 6)
     still = KUBERAY.replace("enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false")
@@ -85,12 +85,12 @@ def test_kuberays_groups_are_read_as_its_autoscaler_reads_them() -> None:
         (KUBERAY.replace("cpu: ", "chip: "), r"workerGroupSpecs\[0\].*limits.cpu is not there"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_field_and_what_to_write(text: str, said: str) -> None:
+def test_invalid_file_is_refused_with_field_and_correction(text: str, said: str) -> None:
     with pytest.raises(BadFile, match=said):
         read_node_types(text, "f")
 
 
-def test_a_file_that_is_changed_is_read_again_and_one_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_changed_file_is_reread_and_missing_file_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(LAUNCHER)
     assert len(node_types_of(str(file)).types) == 2
@@ -101,7 +101,7 @@ def test_a_file_that_is_changed_is_read_again_and_one_that_is_gone_is_named(tmp_
         node_types_of(str(file))
 
 
-def test_what_a_driver_is_told_is_what_the_service_has_read() -> None:
+def test_driver_parses_the_node_types_that_the_service_sends() -> None:
     for text in (LAUNCHER, KUBERAY):
         found = read_node_types(text, "f")
         assert node_types_of(found.text()) == found
@@ -113,7 +113,7 @@ TYPES = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(
 
 
 @given(TYPES, st.integers(0, 12), st.lists(st.integers(0, 3), max_size=8), st.booleans())
-def test_never_more_are_to_come_than_the_autoscaler_would_start(
+def test_nodes_to_come_respect_the_autoscaler_limits(
     types: tuple[NodeType, ...], at_most: int, alive: list[int], grouped: bool
 ) -> None:
     """The limit holds for each type including its existing nodes, and for all types together as long as the

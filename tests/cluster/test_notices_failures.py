@@ -72,7 +72,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("cloud", "failure"), PAIRS)
-def test_what_fails_tells_nothing_withdraws_nothing_and_hides_nothing(cloud: Name, failure: str) -> None:
+def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
     how, patience = FAILURES[failure]
     told = Told()
@@ -98,7 +98,7 @@ def test_what_fails_tells_nothing_withdraws_nothing_and_hides_nothing(cloud: Nam
 
 @pytest.mark.parametrize("failure", ["404", "malformed"])
 @pytest.mark.parametrize("cloud", ["gcp", "azure"])
-def test_only_aws_means_nothing_by_404(cloud: Name, failure: str) -> None:
+def test_status_404_or_malformed_answer_is_a_failure_on_gcp_and_azure(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
     told = Told()
     with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0) as watcher:
@@ -113,7 +113,7 @@ def test_only_aws_means_nothing_by_404(cloud: Name, failure: str) -> None:
 
 
 @pytest.mark.parametrize("code", [403, 404, 500])
-def test_no_token_no_question(code: int) -> None:
+def test_aws_notices_are_not_requested_without_a_token(code: int) -> None:
     told = Told()
     with MetadataServer(Aws()) as server:
         server.cloud.interrupt()
@@ -125,7 +125,7 @@ def test_no_token_no_question(code: int) -> None:
             told.waits_for("+aws/instance-action")
 
 
-def test_a_token_that_is_none_is_not_sent() -> None:
+def test_invalid_token_is_not_sent() -> None:
     told = Told()
     with MetadataServer(Aws()) as server:
         server.fail("api/token", says(b"a\r\nX-Evil: b"))
@@ -134,7 +134,7 @@ def test_a_token_that_is_none_is_not_sent() -> None:
             assert server.asked("instance-action") == 0
 
 
-def test_a_service_that_is_down_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_down_at_watch_start_is_reported_as_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         server = MetadataServer(Aws())
@@ -144,7 +144,7 @@ def test_a_service_that_is_down_when_the_watch_begins(monkeypatch: pytest.Monkey
             until(troubled(watcher, "AWS rebalance"))
 
 
-def test_azures_first_answer_may_take_its_time() -> None:
+def test_azure_first_answer_has_a_longer_timeout() -> None:
     told = Told()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule()
@@ -158,7 +158,7 @@ def test_azures_first_answer_may_take_its_time() -> None:
             until(lambda: bool(told.calls))
 
 
-def test_azure_without_a_name_asks_for_it_again() -> None:
+def test_azure_machine_name_is_requested_again_after_failure() -> None:
     told = Told()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule()
@@ -168,7 +168,7 @@ def test_azure_without_a_name_asks_for_it_again() -> None:
         assert server.asked("compute/name") == 4
 
 
-def test_an_event_that_cannot_be_read_withdraws_nothing() -> None:
+def test_unreadable_event_does_not_withdraw_a_notice() -> None:
     told = Told()
     with MetadataServer(Azure()) as server, watching(server, "azure", told) as watcher:
         server.cloud.schedule("a")
@@ -181,7 +181,7 @@ def test_an_event_that_cannot_be_read_withdraws_nothing() -> None:
         assert told.calls == ["+azure/a", "+azure/b"]
 
 
-def test_an_older_document_withdraws_nothing() -> None:
+def test_older_document_does_not_withdraw_notice_until_repeated() -> None:
     told = Told()
     with MetadataServer(Azure()) as server, watching(server, "azure", told):
         server.cloud.schedule("a")
@@ -194,7 +194,7 @@ def test_an_older_document_withdraws_nothing() -> None:
         told.waits_for("+azure/a", "-azure/a")
 
 
-def test_a_value_without_a_tag_is_asked_for_without_waiting() -> None:
+def test_value_without_etag_is_polled_without_waiting() -> None:
     told = Told()
     with MetadataServer(Gcp()) as server:
         tagless = {"Metadata-Flavor": "Google"}
@@ -207,7 +207,7 @@ def test_a_value_without_a_tag_is_asked_for_without_waiting() -> None:
             assert not any(one.query for one in server.requests)
 
 
-def test_proxies_are_for_the_outside_world(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_requests_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
@@ -218,7 +218,7 @@ def test_proxies_are_for_the_outside_world(monkeypatch: pytest.MonkeyPatch) -> N
         told.waits_for("+aws/instance-action")
 
 
-def test_who_cannot_be_told_is_told_again() -> None:
+def test_failed_notice_callback_is_retried() -> None:
     told, failures = Told(), [RuntimeError("no cluster"), OSError("still none")]
 
     def on_notice(notice: Notice) -> None:
@@ -232,7 +232,7 @@ def test_who_cannot_be_told_is_told_again() -> None:
         assert failures == []
 
 
-def test_a_listener_that_fails_for_one_notice_is_told_the_others() -> None:
+def test_callback_failure_for_a_notice_does_not_block_others() -> None:
     told = Told()
 
     def on_notice(notice: Notice) -> None:

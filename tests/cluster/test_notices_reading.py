@@ -69,7 +69,7 @@ GOOD = {
 }
 
 
-def test_aws_says_when() -> None:
+def test_aws_action_has_kind_and_deadline() -> None:
     notice = read_action(GOOD["action"])
     assert notice is not None
     assert (notice.kind, notice.deadline) == ("terminate", parse_rfc3339("2026-04-24T17:11:44Z"))
@@ -79,7 +79,7 @@ def test_aws_says_when() -> None:
     assert notice.left_ns(Instant(notice.deadline + 5)) == 0
 
 
-def test_a_recommendation_of_aws_has_no_deadline() -> None:
+def test_aws_rebalance_recommendation_has_no_deadline() -> None:
     notice = read_rebalance(GOOD["rebalance"])
     assert notice is not None
     assert (notice.kind, notice.deadline, notice.ends_node) == ("rebalance", None, False)
@@ -87,11 +87,11 @@ def test_a_recommendation_of_aws_has_no_deadline() -> None:
 
 
 @pytest.mark.parametrize("read", [read_action, read_rebalance])
-def test_aws_has_nothing_to_say_with_404(read: Callable[[Answer], Any]) -> None:
+def test_aws_404_means_no_notice(read: Callable[[Answer], Any]) -> None:
     assert read(Answer(404, {}, b"<html>404 - Not Found</html>")) is None
 
 
-def test_google_has_nothing_to_say_with_200() -> None:
+def test_google_false_and_none_mean_no_notice() -> None:
     assert preempted(google("FALSE")) is None
     assert preempted(google("FALSE\n")) is None
     assert maintenance(google("NONE")) is None
@@ -105,7 +105,7 @@ def test_google_has_nothing_to_say_with_200() -> None:
         (maintenance, "MIGRATE_ON_HOST_MAINTENANCE", "pause", 60),
     ],
 )
-def test_google_says_that_and_not_when(
+def test_google_notice_deadline_comes_from_lead_time(
     read: Callable[[Answer], Notice | None], value: str, kind: str, lead_s: int
 ) -> None:
     notice = read(google(value))
@@ -113,7 +113,7 @@ def test_google_says_that_and_not_when(
     assert (notice.kind, notice.deadline) == (kind, SEEN + lead_s * NS)
 
 
-def test_what_is_not_from_google_says_nothing() -> None:
+def test_answer_without_google_header_is_malformed() -> None:
     with pytest.raises(MalformedNotice, match="not from Google"):
         preempted(Answer(200, {}, b"TRUE"))
 
@@ -128,25 +128,25 @@ def test_what_is_not_from_google_says_nothing() -> None:
         ("Freeze", "pause"),
     ],
 )
-def test_azure_says_what_and_when(type_: str, kind: str) -> None:
+def test_azure_event_has_kind_and_deadline(type_: str, kind: str) -> None:
     (notice,) = ours({**EVENT, "EventType": type_})
     assert (notice.kind, notice.id) == (kind, f"azure/{EVENT['EventId']}")
     assert notice.deadline == parse_rfc3339("2026-09-19T18:29:47Z")
 
 
 @pytest.mark.parametrize("blank", ["", None])
-def test_an_event_that_has_begun_is_due_when_it_was_seen(blank: str | None) -> None:
+def test_started_event_is_due_when_seen(blank: str | None) -> None:
     (notice,) = ours({**EVENT, "EventStatus": "Started", "NotBefore": blank})
     assert notice.deadline == SEEN
     assert notice.left_ns(SEEN) == 0
 
 
-def test_a_time_that_is_past_is_no_error() -> None:
+def test_past_deadline_leaves_zero_time() -> None:
     (notice,) = ours({**EVENT, "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT"})
     assert notice.left_ns(SEEN) == 0
 
 
-def test_an_event_is_ours_where_it_names_us() -> None:
+def test_event_applies_only_if_it_names_this_machine() -> None:
     assert ours({**EVENT, "Resources": ["worker_4"]}, {**EVENT, "Resources": []}) == []
     (one,) = read_document(
         ok({"DocumentIncarnation": 1, "Events": [{**EVENT, "Resources": ["a", "WORKER_3"]}]}), "worker_3"
@@ -154,7 +154,7 @@ def test_an_event_is_ours_where_it_names_us() -> None:
     assert one.shared
 
 
-def test_what_is_wrong_with_the_events_of_others_does_not_matter() -> None:
+def test_malformed_event_of_another_machine_is_ignored() -> None:
     assert ours({"Resources": ["worker_4"], "EventType": "New"}, EVENT) == ours(EVENT)
 
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_the_events_of_others_does_not_matter() -> None:
         {"Resources": [3]},
     ],
 )
-def test_an_event_that_cannot_be_read_does_not_hide_another(change: dict[str, object]) -> None:
+def test_unreadable_event_does_not_hide_another(change: dict[str, object]) -> None:
     document = read_document(
         ok({"DocumentIncarnation": 2, "Events": [{**EVENT, **change}, {**EVENT, "EventId": "b"}]}), "worker_3"
     )
@@ -204,20 +204,20 @@ def test_an_event_that_cannot_be_read_does_not_hide_another(change: dict[str, ob
         ("name", b"<html>"),
     ],
 )
-def test_nonsense_is_called_so(reader: str, body: bytes) -> None:
+def test_invalid_body_is_malformed(reader: str, body: bytes) -> None:
     with pytest.raises(MalformedNotice):
         READERS[reader](Answer(200, GOOGLE, body))
 
 
 @pytest.mark.parametrize("status", [204, 206, 301, 302, 400, 401, 403, 429, 500, 503])
 @pytest.mark.parametrize("reader", GOOD)
-def test_only_200_is_an_answer(reader: str, status: int) -> None:
+def test_other_status_codes_are_malformed(reader: str, status: int) -> None:
     with pytest.raises(MalformedNotice, match=str(status)):
         READERS[reader](Answer(status, GOOD[reader].headers, GOOD[reader].body))
 
 
 @pytest.mark.parametrize("reader", GOOD)
-def test_no_part_of_an_answer_passes_for_the_whole(reader: str) -> None:
+def test_truncated_answer_is_malformed(reader: str) -> None:
     good = GOOD[reader]
     for length in range(len(good.body)):
         with pytest.raises(MalformedNotice):
@@ -226,7 +226,7 @@ def test_no_part_of_an_answer_passes_for_the_whole(reader: str) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("body", [b"[" * 200_000, b'{"a":' * 200_000, b"9" * 200_000, b"\xff\xfe", b"\0" * 9])
-def test_bodies_that_break_parsers(reader: str, body: bytes) -> None:
+def test_extreme_bodies_are_malformed_and_do_not_break_parsers(reader: str, body: bytes) -> None:
     with pytest.raises(MalformedNotice):
         READERS[reader](Answer(200, GOOGLE, body))
 
@@ -266,7 +266,7 @@ answers = st.builds(
 
 
 @given(answer=answers, reader=st.sampled_from(sorted(READERS)))
-def test_no_answer_raises_anything_else(answer: Answer, reader: str) -> None:
+def test_any_answer_raises_at_most_malformed_notice(answer: Answer, reader: str) -> None:
     complaint = ""
     try:
         READERS[reader](answer)
@@ -277,7 +277,7 @@ def test_no_answer_raises_anything_else(answer: Answer, reader: str) -> None:
 
 
 @given(seconds=st.integers(0, 7_000_000_000))
-def test_both_ways_to_write_a_time_say_the_same(seconds: int) -> None:
+def test_iso_and_http_dates_parse_to_the_same_instant(seconds: int) -> None:
     at = datetime.fromtimestamp(seconds, UTC)
     assert moment(at.isoformat()) == moment(format_datetime(at, usegmt=True)) == seconds * NS
 
@@ -293,7 +293,7 @@ notices = st.builds(
 
 
 @given(looks=st.lists(st.lists(notices, unique_by=lambda notice: notice.id), max_size=8))
-def test_what_is_told_is_what_stands_and_no_repeat_is_told(looks: list[list[Notice]]) -> None:
+def test_changes_report_each_standing_notice_once(looks: list[list[Notice]]) -> None:
     told: dict[str, Notice] = {}
     for found in looks:
         new, gone = changes(told, found)

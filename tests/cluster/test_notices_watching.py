@@ -13,7 +13,7 @@ ACTION, REBALANCE = "instance-action", "rebalance"
 EVENTS = "scheduledevents"
 
 
-def test_aws_is_told_once_and_withdrawn_once() -> None:
+def test_aws_notice_and_withdrawal_are_each_reported_once() -> None:
     told = Told()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         looks_again(server, ACTION)
@@ -30,7 +30,7 @@ def test_aws_is_told_once_and_withdrawn_once() -> None:
         assert told.notices[0].deadline == parse_rfc3339("2026-04-24T17:11:44Z")
 
 
-def test_a_recommendation_and_then_the_notice() -> None:
+def test_aws_recommendation_and_notice_are_both_reported() -> None:
     told = Told()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         server.cloud.recommend()
@@ -41,7 +41,7 @@ def test_a_recommendation_and_then_the_notice() -> None:
         assert len(told.calls) == 2
 
 
-def test_one_token_serves_all_and_is_renewed_when_it_has_ended() -> None:
+def test_aws_token_is_shared_and_renewed_after_expiry() -> None:
     told = Told()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         looks_again(server, ACTION)
@@ -56,7 +56,7 @@ def test_one_token_serves_all_and_is_renewed_when_it_has_ended() -> None:
         assert 2 <= server.asked("token", "PUT") <= 3
 
 
-def test_a_deadline_that_moves_away_is_the_same_notice_and_one_that_comes_closer_is_told() -> None:
+def test_only_a_closer_deadline_is_reported_again() -> None:
     told = Told()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         for minute in (11, 12, 13):
@@ -68,7 +68,7 @@ def test_a_deadline_that_moves_away_is_the_same_notice_and_one_that_comes_closer
         assert told.notices[1].deadline == parse_rfc3339("2026-04-24T17:10:44Z")
 
 
-def test_google_is_told_as_soon_as_the_value_changes() -> None:
+def test_google_notice_is_reported_as_soon_as_value_changes() -> None:
     told = Told()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told, gcp_hang_s=50, gcp_lead_s=120):
         until(lambda: any(one.query.get("wait_for_change") for one in tuple(server.requests)))
@@ -79,7 +79,7 @@ def test_google_is_told_as_soon_as_the_value_changes() -> None:
         assert all(one.query["last_etag"] and one.query["timeout_sec"] == "50" for one in waiting)
 
 
-def test_google_says_the_same_again() -> None:
+def test_repeated_google_value_is_reported_once() -> None:
     told = Told()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told):
         server.cloud.preempt()
@@ -92,7 +92,7 @@ def test_google_says_the_same_again() -> None:
         assert told.calls == ["+gcp/preempted"]
 
 
-def test_google_takes_maintenance_back() -> None:
+def test_withdrawn_google_maintenance_is_reported() -> None:
     told = Told()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told):
         server.cloud.say("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
@@ -103,7 +103,7 @@ def test_google_takes_maintenance_back() -> None:
         told.waits_for("+gcp/preempted", there, there.replace("+", "-"))
 
 
-def test_one_maintenance_after_another_is_never_none_at_all() -> None:
+def test_new_google_maintenance_is_reported_before_old_is_withdrawn() -> None:
     told = Told()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told):
         server.cloud.say("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
@@ -114,7 +114,7 @@ def test_one_maintenance_after_another_is_never_none_at_all() -> None:
         assert told.calls[2].endswith("MIGRATE_ON_HOST_MAINTENANCE")
 
 
-def test_azure_from_scheduled_to_started_to_gone() -> None:
+def test_azure_event_is_reported_once_and_withdrawn_at_its_end() -> None:
     told = Told()
     with MetadataServer(Azure()) as server, watching(server, "azure", told):
         looks_again(server, EVENTS)
@@ -128,7 +128,7 @@ def test_azure_from_scheduled_to_started_to_gone() -> None:
         told.waits_for(f"+azure/{EVENT}", f"-azure/{EVENT}")
 
 
-def test_an_event_that_begins_before_its_time_is_told_again() -> None:
+def test_azure_event_that_starts_early_is_reported_again() -> None:
     told = Told()
     with MetadataServer(Azure()) as server, watching(server, "azure", told):
         server.cloud.schedule(not_before="Tue, 19 Sep 2195 18:29:47 GMT")
@@ -139,7 +139,7 @@ def test_an_event_that_begins_before_its_time_is_told_again() -> None:
         assert len(told.calls) == 2
 
 
-def test_what_happens_to_another_machine_is_not_told() -> None:
+def test_azure_event_of_another_machine_is_not_reported() -> None:
     told = Told()
     with MetadataServer(Azure("Worker_3")) as server, watching(server, "azure", told):
         server.cloud.schedule("other", machines=("worker_4",))
@@ -152,7 +152,7 @@ def test_what_happens_to_another_machine_is_not_told() -> None:
         assert server.asked("compute/name") == 1
 
 
-def test_a_name_that_is_given_is_not_asked_for() -> None:
+def test_configured_azure_machine_name_is_not_requested() -> None:
     told = Told()
     with MetadataServer(Azure()) as server, watching(server, "azure", told, azure_machine="WORKER_4"):
         server.cloud.schedule("theirs")
@@ -161,7 +161,7 @@ def test_a_name_that_is_given_is_not_asked_for() -> None:
         assert server.asked("compute/name") == 0
 
 
-def test_two_notices_at_once() -> None:
+def test_simultaneous_notices_are_reported_and_withdrawn_separately() -> None:
     told = Told()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule("a", "Freeze")
@@ -172,7 +172,7 @@ def test_two_notices_at_once() -> None:
             told.waits_for("+azure/a", "+azure/b", "-azure/a")
 
 
-def test_an_event_is_released_to_save_what_the_rest_of_its_time_costs() -> None:
+def test_only_unshared_standing_azure_event_can_be_released() -> None:
     told = Told()
     with MetadataServer(Azure()) as server:
         with watching(server, "azure", told) as watcher:
@@ -191,7 +191,7 @@ def test_an_event_is_released_to_save_what_the_rest_of_its_time_costs() -> None:
         assert not watcher.release(by_id[f"azure/{EVENT}"])
 
 
-def test_only_azure_is_told_that_it_need_not_wait() -> None:
+def test_aws_notice_cannot_be_released() -> None:
     told = Told()
     with MetadataServer(Aws()) as server, watching(server, "aws", told) as watcher:
         server.cloud.interrupt()

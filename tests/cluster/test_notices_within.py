@@ -35,33 +35,33 @@ def detected(server: MetadataServer[Any], *, detect_s: float) -> str | None:
 
 
 @pytest.mark.parametrize(("make", "name"), [(Aws, "aws"), (Gcp, "gcp"), (Azure, "azure")])
-def test_each_cloud_is_known_by_its_answer(make: Callable[[], Any], name: str) -> None:
+def test_each_cloud_is_detected_by_its_answer(make: Callable[[], Any], name: str) -> None:
     with MetadataServer(make()) as server:
         assert detected(server, detect_s=300) == name
 
 
-def test_a_cloud_that_is_slow_to_wake_is_asked_again() -> None:
+def test_cloud_detection_retries_without_answer() -> None:
     with MetadataServer(Aws()) as server:
         server.fail("", no_answer, times=4)
         assert detected(server, detect_s=300) == "aws"
 
 
 @pytest.mark.parametrize("failure", [None, hangs, no_answer, status(200), status(500)])
-def test_what_answers_otherwise_is_no_cloud(failure: Any) -> None:
+def test_unrelated_service_is_not_detected_as_a_cloud(failure: Any) -> None:
     with MetadataServer(Nowhere()) as server:
         if failure is not None:
             server.fail("", failure)
         assert detected(server, detect_s=0.3) is None
 
 
-def test_where_nobody_answers_is_no_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cloud_is_detected_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free, MetadataServer(Nowhere()) as server:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setattr(server, "url", f"http://127.0.0.1:{free.getsockname()[1]}")
         assert detected(server, detect_s=0.3) is None
 
 
-def test_what_is_detected_is_watched() -> None:
+def test_detected_cloud_is_watched() -> None:
     told = Told()
     with MetadataServer(Gcp()) as server:
         watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "detect", detect_s=300))  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_what_is_detected_is_watched() -> None:
         watcher.close()
 
 
-def test_an_operators_word_is_passed_on_before_the_cloud_is_known() -> None:
+def test_operator_notice_is_reported_before_cloud_is_detected() -> None:
     told = Told()
     with MetadataServer(Nowhere()) as server:
         server.fail("", hangs)
@@ -91,7 +91,7 @@ def test_an_operators_word_is_passed_on_before_the_cloud_is_known() -> None:
         watcher.close()
 
 
-def test_nothing_that_is_announced_is_lost() -> None:
+def test_concurrent_announcements_are_all_reported() -> None:
     told = Told()
     with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
 
@@ -107,7 +107,7 @@ def test_nothing_that_is_announced_is_lost() -> None:
         told.waits_for(*(f"+{group}/{number}" for group in range(4) for number in range(50)))
 
 
-def test_sigterm_is_a_notice_with_the_grace_that_was_set() -> None:
+def test_sigterm_becomes_a_notice_with_the_configured_grace() -> None:
     told, before = Told(), signal.getsignal(signal.SIGTERM)
     with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
         with sigterm_announced(watcher.announce, grace_s=45):
@@ -124,7 +124,7 @@ def test_sigterm_is_a_notice_with_the_grace_that_was_set() -> None:
         assert began + 45 * NS <= notice.deadline <= time.time_ns() + 45 * NS
 
 
-def test_calls_come_one_at_a_time_and_others_are_looked_at_meanwhile() -> None:
+def test_callbacks_are_serialized_while_polling_continues() -> None:
     told, let_go, inside, most = Told(), threading.Event(), [0], [0]
 
     def slow(notice: Notice) -> None:
@@ -145,7 +145,7 @@ def test_calls_come_one_at_a_time_and_others_are_looked_at_meanwhile() -> None:
     assert most == [1]
 
 
-def test_it_also_runs_in_a_loop_of_the_callers() -> None:
+def test_watcher_runs_in_the_callers_event_loop() -> None:
     told = Told()
 
     async def scenario(server: MetadataServer[Aws]) -> None:
@@ -165,7 +165,7 @@ def test_it_also_runs_in_a_loop_of_the_callers() -> None:
     assert told.calls == ["+aws/instance-action"]
 
 
-def test_a_watcher_that_never_started_closes_and_releases_nothing() -> None:
+def test_unstarted_watcher_can_be_closed_and_releases_nothing() -> None:
     watcher = Watcher(lambda _: None, lambda _: None)
     watcher.close()
     assert not watcher.release(OPERATORS)
@@ -173,7 +173,7 @@ def test_a_watcher_that_never_started_closes_and_releases_nothing() -> None:
 
 
 @given(failures=st.integers(1, 10**6), seed=st.integers())
-def test_a_pause_after_failures_grows_up_to_its_limit(failures: int, seed: int) -> None:
+def test_backoff_after_failures_grows_up_to_its_limit(failures: int, seed: int) -> None:
     pause_s = backoff_s(failures, Random(seed), first_s=0.5, most_s=10)
     assert 0.25 <= pause_s <= 10
     if failures > 5:

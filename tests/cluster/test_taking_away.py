@@ -26,9 +26,7 @@ class Refuses(drain.Gcs):
         raise Conflict("not now")
 
 
-def test_where_ray_refuses_no_notice_is_left_standing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notice_is_withdrawn_if_ray_refuses_to_drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Refuses.folder = tmp_path
     monkeypatch.setattr(drain, "Gcs", Refuses)
     monkeypatch.setattr(os, "environ", {**os.environ})

@@ -38,14 +38,14 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
-def test_on_a_machine_of_no_cloud_it_ends_with_one_line_in_its_log(nobody: str) -> None:
+def test_watcher_without_cloud_exits_with_one_log_line(nobody: str) -> None:
     (line,) = ends("--metadata-url", nobody).splitlines()
     assert "INFO" in line
     assert "nothing to watch" in line
 
 
 @pytest.mark.parametrize("hanging", [False, True])
-def test_something_else_that_has_the_address_is_no_cloud(hanging: bool) -> None:
+def test_watcher_exits_if_metadata_address_is_not_a_cloud(hanging: bool) -> None:
     with MetadataServer(Nowhere()) as server:
         if hanging:
             server.fail("", hangs)
@@ -53,7 +53,7 @@ def test_something_else_that_has_the_address_is_no_cloud(hanging: bool) -> None:
         assert "nothing to watch" in line
 
 
-def test_without_a_cloud_and_outside_a_pod_there_is_nothing_to_watch() -> None:
+def test_watcher_exits_if_cloud_is_none_and_not_in_a_pod() -> None:
     assert "nothing to watch" in ends("--cloud", "none")
 
 
