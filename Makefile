@@ -75,7 +75,7 @@ CORE_TESTS := tests/domain tests/contracts \
 	$(addprefix tests/store/test_,shared_budgets.py shared_budget_waits.py append_only.py books.py jobs.py journal_ends.py journal_rows.py launches.py leadership.py leases.py postgresql.py quotas.py) \
 	$(addprefix tests/simulation/test_,fleet.py price_truth.py waiting_bills.py windows.py) \
 	$(addprefix tests/driver/test_,clocks.py outcomes.py fallback.py going_back.py learning.py outages.py pace.py placement.py attempt_leases.py trial_snapshot.py turns.py) \
-	tests/simulation/test_simulated_jobs.py::test_a_slow_sampler_suggests_the_same_outside_of_a_transaction
+	tests/simulation/test_simulated_jobs.py::test_slow_sampler_suggests_the_same_outside_of_a_transaction
 # They take a minute, and no branch that the others do not.
 CORE_LEAVES := tests/store/test_shared_budgets.py::TestAboveMachine \
 	$(addprefix tests/store/test_leadership.py::test_,on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed processes_that_stand_still_on_one_file_write_in_the_order_of_their_terms)

@@ -106,7 +106,7 @@ def check_purses(run: SimulatedRun) -> None:
 
 @examples(60, gate=25)
 @given(market=markets)
-def test_with_attempts_at_any_prices_no_limit_is_passed_by_a_micro_dollar(market: Market) -> None:
+def test_no_limit_is_exceeded_with_attempts_at_any_prices(market: Market) -> None:
     dearest = max(market.places, key=lambda place: place.rate.price).rate
     limits = {"trials": 12} if market.gpu_ms is None else {"trials": 12, "gpu_ms": market.gpu_ms}
     run = SimulatedRun(

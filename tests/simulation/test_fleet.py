@@ -41,7 +41,7 @@ def bill_of(run: SimulatedRun, trial: str) -> Cost:
     return sum(costs, Cost())
 
 
-def test_what_waits_for_a_worker_costs_nothing_and_is_called_off_at_the_end() -> None:
+def test_attempt_waiting_for_worker_is_free_and_paused_at_job_end() -> None:
     """One of three workers exists. The wall clock ends the job."""
     run = run_with(up((0, None)), up(), up(), wall_clock_ns=8 * NS)
     run.run()
@@ -55,7 +55,7 @@ def test_what_waits_for_a_worker_costs_nothing_and_is_called_off_at_the_end() ->
     assert run.journal.account().held == Cost()
 
 
-def test_what_waits_is_cancelled_with_the_job() -> None:
+def test_waiting_attempts_are_cancelled_with_the_job() -> None:
     run = run_with(up((0, None)), up(), up())
     run.clock.after(5 * NS, lambda: run.loop.handle_event(ev.ControlRequested(run.clock.now(), "cancel")))
     run.run()
@@ -63,7 +63,7 @@ def test_what_waits_is_cancelled_with_the_job() -> None:
     assert run.journal.account().held == Cost()
 
 
-def test_a_meter_starts_with_its_worker() -> None:
+def test_meter_starts_when_the_worker_does() -> None:
     run = run_with(up((100, None)), trials=1)
     run.run()
     assert run.clock.elapsed_ns() > 100 * NS
@@ -72,7 +72,7 @@ def test_a_meter_starts_with_its_worker() -> None:
     assert bill_of(run, "trial_00000").fits(paid)
 
 
-def test_with_a_notice_the_trial_is_saved_and_goes_on_where_it_was() -> None:
+def test_trial_preempted_with_notice_resumes_where_it_stopped() -> None:
     run = run_with(up((0, 20), (30, None)), notice_s=5, trials=1)
     run.run()
     attempts = list(run.journal.tables.attempts.values())
@@ -82,7 +82,7 @@ def test_with_a_notice_the_trial_is_saved_and_goes_on_where_it_was() -> None:
     assert sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost") == 0
 
 
-def test_without_one_the_trial_is_lost_and_begins_again() -> None:
+def test_trial_preempted_without_notice_restarts_from_scratch() -> None:
     run = run_with(up((0, 20), (30, None)), trials=1)
     run.run()
     attempts = list(run.journal.tables.attempts.values())
@@ -91,7 +91,7 @@ def test_without_one_the_trial_is_lost_and_begins_again() -> None:
     assert sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost") > 0
 
 
-def test_a_worker_that_is_about_to_go_is_given_nothing() -> None:
+def test_worker_with_a_preemption_notice_gets_no_attempt() -> None:
     """The second period in which the worker is up is no longer than the notice."""
     run = run_with(up((0, 10), (12, 16), (40, None)), notice_s=5, trials=1)
     run.run()
@@ -101,7 +101,7 @@ def test_a_worker_that_is_about_to_go_is_given_nothing() -> None:
     assert run.clock.elapsed_ns() > 40 * NS
 
 
-def test_crashed_workers_are_replaced_by_cold_ones() -> None:
+def test_crashed_worker_is_replaced_by_a_cold_worker() -> None:
     run = run_with(up((0, None)), trials=1)
     run.clock.run_next()
     attempt = run.fleet.workers[0].busy

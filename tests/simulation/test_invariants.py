@@ -96,18 +96,18 @@ LEDGERS: dict[str, tuple[str, list[Callable[[MemoryTx], object]]]] = {
 
 
 @pytest.mark.parametrize("name", LEDGERS)
-def test_a_ledger_that_cannot_be_is_caught(name: str) -> None:
+def test_invalid_ledger_violates_the_expected_invariant(name: str) -> None:
     broken, acts = LEDGERS[name]
     with pytest.raises(InvariantBroken) as found:
         books(*acts)
     assert found.value.name == broken
 
 
-def test_a_ledger_that_is_right_passes() -> None:
+def test_valid_ledger_passes() -> None:
     assert books(placed, settled, lambda tx: tx.hold(hold(2))).transactions == 3
 
 
-def test_what_is_posted_cannot_fall() -> None:
+def test_decreasing_posted_amount_is_caught() -> None:
     """Entries alone cannot cause this, except a release beyond its hold, which I4 has reported by then."""
     invariants = Invariants()
     journal = MemoryJournal("job", Budget(usd=Money(100)))
@@ -144,14 +144,14 @@ def ended() -> tuple[SimulatedRun, Invariants]:
     return run, invariants
 
 
-def test_work_that_nobody_holds_money_for_is_caught() -> None:
+def test_running_attempt_without_a_hold_is_caught() -> None:
     run, invariants = part_way()
     run.loop.leases.popitem()
     with pytest.raises(InvariantBroken, match="I6"):
         invariants.after_turn(run)
 
 
-def test_a_worker_with_a_longer_lease_than_was_held_is_caught() -> None:
+def test_worker_lease_longer_than_its_hold_is_caught() -> None:
     run, invariants = part_way()
     busy = next(worker.busy for worker in run.fleet.workers if worker.busy)
     busy.lease_ns *= 2
@@ -159,7 +159,7 @@ def test_a_worker_with_a_longer_lease_than_was_held_is_caught() -> None:
         invariants.after_turn(run)
 
 
-def test_a_job_that_ends_with_money_held_is_caught() -> None:
+def test_job_that_ends_with_open_holds_is_caught() -> None:
     run, invariants = part_way()
     done, _ = ended()
     run.loop.end = done.loop.end
@@ -167,7 +167,7 @@ def test_a_job_that_ends_with_money_held_is_caught() -> None:
         invariants.after_turn(run)
 
 
-def test_more_posted_than_the_workers_time_costs_is_caught() -> None:
+def test_posted_amount_above_cost_of_worker_time_is_caught() -> None:
     run, invariants = part_way()
     invariants._posted = usd(10**6)
     with pytest.raises(InvariantBroken, match="I5"):
@@ -186,14 +186,14 @@ def test_a_repeated_hold_that_counts_twice_is_caught(monkeypatch: pytest.MonkeyP
         invariants._check_repeats(run)
 
 
-def test_a_state_that_its_events_do_not_give_is_caught() -> None:
+def test_state_that_differs_from_replayed_events_is_caught() -> None:
     run, invariants = ended()
     run.loop.state.trials[0].steps += 1
     with pytest.raises(InvariantBroken, match=r"I8: state\.trials"):
         invariants.at_end(run)
 
 
-def test_an_entry_that_is_gone_is_caught_at_the_end() -> None:
+def test_missing_ledger_entry_is_caught_at_the_end() -> None:
     run, invariants = ended()
     tables = run.journal.tables
     del tables.entries[next(name for name, one in tables.entries.items() if one.entry == "post")]
@@ -201,7 +201,7 @@ def test_an_entry_that_is_gone_is_caught_at_the_end() -> None:
         invariants.at_end(run)
 
 
-def test_an_attempt_whose_row_disagrees_with_its_entries_is_caught_at_the_end() -> None:
+def test_attempt_row_that_disagrees_with_entries_is_caught_at_the_end() -> None:
     run, invariants = ended()
     where, row = next(iter(run.journal.tables.attempts.items()))
     run.journal.tables.attempts[where] = replace(row, costs={"train": usd(1)})
@@ -209,12 +209,12 @@ def test_an_attempt_whose_row_disagrees_with_its_entries_is_caught_at_the_end() 
         invariants.at_end(run)
 
 
-def test_a_job_without_faults_passes_whatever_its_end() -> None:
+def test_job_without_faults_passes_for_every_stop_reason() -> None:
     for limits in (spec("0.002"), spec("1", trials=5), spec("1", wall_clock_ns=20 * 10**9)):
         assert run_watched(SimulatedRun(limits, loop_config(3), Curves())).loop.end is not None
 
 
-def test_no_watcher_hears_of_a_turn_that_failed() -> None:
+def test_watchers_are_not_notified_of_a_failed_transaction() -> None:
     heard: list[Committed] = []
     journal = MemoryJournal("job", Budget(usd=Money(100)))
     journal.watchers.append(lambda tables, committed: heard.append(committed))

@@ -78,7 +78,7 @@ def restless(run: SimulatedRun) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", seeds.first(3, 20))
-def test_whatever_the_markets_do_the_budget_and_all_invariants_hold(seed: int) -> None:
+def test_budget_and_invariants_hold_with_random_placement(seed: int) -> None:
     run = run_of(seed, crash=0.02, repeat=0.02, driver_restart=0.01, loss=0.02)
     invariants = watched(run)
     moved = restless(run)
@@ -113,7 +113,7 @@ def test_an_attempt_is_billed_at_the_price_of_its_own_machine(seed: int) -> None
     assert prices == {SPOT, DEMAND}
 
 
-def test_the_same_money_buys_more_on_spot() -> None:
+def test_spot_buys_more_steps_for_the_same_budget() -> None:
     """About three times as many steps, because spot costs less than a third."""
     steps = {}
     for only in (SPOT, DEMAND):
@@ -126,7 +126,7 @@ def test_the_same_money_buys_more_on_spot() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds.first(1, 3))
-def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(seed: int) -> None:
+def test_decisions_depend_on_paid_price_and_not_on_highest_price(seed: int) -> None:
     """The reserve of `auto` is computed at the paid price, not at the highest price of the job's machines."""
     told = []
     for dearest in (SPOT, DEMAND):
@@ -142,7 +142,7 @@ def test_a_job_at_less_than_its_dearest_price_decides_as_one_that_has_no_dearer(
     assert told[0] == told[1]
 
 
-def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:
+def test_unaffordable_offer_is_skipped_for_the_next() -> None:
     """The money is enough for some seconds on spot, but not for a step on demand."""
 
     class DearestFirst(Fickle):
@@ -155,7 +155,7 @@ def test_who_cannot_pay_for_the_first_place_takes_the_next() -> None:
     assert run.loop.state.steps > 5
 
 
-def test_what_waits_for_a_machine_costs_nothing_when_it_is_lost() -> None:
+def test_lost_attempt_that_waited_for_a_machine_costs_nothing() -> None:
     run = run_of(0)
     for worker in run.fleet.workers:
         worker.up = False

@@ -52,7 +52,7 @@ def run_of(
 
 
 @pytest.mark.parametrize("usd", ["0.03", "0.1", "0.35"])
-def test_an_attempt_is_billed_at_the_price_of_the_machine_that_it_was_found_on(usd: str) -> None:
+def test_attempt_is_billed_at_the_price_of_its_assigned_machine(usd: str) -> None:
     """The job was admitted at $0.10 an hour."""
     run = run_of({"only": offer(usd, "spot", "g6", "here")}, concurrency=1)
     metered: dict[tuple[str, int], int] = {}
@@ -77,7 +77,7 @@ def test_an_attempt_is_billed_at_the_price_of_the_machine_that_it_was_found_on(u
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_found_the_budget_and_all_invariants_hold(seed: int) -> None:
+def test_budget_and_invariants_hold_on_unexpected_machines(seed: int) -> None:
     rng = Random(seed)
     found: dict[str, Offer | None] = {
         f"m{n}": offer(f"{rng.randrange(10_000, 3_000_000) / 10**6:.6f}", rng.choice(["spot", "on_demand"]))
@@ -108,7 +108,7 @@ def test_whatever_is_found_the_budget_and_all_invariants_hold(seed: int) -> None
         (offer("0.05"), Resources(region="near"), "in an unknown region"),
     ],
 )
-def test_what_the_job_did_not_allow_is_stopped_at_once_and_costs_next_to_nothing(
+def test_attempt_on_forbidden_machine_is_stopped_at_negligible_cost(
     found: Offer | None, wanted: Resources, why: str
 ) -> None:
     run = run_of({"only": found}, wanted=wanted, concurrency=1)
@@ -129,7 +129,7 @@ def test_what_the_job_did_not_allow_is_stopped_at_once_and_costs_next_to_nothing
     check_books(run)
 
 
-def test_a_dearer_machine_that_the_budget_cannot_pay_for_ends_the_job_for_want_of_money() -> None:
+def test_unaffordable_machine_ends_the_job_with_budget_usd() -> None:
     run = run_of({"only": offer("99999")}, usd="0.003", concurrency=1)
     run.run()
     assert run.journal.tables.job[:2] == ("failed", "budget_usd")
@@ -137,7 +137,7 @@ def test_a_dearer_machine_that_the_budget_cannot_pay_for_ends_the_job_for_want_o
     check_books(run)
 
 
-def test_what_may_be_had_in_the_place_of_what() -> None:
+def test_machine_check_allows_only_permitted_markets_and_types() -> None:
     spot, demand = offer("0.1", "spot"), offer("0.2")
     assert forbidden(demand, Resources(market="spot_with_fallback")) is None
     assert forbidden(spot, Resources(market="on_demand")) is None

@@ -99,7 +99,7 @@ def markets(run: SimulatedRun) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", seeds.first(8, 16))
-def test_no_market_makes_a_job_spend_more_than_its_budget(table: RecordedTable, seed: int) -> None:
+def test_job_stays_within_budget_on_any_recorded_market(table: RecordedTable, seed: int) -> None:
     rng = Random(f"recorded/{seed}")
     trace = rng.choice([*SHIPPED, drawn(seed)])
     spot = Spot(
@@ -152,7 +152,7 @@ def test_no_market_makes_a_job_spend_more_than_its_budget(table: RecordedTable, 
         ),
     ],
 )
-def test_a_job_that_is_preempted_often_decides_as_one_that_is_not(
+def test_frequent_preemptions_do_not_change_decisions(
     table: RecordedTable, scheduler: SchedulerName, market: Market, notice_ns: int | None
 ) -> None:
     def run(trace: Trace | None) -> SimulatedRun:
@@ -184,7 +184,7 @@ def in_time(
 
 @pytest.mark.parametrize("seed", seeds.first(3, 6))
 @pytest.mark.parametrize("spare", [0.01, 0.05, 0.2, 1.0])
-def test_a_deadline_that_is_met_on_demand_is_met_with_fallback(
+def test_fallback_meets_any_deadline_that_on_demand_meets(
     table: RecordedTable, seed: int, spare: float
 ) -> None:
     for trace in (SHIPPED[seed % len(SHIPPED)], drawn(seed)):
@@ -193,7 +193,7 @@ def test_a_deadline_that_is_met_on_demand_is_met_with_fallback(
         assert run.clock.elapsed_ns() <= took * (1 + spare)
 
 
-def test_who_has_time_to_spare_waits_for_spot_as_long_as_it_may(table: RecordedTable) -> None:
+def test_job_with_spare_time_waits_for_spot_up_to_its_patience(table: RecordedTable) -> None:
     """Spot is available half of the time, by turns. With three times the needed time, the job need not use
     on-demand once its pace is known.
     """
@@ -217,7 +217,7 @@ def hours(run: SimulatedRun, market: str) -> dict[int, float]:
     return {row.attempt: micro / row.price.micro_usd_per_hour for row, micro in paid if micro}
 
 
-def test_it_goes_on_demand_and_back_once_spot_is_there_for_good(table: RecordedTable) -> None:
+def test_job_falls_back_to_on_demand_and_returns_to_lasting_spot(table: RecordedTable) -> None:
     trace = Trace("back", ((0, 10 * MINUTE, 1), (10 * MINUTE, 25 * MINUTE, 0), (25 * MINUTE, 900 * HOUR, 1)))
     run = run_of(table, Spot(trace=trace, market="spot_with_fallback", notice_ns=30 * NS), trials=1)
     assert markets(run) == ["spot", "on_demand", "spot"]
@@ -227,7 +227,7 @@ def test_it_goes_on_demand_and_back_once_spot_is_there_for_good(table: RecordedT
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_storm_ends_on_demand(table: RecordedTable, seed: int) -> None:
+def test_repeated_preemptions_end_on_demand(table: RecordedTable, seed: int) -> None:
     """Spot machines are preempted every minute, before a step is done or just after one.
 
     The training ends on demand, which it leaves for spot a few times without getting a machine.
@@ -243,7 +243,7 @@ def test_a_storm_ends_on_demand(table: RecordedTable, seed: int) -> None:
     assert usd(run) < 1.25 * usd(alone)
 
 
-def test_on_spot_alone_only_the_budget_ends_a_storm(table: RecordedTable) -> None:
+def test_spot_only_job_under_repeated_preemptions_ends_with_its_budget(table: RecordedTable) -> None:
     run = run_of(table, Spot(trace=made(*(0.4, 0.1) * 10)), budget=0.5, trials=1)
     assert ended(run) == "budget_usd"
     assert run.loop.state.steps == 0
@@ -254,7 +254,7 @@ def test_on_spot_alone_only_the_budget_ends_a_storm(table: RecordedTable) -> Non
 # Checkpoints
 
 
-def test_checkpoints_are_saved_as_often_as_real_workers_would(table: RecordedTable) -> None:
+def test_checkpoint_frequency_follows_save_cost_and_preemption_risk(table: RecordedTable) -> None:
     """Saves are frequent if saving is cheap and machines go away without a notice, and rare on demand."""
 
     def saves(**more: Any) -> int:
@@ -267,7 +267,7 @@ def test_checkpoints_are_saved_as_often_as_real_workers_would(table: RecordedTab
     assert saves(every_ns=None) == 1
 
 
-def test_what_was_being_saved_when_the_machine_went_is_lost(table: RecordedTable) -> None:
+def test_checkpoint_still_being_saved_at_preemption_is_lost(table: RecordedTable) -> None:
     """Without a notice, the job continues from the newest checkpoint that was durable by then."""
     trace = made(30, 5, 10_000)
     quick, slow = (

@@ -386,7 +386,7 @@ def compared(run: SimulatedRun, **algorithm: str) -> Replayed:
     return compare(record, *folds, concurrency=concurrency)
 
 
-def test_policy_is_the_same_as_itself(run: SimulatedRun) -> None:
+def test_policy_compared_with_itself_has_no_difference(run: SimulatedRun) -> None:
     found = compared(run, scheduler="auto", sampler="auto")
     assert (found.difference, found.events) == (None, len(run.journal.tables.events))
 

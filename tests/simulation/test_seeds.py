@@ -27,7 +27,7 @@ MODEL_EVERY = 20  # every 20th job uses the model, which is slow
 KEPT_SEEDS: tuple[int, ...] = ()  # Seeds that failed once. Add new ones with what they found.
 # The gate's share: every seventh seed, which covers each scheduler and sampler equally often, and seeds that
 # add `features` which those lack. They were found by repeatedly adding the seed that covered most of what was
-# missing. `test_the_gate_sees_what_all_seeds_see` compares the share with all seeds in the full run.
+# missing. `test_gate_seeds_cover_all_features_of_all_seeds` compares the share with all seeds in the full run.
 GATE_SEEDS = (*SEEDS[::7], 6, 81, 128, 209, 212, 379, 480, 604, 625, 845, 887, *KEPT_SEEDS)
 
 
@@ -137,7 +137,7 @@ def test_no_job_with_a_tiny_budget_overspends_under_faults(seed: int) -> None:
         )
 
 
-def test_the_gate_sees_every_fault_under_every_scheduler() -> None:
+def test_gate_seeds_cover_every_fault_under_every_scheduler() -> None:
     share = frozenset().union(*map(seen, GATE_SEEDS))
     faults = ["crash", "driver restart", "lost message", "repeated message", "clock jump", "resumed trial"]
     faults += ["preemption without notice", "preemption with notice"]
@@ -147,7 +147,7 @@ def test_the_gate_sees_every_fault_under_every_scheduler() -> None:
 
 
 @pytest.mark.extended
-def test_the_gate_sees_what_all_seeds_see() -> None:
+def test_gate_seeds_cover_all_features_of_all_seeds() -> None:
     """If this fails, add seeds that cover the missing features to `GATE_SEEDS`."""
     missing = {feature: seed for seed in SEEDS for feature in seen(seed)}
     for seed in GATE_SEEDS:

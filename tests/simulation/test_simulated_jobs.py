@@ -97,7 +97,7 @@ def outcome(run: SimulatedRun) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", seeds.first(1, 4))
-def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
+def test_slow_sampler_suggests_the_same_outside_of_a_transaction(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = SimulatedRun(spec(seed=seed), loop_config(), Curves(), seed=seed)
@@ -116,13 +116,13 @@ def test_a_slow_sampler_suggests_the_same_outside_of_a_transaction(
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4, 16])
-def test_a_budget_that_binds_is_used(concurrency: int) -> None:
+def test_binding_budget_is_almost_fully_used(concurrency: int) -> None:
     run = SimulatedRun(spec("0.03"), loop_config(concurrency), Curves())
     run.run()
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 30_000
 
 
-def test_what_a_cold_worker_took_to_begin_does_not_keep_the_rest_of_the_money_from_being_used() -> None:
+def test_slow_start_of_cold_worker_does_not_leave_budget_unused() -> None:
     """$0.0005 buys 18 s, and the worker warms up for 12 s of them."""
     cold = Overheads(warming_ns=12 * 10**9)
     run = SimulatedRun(spec("0.0005"), loop_config(1), QuickCurves(), overheads=cold)
@@ -130,7 +130,7 @@ def test_what_a_cold_worker_took_to_begin_does_not_keep_the_rest_of_the_money_fr
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 500
 
 
-def test_a_job_whose_money_went_into_setup_fails_and_says_how_much_a_trial_needs() -> None:
+def test_job_that_spent_its_budget_on_setup_says_how_much_a_trial_needs() -> None:
     slow = Overheads(setup_ns=60 * 10**9)
     run = SimulatedRun(spec("0.0005"), loop_config(1), QuickCurves(), overheads=slow)
     run.run()
@@ -142,7 +142,7 @@ def test_a_job_whose_money_went_into_setup_fails_and_says_how_much_a_trial_needs
     check_books(run)
 
 
-def test_gpu_hours_bind_as_money_does() -> None:
+def test_gpu_hour_budget_ends_the_job() -> None:
     job = spec("1", gpu_ms=600_000)
     run = SimulatedRun(job, loop_config(2, milli_gpus=500), Curves())
     run.run()
@@ -159,7 +159,7 @@ def test_the_wall_clock_ends_a_job_on_time() -> None:
     assert run.clock.elapsed_ns() <= 60 * 10**9 + 10**9
 
 
-def test_trials_bind_and_the_leader_is_finished() -> None:
+def test_trial_limit_ends_the_job_after_the_leader_completes() -> None:
     run = SimulatedRun(spec("1", trials=7), loop_config(), Curves())
     run.run()
     state = run.loop.state
@@ -176,7 +176,7 @@ def test_trials_bind_and_the_leader_is_finished() -> None:
     scheduler=st.sampled_from(["auto", "asha", "asha_stopping", "none"]),
     tops=st.lists(st.integers(500, 30_000), min_size=1, max_size=4),
 )
-def test_a_job_topped_up_ends_as_one_that_had_the_money_from_the_start(
+def test_topped_up_job_ends_like_one_with_full_budget_from_the_start(
     seed: int, scheduler: SchedulerName, tops: list[int]
 ) -> None:
     def pausing(usd: str) -> JobSpec:
@@ -220,7 +220,7 @@ def learning(usd: str, seed: int, **budget: object) -> JobSpec:
 
 
 @pytest.mark.parametrize("seed", seeds.first(1, 4))
-def test_restarts_change_no_decision_of_the_model_either(seed: int) -> None:
+def test_restarts_change_no_decision_of_the_model(seed: int) -> None:
     calm = SimulatedRun(learning("1", seed, trials=40), loop_config(1), Curves())
     calm.run()
     faults = Faults(crash=0.01, repeat=0.2, driver_restart=0.02, clock_jump=0.1, loss=0.1)
@@ -245,7 +245,7 @@ def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: py
     assert sum(finished) >= 0.95 * len(finished)
 
 
-def test_money_for_a_finish_is_no_excuse_to_spend_nothing() -> None:
+def test_budget_too_small_for_a_full_trial_is_still_spent() -> None:
     """A budget that is too small to finish one trial is still used: the rest would not pay for another step."""
     run = SimulatedRun(learning("0.0005", 0), loop_config(2), Curves())
     run.run()
@@ -254,7 +254,7 @@ def test_money_for_a_finish_is_no_excuse_to_spend_nothing() -> None:
     assert Money(500) - run.journal.tables.account.posted.usd < PRICE.of(1_700_000_000)
 
 
-def test_the_same_seed_is_the_same_run_to_the_last_event() -> None:
+def test_same_seed_gives_an_identical_run() -> None:
     faults = Faults(crash=0.02, repeat=0.2, driver_restart=0.01, clock_jump=0.05)
     runs = [SimulatedRun(spec(seed=3), loop_config(4), Curves(), faults=faults, seed=3) for _ in range(2)]
     for run in runs:
@@ -262,7 +262,7 @@ def test_the_same_seed_is_the_same_run_to_the_last_event() -> None:
     assert runs[0].journal.tables == runs[1].journal.tables
 
 
-def test_time_lost_to_crashes_is_on_the_bill_and_training_is_only_what_was_kept() -> None:
+def test_lost_time_is_billed_as_lost_and_only_kept_steps_as_training() -> None:
     run = SimulatedRun(spec("0.02"), loop_config(2), Curves(), faults=Faults(crash=0.03), seed=1)
     run.run()
     kinds = {

@@ -69,7 +69,7 @@ def run_of(found: RecordedTable, budget: float = 8, **more: Any) -> SimulatedRun
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("budget", [0.1, 1, 8])
-def test_the_budget_is_used_and_never_passed(folder: Path, scheduler: str, budget: float) -> None:
+def test_budget_is_used_and_never_exceeded(folder: Path, scheduler: str, budget: float) -> None:
     found = simulated(folder, budget, scheduler=scheduler)
     assert found.overspend_usd == 0
     assert 0.9 * budget <= found.spent <= found.budget == budget
@@ -80,7 +80,7 @@ def test_the_budget_is_used_and_never_passed(folder: Path, scheduler: str, budge
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("seed", range(3))
-def test_under_all_faults_at_once_too(folder: Path, scheduler: str, seed: int) -> None:
+def test_budget_holds_under_all_faults_at_once(folder: Path, scheduler: str, seed: int) -> None:
     preempted = {"preemptions": folder / "trace.csv", "noticeless": seed == 1}
     found = simulated(folder, 30, scheduler=scheduler, seed=seed, **ALL, **preempted)
     assert found.overspend_usd == 0
@@ -89,7 +89,7 @@ def test_under_all_faults_at_once_too(folder: Path, scheduler: str, seed: int) -
     assert found.bill_usd["lost"] > 0
 
 
-def test_the_curve_rises_within_what_was_spent_and_ends_at_the_best(folder: Path) -> None:
+def test_best_curve_rises_within_the_spend_and_ends_at_the_best(folder: Path) -> None:
     found = simulated(folder)
     spent, values = [point[0] for point in found.best_curve], [point[1] for point in found.best_curve]
     assert spent == sorted(spent)
@@ -101,7 +101,7 @@ def test_the_curve_rises_within_what_was_spent_and_ends_at_the_best(folder: Path
     assert set(found.best_config or {}) == {"lr", "width", "momentum"}
 
 
-def test_one_training_of_one_worker_costs_what_the_table_says(tmp_path: Path) -> None:
+def test_budget_of_ten_trainings_completes_ten_equal_trainings(tmp_path: Path) -> None:
     """Without a start-up cost and with one worker, the money for ten trainings of equal rows buys ten, and each
     is completed.
     """
@@ -115,7 +115,7 @@ def test_one_training_of_one_worker_costs_what_the_table_says(tmp_path: Path) ->
     assert found.bill_usd["train"] == pytest.approx(found.spent_usd, rel=0.001)
 
 
-def test_starting_and_resuming_cost_so_many_steps(folder: Path) -> None:
+def test_starting_and_resuming_cost_the_configured_steps(folder: Path) -> None:
     free, dear = simulated(folder, startup_steps=0), simulated(folder, startup_steps=2)
     assert free.bill_usd["setup"] == free.bill_usd["restore"] == 0
     assert dear.steps < free.steps
@@ -125,7 +125,7 @@ def test_starting_and_resuming_cost_so_many_steps(folder: Path) -> None:
     assert dear.bill_usd["restore"] * 9 / 2 == pytest.approx(dear.resumes, abs=1.5)
 
 
-def test_a_trial_has_trained_for_as_long_as_its_steps_took(folder: Path) -> None:
+def test_trained_time_is_the_sum_of_recorded_step_times(folder: Path) -> None:
     found = load_table(folder / "made.npz")
     run = run_of(found, scheduler="auto")
     for trial in run.loop.state.trials:
@@ -135,7 +135,7 @@ def test_a_trial_has_trained_for_as_long_as_its_steps_took(folder: Path) -> None
     assert any(trial.steps == found.steps for trial in run.loop.state.trials)
 
 
-def test_a_table_is_searched_to_its_last_row(folder: Path) -> None:
+def test_large_budget_searches_every_row_of_the_table(folder: Path) -> None:
     found = simulated(folder, 1000, scheduler="none")
     assert (found.trials, found.stop_reason) == (120, "space_exhausted")
     assert found.normalised_regret == 0
@@ -158,7 +158,7 @@ def test_restarted_drivers_and_lost_workers_change_no_decision(tmp_path: Path, s
     assert [rung.ranked for rung in calm.loop.state.rungs] == [rung.ranked for rung in rough.loop.state.rungs]
 
 
-def test_fewer_workers_train_fewer_trials_and_absent_ones_cost_nothing(tmp_path: Path) -> None:
+def test_absent_workers_cost_time_but_no_money(tmp_path: Path) -> None:
     """Half of the time, no worker exists."""
     found = table(tmp_path, rows=200)
     path = trace_file(tmp_path, COUNTS, *(count(600 * i, 4 * (i % 2)) for i in range(20)))
@@ -172,7 +172,7 @@ def test_fewer_workers_train_fewer_trials_and_absent_ones_cost_nothing(tmp_path:
     assert found.full_s > 0
 
 
-def test_a_notice_saves_what_would_be_lost(tmp_path: Path) -> None:
+def test_preemption_notice_reduces_lost_spend(tmp_path: Path) -> None:
     written(tmp_path / "made.npz", arrays(rows=200, mean_s=10))
     path = trace_file(tmp_path, COUNTS, *(count(250 * i, 4 - 2 * (i % 2)) for i in range(20)))
     noticed, silent = (
@@ -193,7 +193,7 @@ def words_for(folder: Path, trace: Path) -> list[str]:
     return ["simulate", *words, "--market", "spot_with_fallback", *rates]
 
 
-def test_the_same_seed_is_the_same_trace_byte_for_byte_in_another_process(folder: Path) -> None:
+def test_same_seed_writes_identical_trace_in_another_process(folder: Path) -> None:
     """The other process hashes strings with another seed."""
     here, there = folder / "here.jsonl", folder / "there.jsonl"
     printed = CliRunner().invoke(app, words_for(folder, here))
@@ -217,7 +217,7 @@ def test_the_same_seed_is_the_same_trace_byte_for_byte_in_another_process(folder
     assert first.count(b'"entry":"post"') > 20
 
 
-def test_another_seed_is_another_trace(folder: Path, tmp_path: Path) -> None:
+def test_other_seed_writes_another_trace(folder: Path, tmp_path: Path) -> None:
     for seed in (1, 2):
         simulated(folder, 2, seed=seed, trace=tmp_path / f"{seed}.jsonl")
     assert (tmp_path / "1.jsonl").read_bytes() != (tmp_path / "2.jsonl").read_bytes()
@@ -258,7 +258,7 @@ def test_another_seed_is_another_trace(folder: Path, tmp_path: Path) -> None:
         ({"training_ns": 1}, "/training_time"),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_by_place(
+def test_invalid_request_is_refused_with_its_pointer(
     folder: Path, changed: dict[str, Any], pointer: str
 ) -> None:
     request: dict[str, Any] = {"table": folder / "made.npz", "budget_trainings": 1, **changed}
@@ -267,6 +267,6 @@ def test_a_request_that_cannot_be_is_refused_by_place(
     assert [fault.pointer for fault in refused.value.faults] == [pointer]
 
 
-def test_a_trace_that_cannot_be_written_is_refused(folder: Path) -> None:
+def test_unwritable_trace_path_is_refused(folder: Path) -> None:
     with pytest.raises(BadFile, match="cannot be written"):
         simulated(folder, trace=folder / "no" / "such" / "folder.jsonl")

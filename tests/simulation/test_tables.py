@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return written(tmp_path_factory.mktemp("tables") / "whole.npz").read_bytes()
 
 
-def test_what_was_written_is_looked_up(tmp_path: Path) -> None:
+def test_loaded_table_returns_the_written_values(tmp_path: Path) -> None:
     given_arrays = arrays()
     found = load_table(written(tmp_path / "t.npz", given_arrays))
     training = TableTraining(found)
@@ -51,7 +51,7 @@ def test_what_was_written_is_looked_up(tmp_path: Path) -> None:
     assert ((found.unit >= -1e-12) & (found.unit <= 1 + 1e-12)).all()
 
 
-def test_one_training_is_the_mean_row_and_regret_goes_from_the_median_to_the_best(tmp_path: Path) -> None:
+def test_training_cost_is_row_mean_and_regret_is_normalised_by_median(tmp_path: Path) -> None:
     given_arrays = arrays()
     found = load_table(written(tmp_path / "t.npz", given_arrays))
     bests = given_arrays["metric"].max(axis=1)
@@ -61,7 +61,7 @@ def test_one_training_is_the_mean_row_and_regret_goes_from_the_median_to_the_bes
     assert found.normalised_regret(float(np.median(bests))) == pytest.approx(1)
 
 
-def test_codes_of_16_bits_are_decoded(tmp_path: Path) -> None:
+def test_values_encoded_in_16_bits_are_decoded(tmp_path: Path) -> None:
     plain, coded = arrays(), arrays()
     coded["metric_aff"] = np.array([1e-4, -1.0])
     coded["metric"] = np.rint((plain["metric"] + 1) / 1e-4).astype(np.uint16)
@@ -72,7 +72,7 @@ def test_codes_of_16_bits_are_decoded(tmp_path: Path) -> None:
     assert found.step_s == pytest.approx(plain["time"], rel=1e-3)
 
 
-def test_of_rows_with_one_configuration_the_first_stays(tmp_path: Path) -> None:
+def test_duplicate_configurations_keep_only_the_first_row(tmp_path: Path) -> None:
     twice = arrays()
     twice["X"][7] = twice["X"][3]
     found = load_table(written(tmp_path / "t.npz", twice))
@@ -150,7 +150,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_table_is_refused_by_file_and_place(tmp_path: Path, name: str) -> None:
+def test_invalid_table_is_refused_with_file_and_place(tmp_path: Path, name: str) -> None:
     make, place = BAD[name]
     path = written(tmp_path / "bad.npz", make())
     with pytest.raises(TableError) as refused:
@@ -170,7 +170,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, whole: bytes, at: int) -> N
 
 @examples(150)
 @given(at=st.integers(0, 10**9), byte=st.integers(0, 255))
-def test_a_damaged_file_is_refused_or_is_a_table(tmp_path: Path, whole: bytes, at: int, byte: int) -> None:
+def test_damaged_file_is_refused_or_loads_as_valid_table(
+    tmp_path: Path, whole: bytes, at: int, byte: int
+) -> None:
     path = tmp_path / "damaged.npz"
     damaged = bytearray(whole)
     damaged[at % len(whole)] = byte
@@ -189,7 +191,7 @@ class Trap:
         return (open, (self.path, "w"))
 
 
-def test_nothing_is_unpickled(tmp_path: Path) -> None:
+def test_loading_a_table_never_unpickles(tmp_path: Path) -> None:
     trap = pickle.dumps(Trap(str(tmp_path / "sprung")))
     (tmp_path / "plain.npz").write_bytes(trap)
     np.savez(tmp_path / "inside.npz", **(arrays() | {"X": np.array([Trap(str(tmp_path / "sprung"))])}))
@@ -201,7 +203,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_an_array_that_is_cut_off_inside_a_whole_archive_is_named(tmp_path: Path) -> None:
+def test_truncated_array_inside_a_valid_archive_is_named(tmp_path: Path) -> None:
     source = written(tmp_path / "whole.npz", arrays())
     with zipfile.ZipFile(source) as whole, zipfile.ZipFile(tmp_path / "cut.npz", "w") as cut:
         for member in whole.namelist():
@@ -211,7 +213,7 @@ def test_an_array_that_is_cut_off_inside_a_whole_archive_is_named(tmp_path: Path
         load_table(tmp_path / "cut.npz")
 
 
-def test_an_array_that_is_huge_once_unpacked_is_not_read(
+def test_array_that_is_too_large_when_unpacked_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_file, "MAX_BYTES", 2000)
@@ -220,7 +222,7 @@ def test_an_array_that_is_huge_once_unpacked_is_not_read(
         load_table(path)
 
 
-def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_archive_without_valid_arrays_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
         for name in ("X", "metric", "time", "meta"):
             archive.writestr(f"{name}.npy", b"no array")
@@ -232,7 +234,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_row_is_used_once_and_a_restart_changes_nothing(tmp_path: Path, name: SamplerName) -> None:
+def test_each_row_is_suggested_once_even_after_a_restart(tmp_path: Path, name: SamplerName) -> None:
     found = table(tmp_path)
 
     def sampler() -> RowsSampler:
@@ -256,7 +258,7 @@ def test_each_row_is_used_once_and_a_restart_changes_nothing(tmp_path: Path, nam
         again.tell(number, 1, training.value(log[number], 1), 0, at_rung=True)
 
 
-def test_a_proposal_is_answered_by_the_nearest_row(tmp_path: Path) -> None:
+def test_suggestion_is_replaced_by_the_nearest_row(tmp_path: Path) -> None:
     found = table(tmp_path)
     plain, rows = RandomSampler(found.space, 3), RowsSampler(found, RandomSampler(found.space, 3))
     proposed = plain.suggest(0)
@@ -264,7 +266,7 @@ def test_a_proposal_is_answered_by_the_nearest_row(tmp_path: Path) -> None:
     assert rows.suggest(0) == found.configs[int(np.argmin(distances))]
 
 
-def test_tpe_learns_what_the_row_was_and_not_what_it_proposed(tmp_path: Path) -> None:
+def test_tpe_learns_from_the_row_and_not_from_its_proposal(tmp_path: Path) -> None:
     """TPE learns only the first steps of 400 rows and still finds the good learning rates. The mean row is 1.0
     away.
     """
@@ -280,7 +282,7 @@ def test_tpe_learns_what_the_row_was_and_not_what_it_proposed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc"])
-def test_what_was_made_of_a_suggestion_is_what_optuna_knows(tmp_path: Path, name: SamplerName) -> None:
+def test_adopted_row_replaces_the_suggestion_in_optuna(tmp_path: Path, name: SamplerName) -> None:
     found = table(tmp_path)
     sampler = build(name, found.space)
     assert isinstance(sampler, OptunaSampler)

@@ -59,7 +59,7 @@ def test_lifetimes_of_machines_add_up(tmp_path: Path) -> None:
     assert seconds(found) == [(0, 300, 1), (300, 600, 2), (600, 1200, 1), (1200, 1800, 0), (1800, 2400, 1)]
 
 
-def test_a_part_of_the_workers_is_up_as_of_the_nodes_and_the_trace_repeats(tmp_path: Path) -> None:
+def test_workers_are_up_in_proportion_to_nodes_and_the_trace_repeats(tmp_path: Path) -> None:
     trace = load_traces(file(tmp_path, COUNTS, count(0, 4), count(10, 2), count(30, 3), count(50, 3)))[0]
     up = [list(islice(times, 2)) for times in trace.up_times(2)]
     assert up[0] == [UpTimes(0, None)]
@@ -78,7 +78,7 @@ def segment_lists(draw: st.DrawFn) -> Trace:
 
 
 @given(trace=segment_lists(), workers=st.integers(1, 6), start=st.integers(0, 500))
-def test_at_every_time_as_many_are_up_as_the_trace_says(trace: Trace, workers: int, start: int) -> None:
+def test_number_of_workers_up_follows_the_trace_at_every_time(trace: Trace, workers: int, start: int) -> None:
     if not trace.nodes:
         return
     spans = [list(islice(times, 60)) for times in trace.up_times(workers, start_ns=start)]
@@ -133,7 +133,7 @@ BAD: dict[str, tuple[str, list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_trace_is_refused_by_file_and_line(tmp_path: Path, name: str) -> None:
+def test_invalid_trace_is_refused_with_file_and_line(tmp_path: Path, name: str) -> None:
     header, rows, place = BAD[name]
     path = file(tmp_path, header, *rows)
     with pytest.raises(TraceError) as refused:
@@ -143,7 +143,7 @@ def test_what_is_no_trace_is_refused_by_file_and_line(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x00" * 100, b"PK\x03\x04"])
-def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_text_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "trace.csv").write_bytes(content)
     for path in (tmp_path / "trace.csv", tmp_path, tmp_path / "none.csv"):
         with pytest.raises(TraceError):
@@ -151,14 +151,14 @@ def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 @given(text=st.text(max_size=300))
-def test_no_text_breaks_the_reader(tmp_path: Path, text: str) -> None:
+def test_arbitrary_text_is_refused_with_a_trace_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes(f"{INTERVALS}\n{text}".encode("utf-8", "replace"))
     with pytest.raises(TraceError):
         load_traces(path)
 
 
-def test_a_trace_on_which_nothing_could_ever_be_trained_is_refused(tmp_path: Path) -> None:
+def test_trace_without_usable_uptime_is_refused(tmp_path: Path) -> None:
     path = file(tmp_path, INTERVALS, interval(0, 60, 1), interval(60, 90, 0))
     assert drawn(path, seed=0, notice_ns=0)[0].name == "a"
     with pytest.raises(TraceError, match="notice"):
@@ -167,7 +167,7 @@ def test_a_trace_on_which_nothing_could_ever_be_trained_is_refused(tmp_path: Pat
         drawn(file(tmp_path, INTERVALS, interval(0, 60, 0)), seed=0, notice_ns=0)
 
 
-def test_the_seed_draws_trace_and_start_and_a_name_chooses(tmp_path: Path) -> None:
+def test_seed_draws_trace_and_start_unless_a_trace_is_named(tmp_path: Path) -> None:
     path = file(tmp_path, INTERVALS, *(interval(0, 1000, 1, trace) for trace in "abcdef"))
     assert drawn(path, seed=1, notice_ns=0) == drawn(path, seed=1, notice_ns=0)
     assert len({drawn(path, seed=seed, notice_ns=0)[0].name for seed in range(50)}) == 6
@@ -176,7 +176,7 @@ def test_the_seed_draws_trace_and_start_and_a_name_chooses(tmp_path: Path) -> No
         drawn(path, seed=1, notice_ns=0, trace_id="g")
 
 
-def test_a_real_fleet_is_read() -> None:
+def test_bundled_fleet_trace_is_read() -> None:
     trace = load_traces("bamboo")[0]
     assert trace.nodes > 16
     assert trace.length_ns > 3600 * NS

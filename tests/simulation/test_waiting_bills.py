@@ -45,7 +45,7 @@ def passes(run: SimulatedRun, ns: int) -> None:
         pass
 
 
-def test_what_waits_for_a_machine_costs_nothing_however_often_its_driver_dies() -> None:
+def test_waiting_attempt_costs_nothing_across_driver_deaths() -> None:
     run = without_machines()
     before = run.journal.tables.account.posted
     for _ in range(5):
@@ -56,7 +56,7 @@ def test_what_waits_for_a_machine_costs_nothing_however_often_its_driver_dies() 
     check_books(run)
 
 
-def test_a_worker_that_came_late_is_billed_from_when_it_came() -> None:
+def test_late_worker_is_billed_from_its_node_assignment() -> None:
     """The attempt waited for an hour, and has worked for two of the ten seconds of its lease when its driver
     dies.
     """

@@ -49,7 +49,7 @@ class Nights:
         return total({n: bill.get(kind, FREE) for n, bill in enumerate(bills)}).usd  # type: ignore[call-overload, misc]
 
 
-def test_a_job_runs_night_after_night_and_loses_a_first_step_at_most() -> None:
+def test_windowed_job_runs_nightly_and_loses_at_most_a_first_step() -> None:
     """The lost step, 1.5 s, is that of a new trial whose pace is unknown."""
     nights = Nights(Window("22:13", "22:14"))
     end = nights.run.loop.end
@@ -63,9 +63,7 @@ def test_a_job_runs_night_after_night_and_loses_a_first_step_at_most() -> None:
 
 @examples(10, gate=5)
 @given(seed=st.integers(0, 10**6), minutes=st.integers(1, 3), crashes=st.booleans())
-def test_no_hold_is_placed_outside_of_the_window_or_reaches_beyond_its_end(
-    seed: int, minutes: int, crashes: bool
-) -> None:
+def test_holds_lie_within_the_window(seed: int, minutes: int, crashes: bool) -> None:
     window = Window("22:13", f"22:{13 + minutes}")
     faults = Faults(crash=0.02, driver_restart=0.02) if crashes else NONE
     nights = Nights(window, seed=seed, faults=faults, usd="0.01")
@@ -75,7 +73,7 @@ def test_no_hold_is_placed_outside_of_the_window_or_reaches_beyond_its_end(
     check_books(nights.run)
 
 
-def test_trials_go_on_where_they_stood() -> None:
+def test_trials_resume_where_they_stopped_at_window_close() -> None:
     nights = Nights(Window("22:13", "22:14"))
     attempts = sorted(nights.run.journal.tables.attempts.values(), key=lambda row: (row.trial, row.attempt))
     assert any(row.attempt > 1 for row in attempts)
@@ -84,7 +82,7 @@ def test_trials_go_on_where_they_stood() -> None:
             assert (one.end, following.from_step) == ("paused", one.to_step)
 
 
-def test_a_step_that_no_window_is_long_enough_for_costs_its_first_night_only() -> None:
+def test_step_longer_than_the_window_costs_only_its_first_night() -> None:
     class Slow(Curves):
         def step_ns(self, config: object, step: int) -> int:
             return 200 * 10**9
@@ -97,7 +95,7 @@ def test_a_step_that_no_window_is_long_enough_for_costs_its_first_night_only() -
 
 
 @pytest.mark.parametrize("asked", ["pause", "cancel"])
-def test_what_a_person_asks_for_while_it_closes_counts(asked: str) -> None:
+def test_control_request_while_window_closes_is_honoured(asked: str) -> None:
     run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), loop_config(), Curves())
     while run.loop.state.exhausted_limit != "window":
         assert run.clock.run_next()
