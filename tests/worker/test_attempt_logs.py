@@ -46,7 +46,7 @@ def read_soon(logs: TrialLogs, attempt: int) -> Printed:
     after=st.integers(0, 70),
     limit=st.integers(1, 80),
 )
-def test_what_is_shown_is_the_end_of_what_is_kept(
+def test_shown_output_is_the_end_of_the_kept_output(
     data: bytes, head: int, tail: int, after: int, limit: int
 ) -> None:
     kept = [*range(min(head, len(data))), *range(max(head, len(data) - tail), len(data))]
@@ -59,7 +59,7 @@ def test_what_is_shown_is_the_end_of_what_is_kept(
     assert gap == (len(data) - len(kept) if earlier else 0)
 
 
-def test_a_log_is_there_while_the_attempt_runs_and_whole_at_its_end(
+def test_log_is_readable_during_the_attempt_and_complete_at_its_end(
     drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pumping, "FIRST_S", 0.01)
@@ -77,7 +77,7 @@ def test_a_log_is_there_while_the_attempt_runs_and_whole_at_its_end(
     assert logs.attempts() == [1, 2]
 
 
-def test_of_one_that_is_killed_or_raises_the_last_words_are_kept(drive: Any, tmp_path: Path) -> None:
+def test_last_output_of_a_dying_attempt_is_kept(drive: Any, tmp_path: Path) -> None:
     driver = drive("prints_and_dies")
     driver.begin()
     driver.until_state("failed")
@@ -87,7 +87,7 @@ def test_of_one_that_is_killed_or_raises_the_last_words_are_kept(drive: Any, tmp
     assert found.complete
 
 
-def test_much_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) -> None:
+def test_long_output_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) -> None:
     driver = drive("prints_much")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -100,7 +100,7 @@ def test_much_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) -> None:
     assert found.total > len(found.head) + len(found.tail)
 
 
-def test_one_that_prints_nothing_has_no_log(drive: Any, tmp_path: Path) -> None:
+def test_attempt_without_output_has_no_log(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -109,14 +109,14 @@ def test_one_that_prints_nothing_has_no_log(drive: Any, tmp_path: Path) -> None:
     assert logs_of(tmp_path / "storage").attempts() == []
 
 
-def test_a_storage_that_refuses_costs_the_log_and_nothing_else(drive: Any, tmp_path: Path) -> None:
+def test_unwritable_storage_loses_only_the_log(drive: Any, tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("no folder")
     driver = drive("prints_and_ends", storage=str(tmp_path / "a file"))
     driver.begin(until=1)
     assert driver.until_state("ended", "finished", "failed")["state"] != "failed"
 
 
-def test_logs_in_object_storage(bucket: Bucket) -> None:
+def test_logs_are_written_to_and_read_from_object_storage(bucket: Bucket) -> None:
     logs = logs_of(bucket.url)
     assert (logs.attempts(), logs.read(1)) == ([], None)
     for complete in (False, True):
@@ -132,7 +132,7 @@ def test_logs_in_object_storage(bucket: Bucket) -> None:
     )
 
 
-def test_a_file_that_is_no_log_says_so(tmp_path: Path) -> None:
+def test_invalid_log_file_raises_value_error(tmp_path: Path) -> None:
     folder = tmp_path.joinpath("storage", *TRIAL, "logs")
     folder.mkdir(parents=True)
     for text in ("", "nonsense\n", "[]\n", '{"version": 99}\n'):

@@ -26,7 +26,7 @@ def steps_stored(driver: Any) -> list[int]:
         ("FollowsScores", "tests.worker.tune_class", "count.json"),
     ],
 )
-def test_the_best_step_has_a_checkpoint_when_the_trial_is_over(
+def test_best_step_has_a_checkpoint_after_the_trial(
     drive: Any, tmp_path: Path, case: str, module: str, file: str
 ) -> None:
     driver = drive(case, module)
@@ -45,7 +45,7 @@ def test_the_best_step_has_a_checkpoint_when_the_trial_is_over(
         assert (best / file).read_text() == "3"
 
 
-def test_a_trial_that_does_not_lead_saves_no_more_than_before(drive: Any) -> None:
+def test_trial_that_does_not_lead_stores_only_its_last_step(drive: Any) -> None:
     driver = drive("follows_scores")
     driver.begin(until=9, job_best=5.5, **SCORES)
     driver.until_state("waiting")
@@ -54,7 +54,7 @@ def test_a_trial_that_does_not_lead_saves_no_more_than_before(drive: Any) -> Non
     assert steps_stored(driver) == [9]
 
 
-def test_a_kept_state_is_dropped_when_another_trial_takes_the_lead(drive: Any) -> None:
+def test_kept_best_state_is_dropped_when_another_trial_leads(drive: Any) -> None:
     driver = drive("follows_scores")
     driver.begin(until=3, **SCORES)
     driver.until_state("waiting")
@@ -66,9 +66,7 @@ def test_a_kept_state_is_dropped_when_another_trial_takes_the_lead(drive: Any) -
 
 
 @pytest.mark.parametrize(("until", "stored"), [(2, [2]), (4, [3])])
-def test_a_leader_that_is_stopped_stores_its_best_step_first(
-    drive: Any, until: int, stored: list[int]
-) -> None:
+def test_stopped_leader_stores_its_best_step_first(drive: Any, until: int, stored: list[int]) -> None:
     """The best step is the one that waits for a reply, or an earlier one."""
     driver = drive("follows_scores")
     driver.begin(until=until, **SCORES)
@@ -78,7 +76,7 @@ def test_a_leader_that_is_stopped_stores_its_best_step_first(
     assert steps_stored(driver) == stored
 
 
-def test_a_leader_of_a_cancelled_job_stops_at_once(drive: Any) -> None:
+def test_leader_of_cancelled_job_stops_without_storing(drive: Any) -> None:
     driver = drive("follows_scores")
     driver.begin(until=2, **SCORES)
     driver.until_state("waiting")
@@ -87,7 +85,7 @@ def test_a_leader_of_a_cancelled_job_stops_at_once(drive: Any) -> None:
     assert steps_stored(driver) == []
 
 
-def test_the_best_is_saved_at_once_where_saving_each_step_costs_little(drive: Any) -> None:
+def test_best_step_is_saved_immediately_if_saving_is_cheap(drive: Any) -> None:
     driver = drive("counts")
     driver.begin(
         until=3, metric="acc", mode="max", config={"gated": 4, "gate": "never", "step_s": 0}, job_best=2.0

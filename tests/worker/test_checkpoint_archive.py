@@ -53,13 +53,13 @@ def test_the_tar_file_has_all_files_and_the_manifest(archive: CheckpointArchive)
 
 
 @given(st.data())
-def test_any_range_is_that_part_of_the_whole(archive: CheckpointArchive, data: st.DataObject) -> None:
+def test_any_range_equals_that_part_of_the_archive(archive: CheckpointArchive, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, archive.size))
     stop = data.draw(st.integers(start, archive.size))
     assert b"".join(archive.read(start, stop)) == whole(archive)[start:stop]
 
 
-def test_a_file_in_chunks_is_put_together(bucket: Bucket, tmp_path: Path) -> None:
+def test_chunked_file_is_reassembled_in_the_archive(bucket: Bucket, tmp_path: Path) -> None:
     large = b"".join(bytes([number]) * (1 << 20) for number in range(20)) + b"the end"
     store = published(bucket.url, tmp_path / "work", {"large": large, "small": b"x"})
     archive = store.archive("trial_00000", PLACE)

@@ -54,7 +54,7 @@ def stored_since(bucket: Bucket) -> int:
     return len(sent)
 
 
-def test_what_has_not_changed_since_the_save_before_last_is_not_stored_again(
+def test_unchanged_chunks_are_not_stored_again(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     sent = []
@@ -65,7 +65,7 @@ def test_what_has_not_changed_since_the_save_before_last_is_not_stored_again(
     assert restored(store, tmp_path) == 5
 
 
-def test_damage_to_a_chunk_costs_its_checkpoint_and_not_the_one_before(
+def test_damaged_chunk_invalidates_only_its_own_checkpoint(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     for step in range(1, 5):
@@ -79,7 +79,7 @@ def test_damage_to_a_chunk_costs_its_checkpoint_and_not_the_one_before(
         assert restored(store, tmp_path) == 3
 
 
-def test_a_chunk_goes_with_the_last_checkpoint_that_names_it(
+def test_chunk_is_removed_with_the_last_checkpoint_that_names_it(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     for step in range(1, 8):
@@ -95,7 +95,7 @@ def test_a_chunk_goes_with_the_last_checkpoint_that_names_it(
     assert restored(store, tmp_path) == 8
 
 
-def test_an_attempt_that_was_taken_for_dead_removes_nothing_that_a_later_one_needs(
+def test_superseded_attempt_keeps_chunks_that_a_later_attempt_needs(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     save(store, tmp_path, 1)
@@ -106,7 +106,7 @@ def test_an_attempt_that_was_taken_for_dead_removes_nothing_that_a_later_one_nee
     assert restored(later, tmp_path, at_most=2) == 2
 
 
-def test_where_a_listing_hides_a_checkpoint_none_of_its_chunks_are_removed(
+def test_chunks_of_a_checkpoint_hidden_by_a_stale_listing_are_kept(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (1, 2):
@@ -122,7 +122,7 @@ def test_where_a_listing_hides_a_checkpoint_none_of_its_chunks_are_removed(
     assert restored(store, tmp_path, at_most=1) == 1
 
 
-def test_a_manifest_that_names_chunks_elsewhere_is_not_believed(
+def test_manifest_that_names_chunks_outside_the_trial_is_rejected(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     for step in (1, 2):
@@ -141,7 +141,7 @@ def restored_step(store: CheckpointStore, folder: Path) -> int:
     return found[0]
 
 
-def test_of_a_model_most_of_which_is_frozen_little_is_stored_again(
+def test_mostly_frozen_model_stores_few_new_chunks(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     """Save as `SpotSafe` does, with step numbers of different lengths and random generators that have advanced."""

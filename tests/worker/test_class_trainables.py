@@ -5,7 +5,7 @@ from typing import Any
 MODULE = "tests.worker.tune_class"
 
 
-def test_numpys_values_survive_a_pause(drive: Any) -> None:
+def test_numpy_values_survive_a_pause(drive: Any) -> None:
     driver = drive("ArraySteps", MODULE)
     driver.begin(until=2)
     driver.until_state("waiting")
@@ -17,7 +17,7 @@ def test_numpys_values_survive_a_pause(drive: Any) -> None:
     assert [r["metrics"]["order"] for r in driver.reports] == ["F"] * 4
 
 
-def test_what_could_not_be_resumed_from_fails_when_it_is_saved_and_is_named(drive: Any) -> None:
+def test_unrestorable_value_fails_at_save_and_is_named(drive: Any) -> None:
     driver = drive("Unsaveable", MODULE)
     driver.begin(until=1)
     driver.until_state("waiting")

@@ -38,7 +38,7 @@ USED = [name for name in FILES if name != "mine/unused.py"]
 
 
 @pytest.mark.parametrize("name", USED)
-def test_a_change_in_whatever_it_imports_is_a_change_of_its_code(root: Path, name: str) -> None:
+def test_digest_changes_with_any_imported_module(root: Path, name: str) -> None:
     before = digest(root)
     (root / name).write_text(FILES[name] + "\n# changed\n")
     assert digest(root) != before
@@ -46,13 +46,13 @@ def test_a_change_in_whatever_it_imports_is_a_change_of_its_code(root: Path, nam
     assert digest(root) == before
 
 
-def test_what_it_does_not_import_is_not_its_code(root: Path) -> None:
+def test_digest_ignores_modules_that_are_not_imported(root: Path) -> None:
     before = digest(root)
     (root / "mine/unused.py").write_text("x = 2\n")
     assert digest(root) == before
 
 
-def test_where_it_lies_does_not_matter(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_digest_does_not_depend_on_the_location(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "copy"
     root.rename(elsewhere)
     before = code_digest("mine.train:train", [str(elsewhere)])
@@ -60,15 +60,15 @@ def test_where_it_lies_does_not_matter(root: Path, tmp_path_factory: pytest.Temp
     assert digest(root) == before
 
 
-def test_two_functions_of_a_module_are_two_trainables(root: Path) -> None:
+def test_functions_of_the_same_module_have_different_digests(root: Path) -> None:
     assert digest(root) != digest(root, "mine.train:other")
 
 
-def test_code_that_is_no_file_has_no_digest(root: Path) -> None:
+def test_code_without_a_file_has_no_digest(root: Path) -> None:
     assert digest(root, "nowhere.at.all:train") is None
 
 
-def test_a_module_that_is_no_python_has_one_too(root: Path) -> None:
+def test_module_with_invalid_syntax_has_a_digest(root: Path) -> None:
     (root / "mine/train.py").write_text("def train(: not Python")
     assert digest(root) is not None
 
@@ -89,7 +89,7 @@ def yields(_phase: str, _info: object) -> None:
 
 
 @pytest.mark.usefixtures("switches_during_collections")
-def test_threads_find_the_digest_at_the_same_time(root: Path) -> None:
+def test_threads_compute_the_same_digest_concurrently(root: Path) -> None:
     (root / "mine/model.py").write_text(
         "\n".join(f"x{number} = [a for a in (1, 2)]" for number in range(200))
     )
@@ -97,6 +97,6 @@ def test_threads_find_the_digest_at_the_same_time(root: Path) -> None:
         assert len(set(pool.map(lambda _: digest(root), range(32)))) == 1
 
 
-def test_source_that_is_nested_too_deeply_has_a_digest(root: Path) -> None:
+def test_too_deeply_nested_source_has_a_digest(root: Path) -> None:
     (root / "mine/train.py").write_text("x = " + "-" * 100_000 + "1")
     assert digest(root) is not None

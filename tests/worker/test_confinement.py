@@ -87,7 +87,7 @@ def metrics_of(driver: Any) -> dict[str, Any]:
     return dict(driver.reports[-1]["metrics"])
 
 
-def test_a_child_sees_what_training_needs_and_no_secret(drive: Any) -> None:
+def test_child_environment_has_training_variables_but_no_secrets(drive: Any) -> None:
     seen = metrics_of(drive("looks_around", MODULE))
     for where in ("environ", "mine", "parents"):
         assert SECRET not in seen[where]
@@ -118,7 +118,7 @@ def test_a_child_sees_what_training_needs_and_no_secret(drive: Any) -> None:
         st.just(SECRET),
     )
 )
-def test_what_passes_is_on_the_list_or_named(names: dict[str, str]) -> None:
+def test_only_listed_or_named_variables_pass_to_the_child(names: dict[str, str]) -> None:
     seen = Limits().environment(names, [])
     assert not set(HELD_BACK) & seen.keys()
     assert set(PASSES) & names.keys() <= seen.keys()
@@ -134,14 +134,14 @@ def test_what_passes_is_on_the_list_or_named(names: dict[str, str]) -> None:
     ]
 
 
-def test_nothing_that_is_named_passes_on_what_is_the_services_own() -> None:
+def test_named_patterns_never_pass_the_services_own_variables() -> None:
     given_all = Limits(passed=("TUNER_*", "RAY_AUTH_TOKEN", "T*", "R*", "WANDB_API_KEY", "HTTPS_PROXY"))
     environ = dict.fromkeys((*HELD_BACK, "HTTPS_PROXY"), f"{SECRET}@")
     found = {name for name, value in given_all.environment(environ, []).items() if SECRET in value}
     assert found == {"WANDB_API_KEY", "HTTPS_PROXY", "TF_API_TOKEN"}
 
 
-def test_who_opens_too_many_files_is_told_the_limit_and_the_setting(drive: Any) -> None:
+def test_too_many_open_files_error_names_limit_and_setting(drive: Any) -> None:
     driver = drive("opens_files", MODULE)
     driver.begin()
     error = driver.until_state("failed")["error"]
@@ -151,7 +151,7 @@ def test_who_opens_too_many_files_is_told_the_limit_and_the_setting(drive: Any) 
 
 
 @pytest.mark.parametrize("case", ["multiplies", "threads"])
-def test_who_starts_too_many_is_ended_with_all_of_them(drive: Any, case: str) -> None:
+def test_child_with_too_many_processes_is_killed_with_all_of_them(drive: Any, case: str) -> None:
     driver, mark = drive(case, MODULE), str(uuid4())
     driver.begin(config={"mark": mark})
     error = driver.until_state("failed")["error"]
@@ -160,7 +160,7 @@ def test_who_starts_too_many_is_ended_with_all_of_them(drive: Any, case: str) ->
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
 
 
-def test_memory_of_a_daemon_counts(drive: Any) -> None:
+def test_memory_of_a_daemon_counts_toward_the_limit(drive: Any) -> None:
     driver = drive("eats_as_a_daemon", MODULE)
     driver.begin(memory_limit_bytes=900 * MIB)
     error = driver.until_state("failed")["error"]
@@ -169,9 +169,7 @@ def test_memory_of_a_daemon_counts(drive: Any) -> None:
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_nothing_is_left_of_what_an_attempt_wrote_for_a_while(
-    drive: Any, tmp_path: Path, killed: bool
-) -> None:
+def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, killed: bool) -> None:
     driver, told = drive("leaves_files", MODULE), tmp_path / "told"
     driver.begin(config={"told": str(told), "killed": killed})
     if killed:
@@ -184,7 +182,7 @@ def test_nothing_is_left_of_what_an_attempt_wrote_for_a_while(
     assert not (driver.supervisor._home / "cwd").exists()
 
 
-def test_a_module_is_held_to_its_limits_as_it_is_imported(
+def test_memory_limit_applies_while_the_module_is_imported(
     drive: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     driver = drive("train", "tests.worker.greedy_import", fresh=True)
@@ -194,7 +192,7 @@ def test_a_module_is_held_to_its_limits_as_it_is_imported(
     assert "printed as it is imported" not in "".join(capfd.readouterr())
 
 
-def test_folders_without_rights_are_removed_too() -> None:
+def test_folders_without_permissions_are_removed() -> None:
     """Run the removal as a user without root's rights."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         place = Path(name)
@@ -218,7 +216,7 @@ def test_folders_without_rights_are_removed_too() -> None:
         assert beside.stat().st_mode & 0o777 == 0o500
 
 
-def test_limits_hold_for_what_a_process_starts() -> None:
+def test_limits_apply_to_processes_started_by_a_process() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "input(); import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"],
         stdin=subprocess.PIPE,

@@ -70,7 +70,7 @@ def trains(driver: Driver) -> None:
     driver.until(lambda result: "train" in result["meter"])
 
 
-def test_the_step_in_progress_is_finished_and_saved_without_a_word_of_the_driver(
+def test_notice_finishes_and_saves_the_step_without_driver_request(
     drive: Any, node: Node, gate: Path
 ) -> None:
     driver = drive()
@@ -92,7 +92,7 @@ def test_the_step_in_progress_is_finished_and_saved_without_a_word_of_the_driver
 
 
 @pytest.mark.parametrize("left_s", [1000, 0, -5])
-def test_a_notice_that_is_too_short_for_the_step_costs_the_step_in_progress_and_no_more(
+def test_too_short_notice_loses_only_the_step_in_progress(
     drive: Any, node: Node, gate: Path, left_s: float
 ) -> None:
     driver = drive()
@@ -107,9 +107,7 @@ def test_a_notice_that_is_too_short_for_the_step_costs_the_step_in_progress_and_
     assert ended["error"]["message"] == "goes"
 
 
-def test_the_first_step_may_take_what_is_left_as_nobody_knows_how_long_it_takes(
-    drive: Any, node: Node, gate: Path
-) -> None:
+def test_first_step_may_use_the_remaining_notice_time(drive: Any, node: Node, gate: Path) -> None:
     driver = drive()
     driver.begin(until=9, config=gated(1, gate))
     trains(driver)
@@ -119,7 +117,7 @@ def test_the_first_step_may_take_what_is_left_as_nobody_knows_how_long_it_takes(
     assert driver.until_state("preempted")["saved_step"] == 1
 
 
-def test_a_first_step_that_does_not_end_is_given_up_before_the_machine_goes(drive: Any, node: Node) -> None:
+def test_unfinished_first_step_is_abandoned_before_preemption(drive: Any, node: Node) -> None:
     driver = drive()
     driver.begin(until=9, config={"step_s": 1000})
     trains(driver)
@@ -130,7 +128,9 @@ def test_a_first_step_that_does_not_end_is_given_up_before_the_machine_goes(driv
 
 
 @pytest.mark.parametrize("case", ["hangs", "restores_for_ever"])
-def test_what_has_not_begun_to_train_leaves_at_once(drive: Any, node: Node, case: str) -> None:
+def test_attempt_that_has_not_begun_to_train_is_preempted_immediately(
+    drive: Any, node: Node, case: str
+) -> None:
     """The notice comes during setup, and while the child restores."""
     driver = drive()
     driver.begin(until=1)
@@ -148,7 +148,7 @@ def test_what_has_not_begun_to_train_leaves_at_once(drive: Any, node: Node, case
     assert "train" not in ended["meter"]
 
 
-def test_a_checkpoint_that_is_being_fetched_is_not_waited_for(
+def test_preemption_does_not_wait_for_a_checkpoint_download(
     drive: Any, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetches, over = threading.Event(), threading.Event()
@@ -184,7 +184,7 @@ def slow_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Ev
     goes_on.set()
 
 
-def test_a_save_under_way_is_waited_for_where_the_step_cannot_be_finished(
+def test_running_save_is_awaited_if_the_step_cannot_finish(
     drive: Any, node: Node, gate: Path, slow_storage: tuple[threading.Event, threading.Event]
 ) -> None:
     hangs, goes_on = slow_storage
@@ -199,7 +199,7 @@ def test_a_save_under_way_is_waited_for_where_the_step_cannot_be_finished(
     assert driver.until_state("preempted")["saved_step"] == 1
 
 
-def test_a_save_under_way_does_not_keep_the_last_one_from_being_made(
+def test_running_save_does_not_prevent_the_final_save(
     drive: Any, node: Node, slow_storage: tuple[threading.Event, threading.Event]
 ) -> None:
     hangs, goes_on = slow_storage
@@ -214,7 +214,7 @@ def test_a_save_under_way_does_not_keep_the_last_one_from_being_made(
     assert ended["saved_step"] == driver.reports[-1]["step"] > 1
 
 
-def test_who_waits_at_a_rung_for_a_driver_that_says_nothing_is_saved(drive: Any, node: Node) -> None:
+def test_trial_waiting_at_a_rung_is_saved_on_notice(drive: Any, node: Node) -> None:
     driver = drive()
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -222,7 +222,7 @@ def test_who_waits_at_a_rung_for_a_driver_that_says_nothing_is_saved(drive: Any,
     assert driver.until_state("preempted")["saved_step"] == 1
 
 
-def test_the_last_step_is_finished_as_it_was_ordered(drive: Any, node: Node) -> None:
+def test_finish_request_completes_despite_a_notice(drive: Any, node: Node) -> None:
     driver = drive()
     driver.begin(until=9, max_step=2)
     driver.until_state("waiting")
@@ -232,7 +232,7 @@ def test_the_last_step_is_finished_as_it_was_ordered(drive: Any, node: Node) -> 
     assert ended["saved_step"] == 2
 
 
-def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
+def test_unsaveable_trial_is_preempted_immediately(drive: Any, node: Node) -> None:
     driver = drive("never_saves_slowly", "tests.worker.tune_cases")
     driver.begin(until=99, max_step=99)
     driver.reported(1)
@@ -240,7 +240,7 @@ def test_what_cannot_be_saved_leaves_at_once(drive: Any, node: Node) -> None:
     assert driver.until_state("preempted")["saved_step"] is None
 
 
-def test_who_is_killed_with_its_machine_is_preempted(drive: Any, node: Node) -> None:
+def test_child_killed_after_a_notice_counts_as_preempted(drive: Any, node: Node) -> None:
     """A machine that shuts down also sends a signal to each of its processes."""
     driver = drive()
     driver.begin(until=9, config={"step_s": 1000})
@@ -253,7 +253,7 @@ def test_who_is_killed_with_its_machine_is_preempted(drive: Any, node: Node) -> 
     assert end_of(Progress.parse(ended)) == "preempted"
 
 
-def test_a_withdrawn_notice_is_none(drive: Any, node: Node, gate: Path) -> None:
+def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> None:
     driver = drive()
     driver.begin(until=4, config=gated(2, gate))
     driver.reported(1)
@@ -267,7 +267,7 @@ def test_a_withdrawn_notice_is_none(drive: Any, node: Node, gate: Path) -> None:
     assert driver.reports[-1]["step"] == 4
 
 
-def test_a_notice_for_another_node_is_none(drive: Any, node: Node) -> None:
+def test_notice_for_another_node_has_no_effect(drive: Any, node: Node) -> None:
     driver = drive()
     node.goes(1, node="another node")
     driver.begin(until=2, config={"step_s": 0.5})
@@ -275,9 +275,7 @@ def test_a_notice_for_another_node_is_none(drive: Any, node: Node) -> None:
     assert driver.reports[-1]["step"] == 2
 
 
-def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as_what_it_says_last(
-    drive: Any, node: Node, gate: Path
-) -> None:
+def test_earliest_deadline_of_several_notices_counts(drive: Any, node: Node, gate: Path) -> None:
     driver = drive()
     driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
     driver.reported(1)
@@ -291,7 +289,7 @@ def test_two_notices_at_once_count_as_the_earlier_one_and_one_brought_forward_as
     assert driver.reports[-1]["step"] == 1
 
 
-def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any, node: Node) -> None:
+def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) -> None:
     """An idle worker, kept from an earlier attempt, refuses the new attempt. This is not a preemption, because the
     machine went away while the worker was idle.
     """
@@ -315,7 +313,7 @@ def test_nothing_begins_on_a_machine_that_goes_and_elsewhere_it_does(drive: Any,
     driver.until_state("waiting")
 
 
-def test_a_worker_that_is_born_on_a_machine_that_goes_says_so(
+def test_worker_started_during_a_notice_reports_preemption(
     node_board: NodeBoard, node: Node, tmp_path: Path
 ) -> None:
     """The head, for example, is never drained."""
@@ -334,7 +332,7 @@ def test_a_worker_that_is_born_on_a_machine_that_goes_says_so(
         born.close()
 
 
-def test_an_order_to_stop_is_obeyed_on_a_machine_that_goes(drive: Any, node: Node) -> None:
+def test_stop_request_is_obeyed_during_a_notice(drive: Any, node: Node) -> None:
     driver = drive()
     driver.begin(until=9, config={"step_s": 1000})
     trains(driver)

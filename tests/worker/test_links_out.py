@@ -56,7 +56,7 @@ def name_file(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_a_manifest_that_names_a_file_elsewhere_is_not_believed(
+def test_manifest_that_names_a_file_outside_is_rejected(
     tmp_path: Path, folder: Path, outside: Path, name: str
 ) -> None:
     name_file(folder, name.replace("ABS", str(outside).lstrip("/") if name != "ABS" else str(outside)))
@@ -104,7 +104,7 @@ LINKS = {
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_a_link_out_of_the_storage_is_not_followed(
+def test_link_out_of_the_storage_is_not_followed(
     tmp_path: Path, folder: Path, outside: Path, name: str
 ) -> None:
     assert store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here") == folder
@@ -113,14 +113,14 @@ def test_a_link_out_of_the_storage_is_not_followed(
         store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here")
 
 
-def test_a_job_that_the_operator_moved_to_another_disk_is_read(tmp_path: Path, folder: Path) -> None:
+def test_job_folder_linked_to_another_disk_is_read(tmp_path: Path, folder: Path) -> None:
     job = folder.parents[1]
     job.rename(tmp_path / "other-disk")
     job.symlink_to(tmp_path / "other-disk")
     assert (store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here") / "state.pt").read_bytes() == b"state"
 
 
-def test_a_log_that_is_a_link_is_none(tmp_path: Path, outside: Path) -> None:
+def test_log_that_is_a_link_is_ignored(tmp_path: Path, outside: Path) -> None:
     logs = TrialLogs(str(tmp_path / "storage"), "default", "job_1", TRIAL)
     logs.write(1, Printed(5, b"words", b"", complete=True))
     place = tmp_path / "storage/default/job_1" / TRIAL / "logs"
@@ -139,7 +139,7 @@ CLAIMS = [
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=repr)
-def test_a_checkpoint_is_only_what_lies_in_its_directory(tmp_path: Path, claim: str) -> None:
+def test_checkpoint_path_outside_its_directory_is_refused(tmp_path: Path, claim: str) -> None:
     staging = tmp_path / "staging/trial_00000-a1"
     (staging / "step").mkdir(parents=True)
     (tmp_path / "staging/other").mkdir()
@@ -163,7 +163,7 @@ TARGETS = [
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("place", ["state.pt", "inner/deep/state.pt"])
-def test_a_link_out_of_a_checkpoint_is_not_stored(tmp_path: Path, target: str, place: str) -> None:
+def test_link_out_of_a_checkpoint_is_refused(tmp_path: Path, target: str, place: str) -> None:
     step = tmp_path / "staging/step"
     (step / place).parent.mkdir(parents=True)
     (step / "real").write_text("state")

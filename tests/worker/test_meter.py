@@ -17,7 +17,7 @@ INSTANTS = st.integers(0, 1000)
         )
     )
 )
-def test_no_kind_ever_goes_back_and_no_lease_is_passed(readings: list[tuple[str, object, int]]) -> None:
+def test_shown_times_never_decrease_or_exceed_the_lease(readings: list[tuple[str, object, int]]) -> None:
     """Messages may arrive after a reading of a later instant. Leases only grow."""
     watch, lease, before = Stopwatch("setup", 0), 100, dict[str, int]()
     for what, value, at in readings:

@@ -51,7 +51,7 @@ def read_back(store: CheckpointStore, folder: Path, *, at_most: int, expected: F
     return step
 
 
-def test_what_was_stored_comes_back(store: CheckpointStore, tmp_path: Path) -> None:
+def test_stored_checkpoints_are_read_back(store: CheckpointStore, tmp_path: Path) -> None:
     saved(store, tmp_path, 1, 2, 10)
     assert [found.step for found in store.found(TRIAL)] == [10, 2, 1]
     assert read_back(store, tmp_path, at_most=10) == 10
@@ -59,7 +59,7 @@ def test_what_was_stored_comes_back(store: CheckpointStore, tmp_path: Path) -> N
     assert read_back(store, tmp_path, at_most=0) is None
 
 
-def test_the_manifest_is_put_last(store: CheckpointStore, bucket: Bucket, tmp_path: Path) -> None:
+def test_manifest_is_uploaded_last(store: CheckpointStore, bucket: Bucket, tmp_path: Path) -> None:
     saved(store, tmp_path, 1)
     puts = [asked for asked in bucket.proxy.asked if asked.startswith("PUT") and "step_" in asked]
     assert ["MANIFEST.json" in asked for asked in puts] == [False, False, True]
@@ -94,7 +94,7 @@ def save(driver: Any, *, until: int, restore: int | None = None, by: int | None 
 
 
 @pytest.mark.parametrize(("harms", "read_timeout_s"), [(HARMS, 240), (HANGS, 2)], ids=["answers", "hangs"])
-def test_a_storage_that_falters_costs_a_trial_some_time_and_nothing_else(
+def test_temporary_storage_faults_only_delay_a_trial(
     drive: Any,
     bucket: Bucket,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,7 +115,7 @@ def test_a_storage_that_falters_costs_a_trial_some_time_and_nothing_else(
     assert [report["step"] for report in driver.reports] == list(range(1, step + 1))
 
 
-def test_a_wait_for_the_storage_is_billed_as_what_it_was_for(drive: Any, bucket: Bucket) -> None:
+def test_storage_wait_is_billed_to_the_operation_it_delays(drive: Any, bucket: Bucket) -> None:
     driver = drive("counts", storage=bucket.url)
     save(driver, until=1)
     for method, part in (("PUT", "state.pt"), ("GET", "MANIFEST")):
@@ -136,9 +136,7 @@ LASTING: list[tuple[Any, int, str]] = [
 ]
 
 
-def test_a_storage_that_fails_for_good_fails_the_attempt_and_says_what_to_do(
-    drive: Any, bucket: Bucket
-) -> None:
+def test_permanent_storage_failure_fails_attempt_with_advice(drive: Any, bucket: Bucket) -> None:
     driver = drive("counts", storage=bucket.url)
     save(driver, until=1)
     for harm, status, advice in LASTING:
@@ -158,7 +156,7 @@ def test_a_storage_that_fails_for_good_fails_the_attempt_and_says_what_to_do(
     save(driver, until=2, restore=1, by=1)
 
 
-def test_a_bucket_that_is_not_there_is_said_to_be_wanted(drive: Any, bucket: Bucket) -> None:
+def test_missing_bucket_error_says_to_create_it(drive: Any, bucket: Bucket) -> None:
     driver = drive("counts", storage="s3://nobodys/checkpoints")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -166,7 +164,7 @@ def test_a_bucket_that_is_not_there_is_said_to_be_wanted(drive: Any, bucket: Buc
     assert "create the bucket" in driver.until_state("failed")["error"]["message"]
 
 
-def test_while_saves_fail_training_goes_on(drive: Any, bucket: Bucket) -> None:
+def test_training_continues_while_saves_fail(drive: Any, bucket: Bucket) -> None:
     bucket.proxy.fault("answer", "PUT", "step_", times=7, status=503)
     driver = drive("counts", storage=bucket.url)
     driver.begin(until=9, checkpoint_interval_ns=1)
@@ -176,7 +174,7 @@ def test_while_saves_fail_training_goes_on(drive: Any, bucket: Bucket) -> None:
     assert driver.until_state("paused")["saved_step"] == 9
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+def test_damaged_checkpoint_is_skipped_for_the_previous_one(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 1, 2)
@@ -185,7 +183,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert read_back(store, tmp_path, at_most=2) == 1
 
 
-def test_what_the_storage_never_gives_as_it_was_costs_its_checkpoint(drive: Any, bucket: Bucket) -> None:
+def test_permanently_corrupted_checkpoint_is_skipped(drive: Any, bucket: Bucket) -> None:
     driver = drive("counts", storage=bucket.url)
     save(driver, until=2)
     save(driver, until=4, restore=2, by=1)
@@ -195,9 +193,7 @@ def test_what_the_storage_never_gives_as_it_was_costs_its_checkpoint(drive: Any,
     assert [report["metrics"]["acc"] for report in driver.reports[4:]] == [3, 4, 5]
 
 
-def test_what_the_storage_does_not_give_may_be_whole_and_is_not_passed_over(
-    drive: Any, bucket: Bucket
-) -> None:
+def test_unreadable_checkpoint_fails_the_attempt_and_is_not_skipped(drive: Any, bucket: Bucket) -> None:
     """Otherwise an older checkpoint would be used, and the newer one would be forgotten and removed."""
     driver = drive("counts", storage=bucket.url)
     save(driver, until=2)
@@ -212,7 +208,7 @@ def test_what_the_storage_does_not_give_may_be_whole_and_is_not_passed_over(
     assert driver.until_state("waiting")["from_step"] == 4
 
 
-def test_an_object_that_is_gone_costs_its_checkpoint(
+def test_checkpoint_with_a_missing_object_is_skipped(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 1, 2)
@@ -220,7 +216,7 @@ def test_an_object_that_is_gone_costs_its_checkpoint(
     assert read_back(store, tmp_path, at_most=2, expected=Found(2, 1)) == 1
 
 
-def test_a_listing_that_lags_hides_nothing_that_is_known(
+def test_stale_listing_does_not_hide_a_known_checkpoint(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 1, 2)
@@ -229,7 +225,7 @@ def test_a_listing_that_lags_hides_nothing_that_is_known(
     assert read_back(store, tmp_path, at_most=2, expected=Found(2, 1)) == 2
 
 
-def test_a_listing_that_lags_costs_no_checkpoint(
+def test_prune_with_a_stale_listing_removes_no_checkpoint(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 1, 2)
@@ -239,7 +235,7 @@ def test_a_listing_that_lags_costs_no_checkpoint(
     assert read_back(store, tmp_path, at_most=2) == 2
 
 
-def test_where_nothing_is_left_of_what_was_saved_no_trial_starts_over(drive: Any, bucket: Bucket) -> None:
+def test_trial_does_not_restart_if_all_checkpoints_are_missing(drive: Any, bucket: Bucket) -> None:
     driver = drive("counts", storage=bucket.url)
     driver.begin(until=6, restore=5, restore_attempt=1)
     failed = driver.until_state("failed")
@@ -248,7 +244,7 @@ def test_where_nothing_is_left_of_what_was_saved_no_trial_starts_over(drive: Any
     assert driver.reports == []
 
 
-def test_where_the_newest_is_missing_for_good_an_older_one_does(
+def test_older_checkpoint_is_used_if_the_newest_is_missing(
     drive: Any, store: CheckpointStore, bucket: Bucket
 ) -> None:
     driver = drive("counts", storage=bucket.url)
@@ -276,7 +272,7 @@ CheckpointStore(url, "default", "job_1").publish("trial_00000", 1, 3, source)
 """
 
 
-def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_chunks_are_removed_later(
+def test_killed_upload_keeps_old_checkpoint_and_its_chunks_are_pruned(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 2)
@@ -300,7 +296,7 @@ def test_an_upload_that_is_killed_leaves_the_checkpoint_before_and_its_chunks_ar
     assert read_back(store, tmp_path, at_most=3) == 3
 
 
-def test_wherever_the_storage_dies_the_newest_durable_checkpoint_survives(
+def test_newest_durable_checkpoint_survives_storage_failure_at_any_request(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     """Three checkpoints are saved and older ones removed. The storage fails before the first request, then before

@@ -22,7 +22,7 @@ OPTIMISES = "import torch\n\ndef train(config):\n    torch.optim.SGD([torch.zero
         ("optimise = 'a search without PyTorch'", False),
     ],
 )
-def test_code_that_may_make_an_optimizer_is_told_by_its_source(
+def test_use_of_optimizers_is_detected_from_the_source(
     source: str, needs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a_module_of_somebody.py").write_text(source)
@@ -32,7 +32,7 @@ def test_code_that_may_make_an_optimizer_is_told_by_its_source(
     assert needs_dynamo([module.__name__, "json", "builtins"]) is needs
 
 
-def test_what_stands_for_a_module_and_answers_with_an_error_is_passed_over(
+def test_modules_that_raise_on_attribute_access_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Lazy(ModuleType):
@@ -68,7 +68,7 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": torch, "dynamo": False}
 
 
-def test_attempts_of_code_with_an_optimizer_find_its_imports_done(drive: Any) -> None:
+def test_optimizer_imports_are_preloaded_for_attempts(drive: Any) -> None:
     driver = drive("tells_first", "tests.worker.optimising")
     driver.begin(until=1)
     driver.until_state("waiting")

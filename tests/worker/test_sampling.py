@@ -34,7 +34,7 @@ def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in its process", "in one of its children"])
-def test_arithmetic_takes_more_of_a_processor_than_waiting_does(drive: Any, apart: bool) -> None:
+def test_computing_uses_more_cpu_time_than_waiting(drive: Any, apart: bool) -> None:
     driver = drive("burns_or_waits")
     waits, burns = (used(driver, until=4, burns=burns, apart=apart) for burns in (False, True))
     assert waits.cpu_ns is not None
@@ -46,7 +46,7 @@ def test_arithmetic_takes_more_of_a_processor_than_waiting_does(drive: Any, apar
     assert burns.data_wait_ns is None
 
 
-def test_time_spent_waiting_for_batches_is_told_apart_from_the_rest(drive: Any) -> None:
+def test_data_wait_is_measured_separately_from_computation(drive: Any) -> None:
     driver = drive("waits_for_data")
     little, much = (used(driver, wait_s=wait_s) for wait_s in (0.1, 0.3))
     for usage, wait_s in ((little, 0.1), (much, 0.3)):
@@ -67,14 +67,14 @@ def test_saves_are_counted(drive: Any) -> None:
     assert usage.saved_bytes
 
 
-def test_whatever_user_code_says_of_its_use_can_be_recorded(drive: Any) -> None:
+def test_any_usage_facts_from_user_code_can_be_recorded(drive: Any) -> None:
     usage = used(drive("says_anything_of_its_use"))
     assert len(usage.facts) == MAX_FACTS
     assert usage.data_wait_ns is None
     json.dumps(dict(usage.facts), allow_nan=False)
 
 
-def test_a_look_that_had_to_wait_for_a_processor_puts_off_no_further_look(
+def test_delayed_sample_does_not_postpone_later_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attempt: Any = SimpleNamespace(use=Use(), watch=SimpleNamespace(kind="train", of=lambda _: 0))
@@ -83,11 +83,11 @@ def test_a_look_that_had_to_wait_for_a_processor_puts_off_no_further_look(
     assert attempt.use.look_ns < 0.1 * NS / 2
 
 
-def test_a_process_that_is_gone_is_unknown() -> None:
+def test_ended_process_has_unknown_usage() -> None:
     assert sampling.processes(2**22 + 5) is None
 
 
-def test_children_are_found_whether_or_not_the_kernel_tells_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_processes_are_found_with_and_without_kernel_list(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
         try:
             mine = process_tree.descendants(os.getpid())
@@ -144,7 +144,7 @@ class Nvml(ModuleType):
         ("GPU-5", 80, ["GPU-5"]),
     ],
 )
-def test_gpus_are_those_that_the_worker_may_see(
+def test_only_visible_gpus_are_sampled(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, percent: int, asked: list[Any]
 ) -> None:
     nvml = Nvml([20, 80])
@@ -165,9 +165,7 @@ def test_gpus_are_those_that_the_worker_may_see(
 
 
 @pytest.mark.parametrize("visible", ["", "GPU"])
-def test_gpus_of_which_nothing_is_known_are_unknown_not_idle(
-    monkeypatch: pytest.MonkeyPatch, visible: str
-) -> None:
+def test_unmeasurable_gpus_are_unknown_and_not_idle(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
     nvml = Nvml([0, 0])
     nvml.nvmlDeviceGetHandleByUUID = None  # type: ignore[method-assign, assignment]
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
@@ -177,7 +175,7 @@ def test_gpus_of_which_nothing_is_known_are_unknown_not_idle(
     assert Gpus().sample() is None
 
 
-def test_what_an_attempt_used_is_recorded_when_its_money_is() -> None:
+def test_usage_is_recorded_when_the_attempt_is_billed() -> None:
     job, usage = Job(), Usage(wall_ns=NS, cpu_ns=NS // 2)
     meter = Meter({"setup": NS, "train": NS})
     for state, told in (("running", None), ("running", usage), ("preempted", usage)):
@@ -194,7 +192,7 @@ LOOKS = st.lists(
 
 @examples(30)
 @given(LOOKS)
-def test_processor_time_never_falls_and_counts_from_the_first_look(looks: list[tuple[int, int, int]]) -> None:
+def test_cpu_time_never_decreases_and_counts_from_the_first_sample(looks: list[tuple[int, int, int]]) -> None:
     use, trained, cpu, before = Use(), 0, 1000, 0
     for more_cpu, more_trained, memory in looks:
         cpu, trained = cpu + more_cpu, trained + more_trained
@@ -217,7 +215,7 @@ def test_processor_time_never_falls_and_counts_from_the_first_look(looks: list[t
         max_leaves=10,
     )
 )
-def test_anything_that_is_told_is_a_usage_or_nothing(told: Any) -> None:
+def test_arbitrary_usage_message_parses_to_valid_usage_or_none(told: Any) -> None:
     found = Usage.parse(told)
     if found is not None:
         assert all(value is None or 0 <= value < 2**63 for value in (getattr(found, name) for name in COUNTS))

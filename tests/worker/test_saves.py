@@ -64,9 +64,7 @@ class Run:
 @pytest.mark.parametrize(
     "exposed", [SPOT, Exposure(), Exposure(preemption=Hazard.of_spot(), notice_ns=NOTICE_NS)]
 )
-def test_saves_are_as_far_apart_as_the_rule_says_of_what_they_were_measured_to_take(
-    exposed: Exposure, stall_ns: int
-) -> None:
+def test_save_interval_follows_the_rule_for_measured_save_times(exposed: Exposure, stall_ns: int) -> None:
     run = Run(exposed, stall_ns=stall_ns)
     while len(run.saved) < 4:
         run.step()
@@ -78,7 +76,7 @@ def test_saves_are_as_far_apart_as_the_rule_says_of_what_they_were_measured_to_t
     )  # the duration of the first save is not known in advance
 
 
-def test_a_market_whose_shortest_notice_is_a_pods_has_long_steps_saved_one_by_one() -> None:
+def test_every_step_longer_than_the_shortest_notice_is_saved() -> None:
     """A step of 18 s is longer than the notice of 15 s in which it would have to be finished and saved."""
     run = Run(exposure("spot", Losses()), stall_ns=LEAST_NS)
     for _ in range(6):
@@ -86,21 +84,21 @@ def test_a_market_whose_shortest_notice_is_a_pods_has_long_steps_saved_one_by_on
     assert run.saved == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_stall_is_no_training_and_makes_no_step_longer() -> None:
+def test_save_stall_is_not_counted_as_training() -> None:
     run = Run(SPOT, stall_ns=5 * NS)
     while not run.saved:
         run.step()
     assert run.saves.stepped(STEP_NS + 5 * NS) == STEP_NS
 
 
-def test_short_steps_among_long_ones_do_not_make_saves_dear() -> None:
+def test_mixed_step_lengths_keep_stalls_within_the_limit() -> None:
     run = Run(Exposure(preemption=Hazard(60 * NS)), stall_ns=NS)
     while len(run.saved) < 20:
         run.step(10 * NS if len(run.saved) % 2 else NS // 10)
     assert run.stalled <= run.trained / 20 + run._stall_ns
 
 
-def test_the_more_often_workers_go_the_more_often_is_saved() -> None:
+def test_more_frequent_preemptions_cause_more_frequent_saves() -> None:
     gaps = []
     for mean_ns in (HOUR_NS // 10, HOUR_NS, 10 * HOUR_NS, 100 * HOUR_NS):
         run = Run(Exposure(preemption=Hazard(mean_ns)))
@@ -110,7 +108,7 @@ def test_the_more_often_workers_go_the_more_often_is_saved() -> None:
     assert gaps == sorted(set(gaps))
 
 
-def test_a_save_that_failed_is_followed_by_another_an_interval_later_and_not_at_each_step() -> None:
+def test_failed_save_is_retried_after_an_interval_and_not_each_step() -> None:
     run = Run(SPOT)
     while len(run.saved) < 3:
         run.step(fails=True)
@@ -118,14 +116,14 @@ def test_a_save_that_failed_is_followed_by_another_an_interval_later_and_not_at_
     assert min(run.gaps()) > 1
 
 
-def test_an_interval_that_was_asked_for_is_kept() -> None:
+def test_configured_save_interval_is_kept() -> None:
     run = Run(SPOT, interval_ns=60 * NS, stall_ns=0)
     for _ in range(30):
         run.step()
     assert run.saved == [6, 12, 18, 24, 30]
 
 
-def test_where_nothing_was_seen_the_market_says_what_to_expect() -> None:
+def test_exposure_without_observations_comes_from_the_market() -> None:
     assert exposure("on_demand", Losses()) == Exposure()
     for market in ("spot", "spot_with_fallback"):
         expected = exposure(market, Losses())
@@ -133,7 +131,7 @@ def test_where_nothing_was_seen_the_market_says_what_to_expect() -> None:
         assert expected.notice_ns == NOTICE_NS
 
 
-def test_what_was_seen_counts_for_more_the_longer_it_was_looked_at() -> None:
+def test_longer_observation_outweighs_the_prior() -> None:
     calm = exposure("spot", Losses(98 * HOUR_NS, {"completed": 50}))
     stormy = exposure("spot", Losses(8 * HOUR_NS, {"preempted": 60, "lost": 39}))
     assert calm.preemption is not None
@@ -143,7 +141,7 @@ def test_what_was_seen_counts_for_more_the_longer_it_was_looked_at() -> None:
     assert (stormy.notices.preemptions, stormy.notices.missed) == (109, 40)
 
 
-def test_a_machine_on_demand_that_was_lost_is_trusted_no_more_for_a_month() -> None:
+def test_lost_on_demand_machines_shorten_the_expected_crash_interval() -> None:
     assert exposure("on_demand", Losses(HOUR_NS)).crash.mean_ns > CRASH_MEAN_NS
     once, often = (exposure("on_demand", Losses(HOUR_NS, {"lost": n})).crash.mean_ns for n in (1, 9))
     assert once == 3 * HOUR_NS // 2

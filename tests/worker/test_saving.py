@@ -22,7 +22,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "WAITS_S", (0.01,) * 4)
 
 
-def test_storage_that_fails_in_its_own_way_fails_the_attempt_and_is_named(
+def test_unexpected_storage_error_fails_the_attempt_and_is_named(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Published:
@@ -41,7 +41,7 @@ def test_storage_that_fails_in_its_own_way_fails_the_attempt_and_is_named(
     assert trouble.is_storage_failure
 
 
-def test_storage_that_falters_costs_some_time(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_storage_errors_only_delay_the_trial(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     troubles = [OSError("busy"), RuntimeError("still busy")]
     read, write = CheckpointStore.newest_valid, CheckpointStore.publish
 
@@ -63,7 +63,7 @@ def test_storage_that_falters_costs_some_time(drive: Any, monkeypatch: pytest.Mo
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3]
 
 
-def test_what_waits_for_the_storage_is_told(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker reports it for a restore and for the final save, because nothing else is done meanwhile."""
     monkeypatch.setattr(publishing, "WAITS_S", (0.4,) * 4)
     fails: list[bool] = []
@@ -119,7 +119,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
             thread.join()
 
 
-def test_an_attempt_whose_save_hangs_can_be_stopped_and_the_next_one_saves(
+def test_attempt_with_a_hanging_save_can_be_stopped_and_the_next_saves(
     drive: Any, hanging: threading.Event
 ) -> None:
     driver = drive("counts")
@@ -136,7 +136,7 @@ def test_an_attempt_whose_save_hangs_can_be_stopped_and_the_next_one_saves(
     assert driver.until_state("paused")["saved_step"] == 1
 
 
-def test_a_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event) -> None:
+def test_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event) -> None:
     driver = drive("counts")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -156,7 +156,7 @@ def save(driver: Any, *, until: int, restore: int | None) -> None:
     assert driver.until_state("paused")["saved_step"] == until
 
 
-def test_what_a_driver_has_not_recorded_replaces_nothing(drive: Any, tmp_path: Path) -> None:
+def test_unrecorded_checkpoint_replaces_no_recorded_checkpoint(drive: Any, tmp_path: Path) -> None:
     """The driver died while step 4 was being saved, and the next driver continues from step 2."""
     driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
     save(driver, until=2, restore=None)
@@ -166,7 +166,7 @@ def test_what_a_driver_has_not_recorded_replaces_nothing(drive: Any, tmp_path: P
     assert sorted(path.name for path in folder.iterdir()) == ["step_00000002-a1", "step_00000003-a3"]
 
 
-def test_half_a_checkpoint_goes_with_the_next_whole_one(drive: Any, tmp_path: Path) -> None:
+def test_partial_checkpoint_is_removed_by_the_next_complete_save(drive: Any, tmp_path: Path) -> None:
     driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
     driver.attempt = 3
     for name in (
@@ -183,7 +183,7 @@ def test_half_a_checkpoint_goes_with_the_next_whole_one(drive: Any, tmp_path: Pa
     )
 
 
-def test_a_child_that_dies_while_it_saves_for_its_pause_ends_its_attempt_at_once(drive: Any) -> None:
+def test_child_that_dies_while_saving_for_a_pause_ends_attempt(drive: Any) -> None:
     driver = drive("dies_saving")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -193,7 +193,7 @@ def test_a_child_that_dies_while_it_saves_for_its_pause_ends_its_attempt_at_once
     assert sum(failed["meter"].values()) < LEASE_S * SECOND
 
 
-def test_a_fork_that_fails_leaves_no_descriptor_open(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_fork_leaves_no_descriptor_open(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = drive("counts")
     driver.begin(until=1)
     driver.until_state("waiting")

@@ -10,7 +10,9 @@ import pytest
 from tuner.worker.scratch import Scratch
 
 
-def test_the_next_one_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_process_removes_scratch_of_a_killed_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
         "import tempfile, time; from tuner.worker.scratch import Scratch\n"

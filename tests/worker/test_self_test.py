@@ -29,7 +29,7 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
     return run
 
 
-def test_it_starts_a_worker_and_leaves_no_process_behind() -> None:
+def test_self_test_leaves_no_process_behind() -> None:
     before = psutil.Process().children()
     assert self_test("tests.worker.forgetful:one_step_of_many", [{}], **ORDER) == Verdict(passed=True)
     assert psutil.Process().children() == before
@@ -44,11 +44,13 @@ def test_it_starts_a_worker_and_leaves_no_process_behind() -> None:
         "forgetful_tune:Stamps",
     ],
 )
-def test_what_goes_on_where_it_was_passes(verdict_on: Callable[..., Verdict], case: str) -> None:
+def test_trainable_that_resumes_correctly_passes(verdict_on: Callable[..., Verdict], case: str) -> None:
     assert verdict_on(case) == Verdict(passed=True)
 
 
-def test_a_trial_of_a_single_step_is_tested_as_well_as_any(verdict_on: Callable[..., Verdict]) -> None:
+def test_trainable_with_a_single_or_unlimited_step_count_is_tested(
+    verdict_on: Callable[..., Verdict],
+) -> None:
     assert verdict_on("optimising:well", max_step=1).passed
     assert verdict_on("optimising:well", max_step=None).passed
 
@@ -65,7 +67,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("case", "said"), FAILS.items(), ids=FAILS.keys())
-def test_what_does_not_restore_what_it_saved_fails_for_good_and_is_told_where(
+def test_incorrect_restore_fails_permanently_with_the_location(
     verdict_on: Callable[..., Verdict], case: str, said: str
 ) -> None:
     verdict = verdict_on(case)
@@ -74,14 +76,14 @@ def test_what_does_not_restore_what_it_saved_fails_for_good_and_is_told_where(
     assert said in verdict.reason
 
 
-def test_a_configuration_that_raises_says_nothing_of_others(verdict_on: Callable[..., Verdict]) -> None:
+def test_configuration_that_raises_is_skipped_for_the_next(verdict_on: Callable[..., Verdict]) -> None:
     assert verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.1}]).passed
     verdict = verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.8}])
     assert (verdict.passed, verdict.lasting) == (False, False)
     assert "ValueError: x is too large" in verdict.reason
 
 
-def test_what_is_not_through_in_time_has_not_passed_and_may_another_time(
+def test_self_test_that_times_out_fails_but_not_permanently(
     verdict_on: Callable[..., Verdict],
 ) -> None:
     verdict = verdict_on("forgetful:hangs", limit_s=1)

@@ -51,7 +51,9 @@ def ray_program() -> str:
         ),
     ],
 )
-def test_a_worker_is_started_as_ray_starts_it(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_worker_starts_with_the_same_arguments_and_environment_as_in_ray(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
     usual = {"command_prefix": [], "override_worker_entrypoint": None, "java_jars": []}
@@ -62,7 +64,7 @@ def test_a_worker_is_started_as_ray_starts_it(tmp_path: Path, more: dict[str, An
     assert environment["WRAPPED"] == ("yes" if more else None)
 
 
-def test_no_module_of_ray_is_imported_to_start_a_worker(tmp_path: Path) -> None:
+def test_worker_start_imports_no_ray_module(tmp_path: Path) -> None:
     worker = tmp_path / "worker.py"
     worker.write_text("")
     words = [sys.executable, "-X", "importtime", OURS, str(worker), "--language=PYTHON"]

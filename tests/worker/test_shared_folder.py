@@ -116,7 +116,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_what_is_damaged_is_never_restored_and_the_one_before_is(
+def test_damaged_checkpoint_is_skipped_for_the_previous_one(
     store: CheckpointStore, tmp_path: Path, folder: Path, damage: Callable[[Path], object]
 ) -> None:
     publish(store, tmp_path, 1, 2)
@@ -138,7 +138,7 @@ SEEN = {name: damage for name, damage in DAMAGES.items() if name not in UNSEEN}
 
 
 @pytest.mark.parametrize("damage", SEEN.values(), ids=SEEN.keys())
-def test_what_is_damaged_does_not_push_out_what_is_whole(
+def test_damaged_checkpoint_does_not_count_when_pruning(
     store: CheckpointStore, tmp_path: Path, folder: Path, damage: Callable[[Path], object]
 ) -> None:
     """Only damage that the manifest reveals counts, because pruning does not read all the data again."""
@@ -161,7 +161,7 @@ TAKES_NO_MORE = [
 
 
 @pytest.mark.parametrize(("number", "advice", "tries"), TAKES_NO_MORE)
-def test_a_folder_that_takes_no_more_fails_the_attempt_and_says_what_to_do(
+def test_unwritable_folder_fails_the_attempt_with_advice(
     drive: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, number: int, advice: str, tries: int
 ) -> None:
     tried: list[int] = []
@@ -187,7 +187,7 @@ def test_a_folder_that_takes_no_more_fails_the_attempt_and_says_what_to_do(
     assert driver.until_state("paused")["saved_step"] == 1
 
 
-def test_a_folder_on_another_file_system_gets_copies(
+def test_folder_on_another_file_system_gets_copies(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -199,7 +199,7 @@ def test_a_folder_on_another_file_system_gets_copies(
     assert not (tmp_path / "staged-1").exists()
 
 
-def test_a_file_system_that_cannot_sync_a_folder_will_do(
+def test_file_system_without_folder_sync_is_supported(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync = os.fsync
@@ -214,7 +214,7 @@ def test_a_file_system_that_cannot_sync_a_folder_will_do(
     assert newest(store, tmp_path) == 1
 
 
-def test_what_was_not_put_can_be_put_again(
+def test_failed_publication_can_be_repeated(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every step of the publication may fail."""
@@ -239,7 +239,9 @@ def test_what_was_not_put_can_be_put_again(
     assert newest(store, tmp_path) == 1
 
 
-def test_nothing_is_not_published(store: CheckpointStore, tmp_path: Path, folder: Path) -> None:
+def test_empty_or_missing_source_is_not_published(
+    store: CheckpointStore, tmp_path: Path, folder: Path
+) -> None:
     """A save that hung may continue after its attempt, when its files are gone."""
     (tmp_path / "empty").mkdir()
     for source in (tmp_path / "empty", tmp_path / "gone"):
@@ -249,7 +251,7 @@ def test_nothing_is_not_published(store: CheckpointStore, tmp_path: Path, folder
 
 
 @pytest.mark.parametrize(("there", "tries"), [(True, 7), (False, 4)])
-def test_a_folder_that_is_not_mounted_starts_no_trial_over(
+def test_unmounted_folder_does_not_restart_the_trial(
     drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, tries: int
 ) -> None:
     """If only the checkpoint is missing, it may still appear, because another machine wrote it."""
@@ -268,7 +270,7 @@ def test_a_folder_that_is_not_mounted_starts_no_trial_over(
     assert len(looks) == tries + 1, "and a last one for an older checkpoint"
 
 
-def test_where_all_that_was_saved_is_damaged_a_trial_starts_over(drive: Any, folder: Path) -> None:
+def test_trial_restarts_from_scratch_if_all_checkpoints_are_damaged(drive: Any, folder: Path) -> None:
     driver = drive("counts")
     driver.begin(until=2)
     driver.until_state("waiting")
@@ -280,7 +282,7 @@ def test_where_all_that_was_saved_is_damaged_a_trial_starts_over(drive: Any, fol
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 1, 2]
 
 
-def test_when_the_best_is_damaged_all_stay_of_which_one_may_be_the_best_now(drive: Any, folder: Path) -> None:
+def test_damaged_best_checkpoint_keeps_all_candidates_for_the_best(drive: Any, folder: Path) -> None:
     driver = drive("counts")
     for step in (1, 2, 3):
         driver.begin(until=step, restore=step - 1 or None, restore_attempt=step - 1, keep=9)
@@ -299,7 +301,7 @@ def test_when_the_best_is_damaged_all_stay_of_which_one_may_be_the_best_now(driv
     ]
 
 
-def test_a_listing_that_lags_hides_nothing_that_is_known(
+def test_stale_listing_does_not_hide_a_known_checkpoint(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NFS, for example, caches the listing of a folder for up to a minute."""
@@ -331,7 +333,7 @@ for step in range(1, 9):
 """
 
 
-def test_a_disk_that_is_full_in_earnest(tmp_path: Path) -> None:
+def test_full_disk_keeps_last_checkpoint_and_recovers_after_pruning(tmp_path: Path) -> None:
     """Use a real file system of 1 MiB, in its own mount namespace."""
     (tmp_path / "mount").mkdir()
     mounted = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/mount && exec "
@@ -351,13 +353,15 @@ def test_a_disk_that_is_full_in_earnest(tmp_path: Path) -> None:
     assert again == "4"
 
 
-def test_half_a_folder_is_never_seen(store: CheckpointStore, tmp_path: Path, folder: Path) -> None:
+def test_partial_checkpoint_folder_is_never_listed(
+    store: CheckpointStore, tmp_path: Path, folder: Path
+) -> None:
     (folder / f"{PARTIAL}step_00000007-a1.77").mkdir(parents=True)
     shutil.copytree(staged(tmp_path, 7), folder / f"{PARTIAL}step_00000007-a1.78")
     assert store.found(TRIAL) == []
 
 
-def test_the_one_that_is_known_comes_before_others_of_its_step(
+def test_expected_checkpoint_is_preferred_over_others_of_its_step(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
     """Checkpoints of later attempts may belong to another configuration if the database was restored from a

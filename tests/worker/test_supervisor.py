@@ -21,7 +21,7 @@ from tuner.worker import endings
 PLAIN = "tests.worker.plain_cases"
 
 
-def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> None:
+def test_trial_waits_at_its_rung_pauses_and_resumes_in_another_process(drive: Any) -> None:
     driver = drive("counts")
     driver.begin(until=3)
     waiting = driver.until_state("waiting")
@@ -37,9 +37,7 @@ def test_a_trial_stops_at_its_rung_pauses_and_goes_on_elsewhere(drive: Any) -> N
     assert driver.reports[0]["metrics"]["pid"] != driver.reports[-1]["metrics"]["pid"]
 
 
-def test_a_promoted_trial_goes_on_without_a_pause_and_its_last_model_is_kept(
-    drive: Any, tmp_path: Path
-) -> None:
+def test_promoted_trial_continues_without_pause_and_saves_its_last_step(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -55,7 +53,7 @@ def test_a_promoted_trial_goes_on_without_a_pause_and_its_last_model_is_kept(
     assert found[0] == 9
 
 
-def test_what_comes_before_the_first_step_is_no_training(drive: Any) -> None:
+def test_time_before_the_first_step_is_billed_as_setup(drive: Any) -> None:
     driver = drive("loads_first")
     driver.begin(until=1)
     waits = driver.until_state("waiting")
@@ -64,7 +62,7 @@ def test_what_comes_before_the_first_step_is_no_training(drive: Any) -> None:
     assert waits["meter"].get("train", 0) < since_then
 
 
-def test_a_seeded_trial_is_repeated_outside_of_the_service(
+def test_seeded_trial_is_reproducible_outside_of_the_service(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
@@ -87,7 +85,7 @@ def test_a_seeded_trial_is_repeated_outside_of_the_service(
     assert [line.partition(" ")[0] for line in changed.differences(recorded)] == ["torch", "the"]
 
 
-def test_a_hanging_trial_is_stopped_at_once(drive: Any) -> None:
+def test_hanging_trial_stops_on_request(drive: Any) -> None:
     driver = drive("hangs")
     driver.begin()
     assert driver.supervisor.step()["state"] == "running"
@@ -95,7 +93,7 @@ def test_a_hanging_trial_is_stopped_at_once(drive: Any) -> None:
     assert driver.until_state("stopped")["error"] is None
 
 
-def test_a_lease_ends_the_child_whatever_it_does(drive: Any) -> None:
+def test_lease_end_stops_a_hanging_child(drive: Any) -> None:
     driver = drive("hangs")
     driver.begin(lease_s=1)
     ended = driver.until_state("paused")
@@ -138,7 +136,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("case", "kind", "word"), FAILURES)
-def test_failing_user_code_is_reported_with_what_happened(
+def test_user_code_failure_is_reported_with_kind_and_message(
     drive: Any, case: str, kind: str, word: str
 ) -> None:
     driver = drive(case)
@@ -150,13 +148,13 @@ def test_failing_user_code_is_reported_with_what_happened(
     assert driver.until_state("failed")["attempt"] == 2
 
 
-def test_a_module_that_is_not_there_is_named(drive: Any) -> None:
+def test_missing_module_is_named(drive: Any) -> None:
     driver = drive("train", "tests.worker.no_such_module", fresh=True)
     driver.begin()
     assert "no_such_module" in driver.until_state("failed")["error"]["message"]
 
 
-def test_endless_printing_neither_blocks_nor_fills_the_memory(drive: Any) -> None:
+def test_long_output_neither_blocks_nor_fills_the_memory(drive: Any) -> None:
     driver = drive("prints_much")
     driver.begin(until=1)
     driver.until_state("waiting")
@@ -165,14 +163,14 @@ def test_endless_printing_neither_blocks_nor_fills_the_memory(drive: Any) -> Non
     driver.until_state("stopped")
 
 
-def test_nan_is_told_and_tensors_are_numbers(drive: Any) -> None:
+def test_nan_is_reported_and_tensors_become_numbers(drive: Any) -> None:
     driver = drive("nan")
     driver.begin(until=1)
     driver.until_state("waiting")
     assert driver.reports[0]["metrics"] == {"acc": "NaN", "tensor": 2.0}
 
 
-def test_processes_that_user_code_left_behind_are_gone_with_the_attempt(drive: Any) -> None:
+def test_leftover_processes_of_user_code_are_killed_with_the_attempt(drive: Any) -> None:
     mark = str(uuid4())
     driver = drive("leaves_children")
     driver.begin(until=1, config={"mark": mark})
@@ -183,7 +181,7 @@ def test_processes_that_user_code_left_behind_are_gone_with_the_attempt(drive: A
     assert left == []
 
 
-def test_a_child_that_takes_too_much_memory_is_ended_and_told_so(drive: Any) -> None:
+def test_child_above_memory_limit_is_killed_and_reported(drive: Any) -> None:
     driver = drive("eats_memory", PLAIN, fresh=True)
     driver.begin(memory_limit_bytes=300_000_000)
     failed = driver.until_state("failed")
@@ -199,7 +197,7 @@ def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
 
 
 @pytest.mark.parametrize(("case", "values"), [("returns", [4]), ("yields", [0, 1, 2])])
-def test_what_a_function_returns_or_yields_is_a_report(drive: Any, case: str, values: list[float]) -> None:
+def test_returned_or_yielded_values_are_reports(drive: Any, case: str, values: list[float]) -> None:
     driver = drive(case)
     driver.begin(until=9)
     driver.until_state("ended")
@@ -226,14 +224,14 @@ def test_plain_ray_tune_trainables_run_unchanged_and_resume(drive: Any, case: st
     assert driver.reports[0]["resumable"]
 
 
-def test_of_what_tune_takes_metrics_are_recorded(drive: Any) -> None:
+def test_only_metrics_are_recorded_from_a_tune_report(drive: Any) -> None:
     driver = drive("tune_checkpoints", "tests.worker.tune_cases")
     driver.begin(until=1)
     driver.until_state("waiting")
     assert driver.reports[0]["metrics"] == {"acc": 1, "nested/a": 1}
 
 
-def test_a_trainable_that_never_saves_says_so(drive: Any) -> None:
+def test_trainable_that_never_saves_reports_not_resumable(drive: Any) -> None:
     driver = drive("never_saves", "tests.worker.tune_cases")
     driver.begin(until=2)
     driver.until_state("waiting")
@@ -242,7 +240,7 @@ def test_a_trainable_that_never_saves_says_so(drive: Any) -> None:
     assert driver.until_state("paused")["saved_step"] is None
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(drive: Any, tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_is_skipped_for_the_previous_one(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     for until, restore in ((2, None), (4, 2)):
         driver.begin(until=until, restore=restore)
@@ -268,7 +266,7 @@ def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPa
     driver.until_state("waiting")
 
 
-def test_a_module_that_takes_its_importer_with_it_is_left_to_the_child(drive: Any) -> None:
+def test_module_that_kills_its_importer_is_imported_in_the_child(drive: Any) -> None:
     driver = drive("train", "tests.worker.dies_imported", fresh=True)
     driver.begin()
     trouble = Progress.parse(driver.until_state("failed")).trouble
@@ -280,14 +278,14 @@ def test_a_module_that_takes_its_importer_with_it_is_left_to_the_child(drive: An
     assert "exit status 3" in failed["error"]["message"]
 
 
-def test_a_module_that_touches_cuda_when_it_is_imported_leaves_gpus_to_its_attempts(drive: Any) -> None:
+def test_module_that_initializes_cuda_on_import_leaves_gpus_usable(drive: Any) -> None:
     driver = drive("train", "tests.worker.touches_cuda", fresh=True)
     driver.begin(until=1)
     driver.until_state("waiting")
     assert driver.reports[0]["metrics"] == {"lost": False}
 
 
-def test_an_exit_is_noticed_though_a_process_that_was_left_behind_has_the_channel(drive: Any) -> None:
+def test_exit_is_detected_if_a_leftover_process_holds_the_channel(drive: Any) -> None:
     driver = drive("forks_and_exits")
     driver.begin()
     failed = driver.until_state("failed")
@@ -295,7 +293,7 @@ def test_an_exit_is_noticed_though_a_process_that_was_left_behind_has_the_channe
     assert sum(failed["meter"].values()) < LEASE_S * SECOND
 
 
-def test_the_actors_death_takes_the_child_with_it(tmp_path: Path) -> None:
+def test_death_of_the_actor_kills_the_child(tmp_path: Path) -> None:
     import subprocess
     import sys
 
