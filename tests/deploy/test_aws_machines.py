@@ -48,7 +48,7 @@ def machines(account: Any) -> Machines:
     return {next(t["Value"] for t in one["Tags"] if t["Key"] == "ray-user-node-type"): one for one in found}
 
 
-def test_machines_are_of_the_kind_and_the_market_that_their_labels_say(machines: Machines) -> None:
+def test_machines_have_the_instance_type_and_market_of_their_labels(machines: Machines) -> None:
     types = cluster("aws")["available_node_types"]
     assert set(machines) == set(types) == {"head", "on-demand", "spot"}
     for name in ("on-demand", "spot"):
@@ -58,14 +58,14 @@ def test_machines_are_of_the_kind_and_the_market_that_their_labels_say(machines:
     assert "InstanceLifecycle" not in machines["head"], "drivers are not taken away"
 
 
-def test_machines_have_the_roles_that_are_made_for_them(machines: Machines) -> None:
+def test_machines_have_their_own_roles_and_workers_require_imds_tokens(machines: Machines) -> None:
     roles = {name: one["IamInstanceProfile"]["Arn"].rpartition("/")[2] for name, one in machines.items()}
     assert roles == {"head": "tuner-head", "on-demand": "tuner-worker", "spot": "tuner-worker"}
     for name in ("on-demand", "spot"):
         assert machines[name]["MetadataOptions"]["HttpTokens"] == "required", "for whoever is tuned there"
 
 
-def test_from_outside_only_ssh_reaches_a_machine(account: Any, machines: Machines) -> None:
+def test_only_ssh_is_open_to_the_outside(account: Any, machines: Machines) -> None:
     groups = {group["GroupId"] for one in machines.values() for group in one["SecurityGroups"]}
     (group,) = account.describe_security_groups(GroupIds=list(groups))["SecurityGroups"]
     outside = [one for one in group["IpPermissions"] if one["IpRanges"] or one["Ipv6Ranges"]]
@@ -74,7 +74,7 @@ def test_from_outside_only_ssh_reaches_a_machine(account: Any, machines: Machine
     assert [pair["GroupId"] for one in inside for pair in one["UserIdGroupPairs"]] == list(groups)
 
 
-def test_the_key_is_kept_where_nobody_else_reads_it(machines: Machines) -> None:
+def test_ssh_key_file_is_private(machines: Machines) -> None:
     assert machines
     (key,) = [path for path in (Path.home() / ".ssh").iterdir() if path.suffix == ".pem"]
     assert key.stat().st_mode & 0o077 == 0

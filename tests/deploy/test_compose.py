@@ -63,12 +63,12 @@ def services(project: dict[str, Any]) -> dict[str, Any]:
     return dict(project["services"])
 
 
-def test_compose_takes_it_without_a_warning(secrets: Path) -> None:
+def test_compose_accepts_the_file_without_warnings(secrets: Path) -> None:
     said = config("--quiet", env=secrets)
     assert (said.returncode, said.stderr) == (0, "")
 
 
-def test_what_compose_does_not_have_is_found(secrets: Path, tmp_path: Path) -> None:
+def test_compose_reports_an_unknown_key(secrets: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "compose.yaml"
     wrong.write_text(FILE.read_text().replace("    healthcheck: *ray-health", "    healthchek: *ray-health"))
     said = config("--quiet", env=secrets, file=wrong)
@@ -76,13 +76,13 @@ def test_what_compose_does_not_have_is_found(secrets: Path, tmp_path: Path) -> N
     assert "healthchek" in said.stderr
 
 
-def test_without_its_secrets_it_does_not_start_and_says_how_they_are_made() -> None:
+def test_missing_secrets_prevent_the_start_and_the_error_names_the_script() -> None:
     said = config("--quiet", env=None)
     assert said.returncode != 0
     assert "run ./secrets.sh first" in said.stderr
 
 
-def test_every_value_is_explained_with_its_default(secrets: Path, values: dict[str, str]) -> None:
+def test_readme_lists_every_value_with_its_default(secrets: Path, values: dict[str, str]) -> None:
     """The README's table has all generated values and all values with a default."""
     page = (DEPLOY / "compose/README.md").read_text()
     rows = re.findall(r"^\| (`[A-Z].*?) \| (.*?) \| .+ \|$", page, re.MULTILINE)
@@ -101,7 +101,7 @@ def test_every_value_is_explained_with_its_default(secrets: Path, values: dict[s
     assert set(explained) == set(defaults) | set(values)
 
 
-def test_another_value_goes_where_it_is_meant(secrets: Path, tmp_path: Path) -> None:
+def test_changed_values_reach_their_services(secrets: Path, tmp_path: Path) -> None:
     env = tmp_path / ".env"
     other = {"WORKERS": "3", "SPOT_WORKERS": "0", "WORKER_CPUS": "16", "TUNER_VARIANT": "cuda"}
     env.write_text(secrets.read_text() + "".join(f"{name}={one}\n" for name, one in other.items()))
@@ -112,7 +112,7 @@ def test_another_value_goes_where_it_is_meant(secrets: Path, tmp_path: Path) -> 
     assert found["worker"]["build"]["args"] == {"VARIANT": "cuda"}
 
 
-def test_every_service_is_waited_for_until_it_is_what_it_is_waited_for(services: dict[str, Any]) -> None:
+def test_services_wait_until_their_dependencies_are_healthy_or_completed(services: dict[str, Any]) -> None:
     for name, one in services.items():
         for needed, how in one.get("depends_on", {}).items():
             wanted = "service_completed_successfully" if needed in ONE_SHOT else "service_healthy"
@@ -125,7 +125,7 @@ def test_every_service_is_waited_for_until_it_is_what_it_is_waited_for(services:
             assert name == "tuner" or one["healthcheck"]["test"][0] == "CMD", "the service's is the image's"
 
 
-def test_only_the_page_and_grafana_are_reached_and_only_from_this_machine(
+def test_only_page_and_grafana_are_published_and_only_on_loopback(
     project: dict[str, Any], services: dict[str, Any]
 ) -> None:
     port = Settings.from_env({}).port
@@ -139,7 +139,7 @@ def test_only_the_page_and_grafana_are_reached_and_only_from_this_machine(
     assert all("inside" in one["networks"] for one in services.values())
 
 
-def test_the_service_takes_its_settings(
+def test_service_settings_match_the_other_containers(
     services: dict[str, Any], values: dict[str, str], tmp_path: Path
 ) -> None:
     env = services["tuner"]["environment"]
@@ -158,7 +158,7 @@ def test_the_service_takes_its_settings(
         assert mounted == [("database_url", "/run/secrets/database_url")], "drivers read the same file"
 
 
-def test_every_ray_node_has_the_token_the_storage_and_a_market_with_its_price(
+def test_every_ray_node_has_token_storage_market_and_price(
     services: dict[str, Any],
 ) -> None:
     env = services["ray-head"]["environment"]
@@ -177,7 +177,7 @@ def test_every_ray_node_has_the_token_the_storage_and_a_market_with_its_price(
     assert "--num-cpus=0" in services["ray-head"]["command"], "no trial beside the drivers"
 
 
-def test_images_have_versions_and_postgresql_is_the_one_that_the_tests_use(services: dict[str, Any]) -> None:
+def test_images_have_versions_and_postgresql_matches_the_tests(services: dict[str, Any]) -> None:
     for name, one in services.items():
         image, _, tag = one["image"].rpartition(":")
         assert image, name
@@ -191,7 +191,7 @@ def test_images_have_versions_and_postgresql_is_the_one_that_the_tests_use(servi
         assert f" {major}." in said.stdout
 
 
-def test_files_that_are_mounted_are_there(services: dict[str, Any]) -> None:
+def test_mounted_files_exist(services: dict[str, Any]) -> None:
     mounts = [v["source"] for one in services.values() for v in one.get("volumes", []) if v["type"] == "bind"]
     assert len(mounts) == 4
     for path in mounts:

@@ -86,7 +86,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> Any:
         (("metadata", "annotations"), {"a": "b"}),
     ],
 )
-def test_what_a_definition_lets_through(path: tuple[str | int, ...], value: Any) -> None:
+def test_valid_changes_are_accepted(path: tuple[str | int, ...], value: Any) -> None:
     assert faults(FARM, DEFINITION) == []
     assert faults(changed(path, value), DEFINITION) == []
 
@@ -109,12 +109,12 @@ def test_what_a_definition_lets_through(path: tuple[str | int, ...], value: Any)
         (("apiVersion",), "example.com/v1alpha1", "$.apiVersion: example.com/v1alpha1 is not served"),
     ],
 )
-def test_what_it_does_not_is_said_with_its_path(path: tuple[str | int, ...], value: Any, said: str) -> None:
+def test_each_error_is_reported_with_its_path(path: tuple[str | int, ...], value: Any, said: str) -> None:
     found = faults(changed(path, value), DEFINITION)
     assert any(one.startswith(said) for one in found), found
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_required_field_is_reported() -> None:
     without = copy.deepcopy(FARM)
     del without["spec"]["owner"]
     assert faults(without, DEFINITION) == ["$.spec: 'owner' is a required property"]
@@ -125,7 +125,7 @@ NAMES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=9, max_size=12)
 
 
 @given(st.sampled_from(CLOSED), NAMES, st.none() | st.integers() | st.dictionaries(NAMES, st.text()))
-def test_no_field_passes_that_is_not_there(path: tuple[str | int, ...], name: str, value: Any) -> None:
+def test_unknown_field_is_refused(path: tuple[str | int, ...], name: str, value: Any) -> None:
     (said,) = faults(changed((*path, name), value), DEFINITION)
     assert f"'{name}'" in said
 
@@ -138,14 +138,14 @@ def test_no_field_passes_that_is_not_there(path: tuple[str | int, ...], name: st
         ([{"apiVersion": "v1", "kind": "Farm"}], 2, ""),
     ],
 )
-def test_the_command_tells_what_it_found(
+def test_command_prints_faults_and_exits_with_a_status(
     manifests: list[Any], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([DEFINITION], manifests) == status
     assert capsys.readouterr().out.startswith(said)
 
 
-def test_definitions_come_as_a_file_of_a_release_or_as_kubectl_gets_them() -> None:
+def test_definitions_are_read_from_release_files_and_kubectl_lists() -> None:
     text = io.StringIO()
     yaml.safe_dump_all([DEFINITION, {"kind": "List", "items": [DEFINITION]}], text)
     assert read("---\n" + text.getvalue()) == [DEFINITION, DEFINITION]

@@ -16,24 +16,24 @@ BIN = Path(sys.executable).parent
 OF_COMPOSE = {"TUNER_IMAGE", "TUNER_VARIANT", "TUNER_PUBLISHED_PORT"}
 
 
-def test_every_setting_that_is_named_is_one() -> None:
+def test_every_setting_named_in_a_file_exists() -> None:
     known = set(re.findall(r'"(TUNER_[A-Z_]+)"', (ROOT / "tuner/settings.py").read_text())) | OF_COMPOSE
     for path, text in texts():
         assert set(re.findall(r"TUNER_[A-Z_]+[A-Z]", text)) <= known, path
 
 
-def test_no_image_is_of_whatever_version() -> None:
+def test_no_image_uses_the_latest_tag() -> None:
     for path, text in texts():
         assert not re.search(r"^[^#]*image:.*:latest|^FROM .*:latest", text, re.MULTILINE), path
 
 
-def test_every_version_of_ray_that_is_named_is_ours() -> None:
+def test_every_ray_version_equals_the_pinned_version() -> None:
     for path, text in texts():
         named = re.findall(r"(?:rayVersion:\s*\"?|ray==|rayproject/ray:)(\d+\.\d+\.\d+)", text)
         assert set(named) <= {CONSTRAINTS["ray"]}, path
 
 
-def test_no_secret_is_written_down() -> None:
+def test_files_contain_no_secret_values() -> None:
     """Secrets come from a variable, a file, or an object that a command creates."""
     secret = re.compile(r"^[\s-]*\w*(?:PASSWORD|TOKEN|SECRET\w*KEY|API_KEY)\"?\s*[:=]\s*(\S+)", re.MULTILINE)
     for path, text in texts():
@@ -49,7 +49,7 @@ def test_scripts_pass_shellcheck_and_are_executable() -> None:
     assert [path for path in found if not path.stat().st_mode & 0o111] == []
 
 
-def test_each_folder_says_what_was_tried_and_starts_in_three_commands() -> None:
+def test_each_readme_starts_in_three_commands_and_says_what_was_tried() -> None:
     for folder in sorted(path for path in DEPLOY.iterdir() if path.is_dir()):
         page = folder / "README.md"
         if folder.name in ("prometheus", "grafana"):
@@ -62,26 +62,26 @@ def test_each_folder_says_what_was_tried_and_starts_in_three_commands() -> None:
         assert "Not tried:" in text.replace("\n", " ")
 
 
-def test_the_job_to_try_it_with_is_one() -> None:
+def test_example_job_is_valid() -> None:
     JobRequest.model_validate(yaml.safe_load((DEPLOY / "digits.yaml").read_text()))
 
 
 class TestTheImage:
     text = (DEPLOY / "Dockerfile").read_text()
 
-    def test_hadolint_finds_nothing(self) -> None:
+    def test_hadolint_accepts_the_dockerfile(self) -> None:
         said = subprocess.run(
             [BIN / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
         )
         assert said.returncode == 0, said.stdout
 
-    def test_hadolint_finds_what_is_wrong(self, tmp_path: Path) -> None:
+    def test_hadolint_reports_an_untagged_base_image(self, tmp_path: Path) -> None:
         wrong = tmp_path / "Dockerfile"
         wrong.write_text(self.text.replace("python:3.11-slim-bookworm AS runtime", "python AS runtime"))
         said = subprocess.run([BIN / "hadolint", wrong], capture_output=True, text=True, check=False)
         assert "DL3006" in said.stdout
 
-    def test_it_has_both_variants_and_every_package_at_its_pin(self) -> None:
+    def test_image_has_both_variants_and_installs_pinned_packages(self) -> None:
         assert {"torch-cpu", "torch-cuda"} <= set(re.findall(r"AS (\S+)", self.text))
         for line in re.findall(r"pip install.*", self.text):
             assert "-c constraints.txt" in line or "grep '^torch==' constraints.txt" in line
@@ -100,7 +100,7 @@ class TestTheImage:
         for name in re.findall(r'"([A-Za-z0-9_.-]+)(?:\[|[><=]|")', found[1]):
             assert name.lower().replace("_", "-") in pinned, name
 
-    def test_it_runs_as_nobody_special_and_listens_where_it_is_looked_for(self) -> None:
+    def test_image_runs_as_non_root_and_listens_on_its_exposed_port(self) -> None:
         assert "\nUSER 1000:1000\n" in self.text
         env = dict(re.findall(r"(TUNER_\w+)=(\S+)", self.text))
         settings = Settings.from_env(env)
@@ -109,7 +109,7 @@ class TestTheImage:
         assert "http://127.0.0.1:$TUNER_PORT/healthz" in self.text
         assert self.text.rstrip().endswith('CMD ["tuner", "serve"]')
 
-    def test_all_that_is_copied_is_let_in_and_nothing_more(self) -> None:
+    def test_dockerignore_admits_exactly_the_copied_files(self) -> None:
         let_in = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
         copied = [
             name

@@ -30,7 +30,7 @@ def named(names: str, text: str) -> Iterator[tuple[str, int]]:
         yield host, int(port)
 
 
-def test_our_image_has_the_version_of_the_code_wherever_it_is_named() -> None:
+def test_all_tuner_image_tags_equal_the_project_version() -> None:
     found = {
         (path.name, tag)
         for path, text in texts()
@@ -45,7 +45,7 @@ def test_our_image_has_the_version_of_the_code_wherever_it_is_named() -> None:
         assert image["newTag"].partition("-")[0] == VERSION
 
 
-def test_kuberay_has_one_version() -> None:
+def test_installed_kuberay_version_is_documented_and_new_enough() -> None:
     """The installed version is one that the manifests were checked against, and new enough for them."""
     (installed,) = re.findall(r"kuberay/\S+\?ref=v(\S+?)\"", (FOLDER / "up.sh").read_text())
     page = " ".join((FOLDER / "README.md").read_text().split())
@@ -61,7 +61,7 @@ def others(images: Iterator[str]) -> dict[str, str]:
     return {name: tag for name, tag in pairs.items() if not name.endswith("tuner")}
 
 
-def test_images_of_others_are_the_same_in_compose_and_on_kubernetes() -> None:
+def test_compose_and_kubernetes_use_the_same_third_party_images() -> None:
     text = (DEPLOY / "compose/compose.yaml").read_text()
     compose = others(iter(re.findall(r"^    image: ([^$\s]+)$", text, re.MULTILINE)))
     trial = others(c["image"] for _, pod in pods(built("overlays/trial")) for c in pod["containers"])
@@ -69,7 +69,7 @@ def test_images_of_others_are_the_same_in_compose_and_on_kubernetes() -> None:
     assert trial.items() <= compose.items()
 
 
-def test_every_address_among_the_containers_is_one_that_listens() -> None:
+def test_every_container_address_uses_a_port_that_listens() -> None:
     files = (
         "compose/compose.yaml",
         "compose/secrets.sh",
@@ -98,7 +98,7 @@ def listening(among: list[Manifest]) -> dict[str, set[int]]:
     return services | heads
 
 
-def test_every_address_among_the_pods_is_one_that_listens() -> None:
+def test_every_pod_address_uses_a_port_of_its_service() -> None:
     among = built("overlays/trial")
     ports = listening(among)
     text = yaml.safe_dump_all(among) + (FOLDER / "secrets.sh").read_text()
@@ -108,7 +108,7 @@ def test_every_address_among_the_pods_is_one_that_listens() -> None:
         assert port in ports[host], host
 
 
-def test_a_service_leads_to_a_port_of_its_pods() -> None:
+def test_service_targets_a_port_of_its_pods() -> None:
     among = built("overlays/trial")
     open_by_pod = {
         name: {p["name"]: p["containerPort"] for c in pod["containers"] for p in c.get("ports", [])}

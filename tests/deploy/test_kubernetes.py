@@ -27,7 +27,7 @@ def prices() -> Catalogue:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_manifest_is_one_of_kubernetes(version: str) -> None:
+def test_every_manifest_matches_the_kubernetes_schema(version: str) -> None:
     for one in written():
         check(one, version)
 
@@ -62,7 +62,7 @@ WRONG: list[tuple[str, tuple[str | int, ...], Any]] = [
 ]
 
 
-def test_each_error_in_a_manifest_is_found() -> None:
+def test_validation_finds_each_error_in_a_manifest() -> None:
     right = written()
     for kind, path, value in WRONG:
         wrong = copy.deepcopy(the(kind, "tuner", right))
@@ -78,7 +78,7 @@ def test_each_error_in_a_manifest_is_found() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_kustomize_makes_of_an_overlay_is_whole(overlay: str) -> None:
+def test_built_overlay_is_valid_and_uses_its_own_namespace_and_images(overlay: str) -> None:
     among = built(f"overlays/{overlay}")
     for one in among:
         check(one, VERSIONS[0])
@@ -91,7 +91,7 @@ def test_what_kustomize_makes_of_an_overlay_is_whole(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_ray_reads_the_cluster_as_it_is_meant(overlay: str) -> None:
+def test_ray_derives_node_types_and_markets_from_the_cluster(overlay: str) -> None:
     from ray.autoscaler._private.kuberay import autoscaling_config  # takes half a second
 
     cluster = the("RayCluster", "tuner", built(f"overlays/{overlay}"))
@@ -104,7 +104,7 @@ def test_ray_reads_the_cluster_as_it_is_meant(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_prices_are_those_of_the_catalogue(overlay: str, prices: Catalogue) -> None:
+def test_group_prices_match_the_catalogue(overlay: str, prices: Catalogue) -> None:
     for group in groups(the("RayCluster", "tuner", built(f"overlays/{overlay}")))[1:]:
         labels = group["labels"]
         said, market = its.usd_per_hour(labels), its.market_of(labels)
@@ -137,14 +137,14 @@ def lands(pod: dict[str, Any], machine: dict[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("overlay", SPOT)
-def test_pods_land_on_machines_of_their_market(overlay: str) -> None:
+def test_pods_are_scheduled_only_on_machines_of_their_market(overlay: str) -> None:
     """No driver runs on a machine that may be preempted, and no spot trial is billed as on demand."""
     spot, on_demand = SPOT[overlay]
     for name, pod in pods([the("RayCluster", "tuner", built(f"overlays/{overlay}"))]):
         assert (lands(pod, spot), lands(pod, on_demand)) == (name == "spot", name != "spot"), name
 
 
-def test_nobody_is_root_and_nothing_gains_rights() -> None:
+def test_pods_run_without_root_privileges_and_with_resource_limits() -> None:
     for name, pod in pods(written()):
         assert pod["securityContext"]["runAsNonRoot"] is True, name
         assert pod["automountServiceAccountToken"] is False, name
@@ -155,7 +155,7 @@ def test_nobody_is_root_and_nothing_gains_rights() -> None:
             assert "memory" in container["resources"]["limits"], name
 
 
-def test_the_service_takes_its_settings() -> None:
+def test_service_settings_are_valid_and_match_the_cluster_and_probes() -> None:
     (container,) = the("Deployment", "tuner", written())["spec"]["template"]["spec"]["containers"]
     env = {one["name"]: one.get("value", "given") for one in container["env"]}
     settings = Settings.from_env({k: v for k, v in env.items() if not k.endswith("_FILE")})
@@ -170,7 +170,7 @@ def test_the_service_takes_its_settings() -> None:
         assert container[probe]["httpGet"] == {"path": path, "port": "http"}
 
 
-def test_drivers_on_the_head_read_the_same_file_as_the_service() -> None:
+def test_head_and_service_mount_the_same_database_secret() -> None:
     found = dict(pods(written()))
     mounts = {
         name: [m for m in found[name]["containers"][0].get("volumeMounts", []) if m["name"] == "secrets"]
@@ -184,7 +184,7 @@ def test_drivers_on_the_head_read_the_same_file_as_the_service() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "postgresql://u:p@elsewhere/db"])
-def test_every_secret_that_is_named_is_made(url: str) -> None:
+def test_secrets_script_creates_every_secret_that_pods_use(url: str) -> None:
     made = subprocess.run(
         [FOLDER / "secrets.sh"], capture_output=True, text=True, check=True, env={"DATABASE_URL": url}
     )
@@ -213,7 +213,7 @@ def named(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield volume["secret"]["secretName"], item["key"]
 
 
-def test_selectors_find_what_they_are_for() -> None:
+def test_selectors_match_the_labels_of_their_targets() -> None:
     among = written()
     cluster, deployment = the("RayCluster", "tuner", among), the("Deployment", "tuner", among)
     labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -235,7 +235,7 @@ def test_selectors_find_what_they_are_for() -> None:
     assert f'"{monitor["endpoints"][0]["path"]}"' in (ROOT / "tuner/api/routers/health.py").read_text()
 
 
-def test_the_operators_rules_are_those_of_prometheus() -> None:
+def test_prometheus_rule_manifest_equals_the_generated_rules() -> None:
     made = runpy.run_path(str(FOLDER / "monitoring" / "rules.py"))["manifest"]()
     assert the("PrometheusRule", "tuner", written()) == made
     assert {rule["alert"] for group in made["spec"]["groups"] for rule in group["rules"] if "alert" in rule}

@@ -1,4 +1,4 @@
-"""Which pods can reach which: the policies evaluated as the API describes them, for every pair of pods and every port."""
+"""Evaluate the network policies as the API describes them, for every pair of pods and every port."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -62,7 +62,7 @@ NODES = ("head", "on-demand", "spot")
 
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
-def test_ray_is_reached_by_its_nodes_and_its_dashboard_by_the_services_and_nobody_else(overlay: str) -> None:
+def test_only_ray_nodes_reach_ray_and_only_the_service_its_dashboard(overlay: str) -> None:
     found = [
         (source, port) for source, target, port in reached(built(f"overlays/{overlay}")) if target in NODES
     ]
@@ -71,7 +71,7 @@ def test_ray_is_reached_by_its_nodes_and_its_dashboard_by_the_services_and_nobod
     assert {port for source, port in found if source in NODES} == set(PORTS)
 
 
-def test_database_and_storage_are_reached_by_those_who_need_them() -> None:
+def test_only_the_pods_that_need_them_reach_database_and_storage() -> None:
     found = set(reached(built("overlays/trial")))
     assert {one for one in found if one[1] == "database"} == {
         (source, "database", 5432) for source in ("tuner", "tuner-migrate", "head")
@@ -82,7 +82,7 @@ def test_database_and_storage_are_reached_by_those_who_need_them() -> None:
 
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
-def test_from_outside_only_the_page_is_reached_and_only_through_the_cluster(overlay: str) -> None:
+def test_other_namespaces_reach_only_the_page_and_the_internet_nothing(overlay: str) -> None:
     found = set(reached(built(f"overlays/{overlay}")))
     for source in (*ELSEWHERE, NEIGHBOUR):
         assert {one[1:] for one in found if one[0] == source} == {("tuner", 8000)}, source
@@ -90,7 +90,7 @@ def test_from_outside_only_the_page_is_reached_and_only_through_the_cluster(over
 
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
-def test_nothing_goes_round_the_policies(overlay: str) -> None:
+def test_no_pod_bypasses_the_network_policies(overlay: str) -> None:
     """No pod is reachable by a port of its machine, the machine's network, or a load balancer."""
     among = built(f"overlays/{overlay}")
     for name, template in templates(among):
@@ -105,7 +105,7 @@ def test_nothing_goes_round_the_policies(overlay: str) -> None:
     assert not head.get("enableIngress")
 
 
-def test_without_the_policies_everybody_reaches_everything() -> None:
+def test_every_pod_is_reachable_without_the_policies() -> None:
     """This shows that the tests above would fail without the policies."""
     among = [one for one in built("overlays/trial") if one["kind"] != "NetworkPolicy"]
     found = set(reached(among))

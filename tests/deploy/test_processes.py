@@ -79,7 +79,7 @@ def with_names(word: str, address: str) -> str:
     return word.replace("127.91.7.41:6390", "ray-head:6379").replace(address, "0.0.0.0")
 
 
-def test_every_service_runs_its_own_words_at_an_address_of_its_own(
+def test_every_part_runs_its_compose_command_at_its_own_address(
     found: dict[str, Part], services: dict[str, Any]
 ) -> None:
     assert {part.service for part in found.values()} == set(services) - {"grafana"}
@@ -93,14 +93,18 @@ def test_every_service_runs_its_own_words_at_an_address_of_its_own(
         assert set(services[part.service].get("depends_on", {})) == set(part.needs)
 
 
-def test_every_setting_of_the_file_is_there(found: dict[str, Part], services: dict[str, Any]) -> None:
+def test_every_part_has_the_environment_of_its_compose_service(
+    found: dict[str, Part], services: dict[str, Any]
+) -> None:
     for part in found.values():
         for key, text in services[part.service].get("environment", {}).items():
             is_a_place = text.startswith("/") or any(f"{name}:" in text for name in services)
             assert is_a_place or part.environment[key] == text, (part.name, key)
 
 
-def test_names_are_addresses_and_paths_are_folders_here(found: dict[str, Part], folder: Folder) -> None:
+def test_host_names_become_addresses_and_paths_become_local_folders(
+    found: dict[str, Part], folder: Folder
+) -> None:
     env = found["tuner-2"].environment
     assert env["TUNER_RAY_ADDRESS"] == "http://127.91.7.41:8265"
     assert env["AWS_ENDPOINT_URL"] == found["spot-worker"].environment["AWS_ENDPOINT_URL"]
@@ -115,7 +119,7 @@ def test_names_are_addresses_and_paths_are_folders_here(found: dict[str, Part], 
     )
 
 
-def test_a_node_of_ray_starts_on_ports_that_are_free_then(found: dict[str, Part]) -> None:
+def test_restarted_ray_node_gets_new_ports(found: dict[str, Part]) -> None:
     """The ports of the previous start may have been the reason that it failed."""
     worker = found["worker"]
     assert worker.anew is not None
@@ -125,14 +129,14 @@ def test_a_node_of_ray_starts_on_ports_that_are_free_then(found: dict[str, Part]
     assert (again.name, again.address, again.needs) == (worker.name, worker.address, worker.needs)
 
 
-def test_prometheus_scrapes_every_replica_by_its_address() -> None:
+def test_prometheus_scrapes_every_replica_by_address() -> None:
     said = parts.scraped((ROOT / "deploy/prometheus/compose.yml").read_text(), project())
     assert "127.91.7.11:8000" in said
     assert "127.91.7.12:8000" in said
     assert "dns_sd" not in said
 
 
-def test_another_number_of_workers_is_as_many_parts(folder: Folder) -> None:
+def test_number_of_worker_parts_follows_the_settings(folder: Folder) -> None:
     names = [part.name for part in parts.parts_of(project(WORKERS="2", SPOT_WORKERS="0"), folder)]
     assert "worker-2" in names
     assert "spot-worker" not in names
@@ -145,12 +149,12 @@ def test_another_number_of_workers_is_as_many_parts(folder: Folder) -> None:
         ({"STORAGE_PASSWORD": ""}, "secrets.sh"),
     ],
 )
-def test_values_that_cannot_be_are_refused(values: dict[str, str], says: str) -> None:
+def test_invalid_values_are_refused(values: dict[str, str], says: str) -> None:
     with pytest.raises(Refused, match=says):
         project(**values)
 
 
-def test_a_machine_without_the_programs_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_reported_with_install_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(checks.faults_of_machine()) == []
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(checks, "postgres_programs", lambda: None)
@@ -165,12 +169,12 @@ def test_a_machine_without_the_programs_is_told_what_to_install(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("network", ["127.0.0", "10.0.0", "127.77", "127.77.300", "127.77.0.1"])
-def test_a_network_that_is_none_of_the_loopback_is_refused(network: str) -> None:
+def test_network_outside_loopback_is_refused(network: str) -> None:
     assert list(checks.faults_of_network(network))
     assert not list(checks.faults_of_network(NETWORK))
 
 
-def test_a_port_that_is_taken_is_named_with_its_mend(found: dict[str, Part]) -> None:
+def test_port_in_use_is_reported_with_the_option_that_changes_it(found: dict[str, Part]) -> None:
     with socket.socket() as taken, socket.socket() as ray:
         taken.bind((found["storage"].address, 9000))
         ray.bind(("0.0.0.0", 0))
@@ -184,7 +188,7 @@ def test_a_port_that_is_taken_is_named_with_its_mend(found: dict[str, Part]) -> 
     assert "--ray-port" in said[1]
 
 
-def test_folders_that_are_not_to_be_touched_are_refused(
+def test_foreign_or_outdated_state_folder_is_refused_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs, old = tmp_path / "theirs", tmp_path / "old"
@@ -201,7 +205,7 @@ def test_folders_that_are_not_to_be_touched_are_refused(
     assert "no deployment runs in" in capsys.readouterr().err
 
 
-def test_what_a_killed_one_has_left_is_ended_and_nothing_else(
+def test_down_ends_only_processes_left_by_a_killed_deployment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = Folder(tmp_path / "state")
@@ -220,7 +224,9 @@ def test_what_a_killed_one_has_left_is_ended_and_nothing_else(
     assert not left.path.exists()
 
 
-def test_two_do_not_run_in_one_folder(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_deployment_in_the_same_folder_is_refused(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert folder.is_kept()
     assert command.main(["up", "--network", NETWORK, "--state", str(folder.path)]) == 1
     assert f"a deployment runs in {folder.path} (process {os.getpid()})" in capsys.readouterr().err
@@ -242,7 +248,9 @@ def part(name: str, script: str, **changes: Any) -> Part:
     return Part(**{**usual, **changes})
 
 
-def test_parts_start_in_their_order_and_can_be_taken_away(folder: Folder, tmp_path: Path) -> None:
+def test_parts_start_in_dependency_order_and_can_be_killed_and_restarted(
+    folder: Folder, tmp_path: Path
+) -> None:
     said: list[str] = []
     service = part("service", "sleep 1000", needs={"step": "service_completed_successfully"})
     step = part("step", "true", ends=True, probe=None)
@@ -259,7 +267,7 @@ def test_parts_start_in_their_order_and_can_be_taken_away(folder: Folder, tmp_pa
     assert folder.clear() == 0, "nothing is left"
 
 
-def test_a_node_that_found_a_port_taken_is_started_again_with_others(
+def test_unhealthy_ray_node_is_restarted_with_other_ports(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploy.processes.keeper.ANEW_AFTER_S", 0.5)
@@ -277,13 +285,13 @@ def test_a_node_that_found_a_port_taken_is_started_again_with_others(
     assert folder.clear() == 0, "of the first nothing is left either"
 
 
-def test_a_part_that_does_not_come_up_is_told_with_the_end_of_its_log(folder: Folder, tmp_path: Path) -> None:
+def test_failed_part_is_reported_with_the_end_of_its_log(folder: Folder, tmp_path: Path) -> None:
     keeper = Keeper([part("step", "echo no room; false", ends=True)], folder, tmp_path, print)
     with pytest.raises(Failed, match=r"step has ended with status 1:\nno room"):
         keeper.start_all()
 
 
-def test_it_says_what_there_is_to_type() -> None:
+def test_help_lists_the_commands() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "deploy.processes", "--help"],
         cwd=ROOT,

@@ -35,11 +35,11 @@ def validate(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_ray_takes_the_cluster(cloud: str) -> None:
+def test_ray_accepts_the_cluster_file(cloud: str) -> None:
     validate(cluster(cloud))
 
 
-def test_ray_refuses_what_it_does_not_know() -> None:
+def test_ray_refuses_an_unknown_key() -> None:
     wrong = copy.deepcopy(cluster("aws"))
     wrong["idle_timeout"] = 5
     with pytest.raises(jsonschema.ValidationError, match="idle_timeout"):
@@ -47,14 +47,14 @@ def test_ray_refuses_what_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_nothing_is_left_to_be_put_in(cloud: str) -> None:
+def test_cluster_file_has_no_unfilled_placeholders(cloud: str) -> None:
     known = {"CPU", "GPU", "DELETE", "SPOT", "PERSISTENT"}
     left = set(re.findall(r"\b[A-Z][A-Z_]{2,}\b", yaml.safe_dump(cluster(cloud)))) - known
     assert not left
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_machines_say_their_market_and_the_price_of_the_catalogue(cloud: str, prices: Catalogue) -> None:
+def test_machine_labels_match_the_market_and_the_catalogue_price(cloud: str, prices: Catalogue) -> None:
     types = cluster(cloud)["available_node_types"]
     assert types["head"]["resources"] == {"CPU": 0}
     assert its.market_of(types["head"]["labels"]) == "on_demand"
@@ -76,7 +76,7 @@ def test_machines_say_their_market_and_the_price_of_the_catalogue(cloud: str, pr
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_machines_call_what_the_script_does_with_extras_that_there_are(cloud: str) -> None:
+def test_cluster_file_calls_existing_script_commands_and_extras(cloud: str) -> None:
     found = cluster(cloud)
     (install,) = found["setup_commands"]
     *_, word, extras = install.split()
@@ -91,12 +91,12 @@ def test_machines_call_what_the_script_does_with_extras_that_there_are(cloud: st
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_the_watcher_beside_a_worker_is_started_as_it_takes_it(cloud: str) -> None:
+def test_node_script_starts_the_watcher_with_valid_arguments(cloud: str) -> None:
     args = parser().parse_args(watcher(NODE, {"RAY_HEAD_IP": "10.0.0.1", "2": cloud}))
     assert (args.address, sources_of(args).cloud) == ("10.0.0.1:6379", cloud)
 
 
-def test_slurm_tells_the_trials_before_the_time_is_over() -> None:
+def test_slurm_signals_earlier_than_the_grace_and_labels_its_workers() -> None:
     text = (DEPLOY / "slurm/tuner.sbatch").read_text()
     args = parser().parse_args(watcher(text, {"head": "10.0.0.1", "ray_port": "6379", "grace": "100"}))
     assert (args.address, sources_of(args).cloud) == ("10.0.0.1:6379", None)
@@ -110,7 +110,7 @@ def test_slurm_tells_the_trials_before_the_time_is_over() -> None:
     assert its.instance_type_of(labels) != its.LOCAL
 
 
-def test_a_head_has_no_trials_and_is_found_where_the_service_looks() -> None:
+def test_head_has_no_cpus_and_listens_at_the_address_of_the_service() -> None:
     for text in (NODE, (DEPLOY / "slurm/tuner.sbatch").read_text()):
         head = text[text.index("ray start --head") :].split("ray start --address")[0]
         assert "--num-cpus=0" in head
@@ -127,7 +127,7 @@ def watcher(text: str, values: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_the_service_knows_from_the_autoscalers_file_what_may_come(cloud: str) -> None:
+def test_service_reads_node_types_from_the_autoscaler_file(cloud: str) -> None:
     found = read_node_types((DEPLOY / f"ray-{cloud}" / "cluster.yaml").read_text(), cloud)
     assert {one.name: one.labels["ray.io/market-type"] for one in found.types} == {
         "on-demand": "on-demand",

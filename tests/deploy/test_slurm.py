@@ -1,4 +1,4 @@
-"""The Slurm job script runs with stand-ins for Slurm, Ray and the service: what it starts, and the order in which it stops."""
+"""Run the Slurm job script with stand-ins for Slurm, Ray and the service: what it starts, and in which order it stops."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def allocation(tmp_path: Path) -> Iterator[Allocation]:
     found.end()
 
 
-def test_a_job_is_tuned_and_the_allocation_ends_with_its_status(allocation: Allocation) -> None:
+def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -> None:
     allocation.start(JOB="deploy/digits.yaml", USD_PER_HOUR="0.40", MARKET="spot")
     assert allocation.process.wait(240) == 3
     until(allocation.is_empty)
@@ -116,7 +116,7 @@ def test_a_job_is_tuned_and_the_allocation_ends_with_its_status(allocation: Allo
     assert token.read_text()
 
 
-def test_when_the_time_is_over_the_trials_are_told_before_anything_ends(allocation: Allocation) -> None:
+def test_watcher_ends_before_service_and_worker_and_head_ends_last(allocation: Allocation) -> None:
     allocation.start()
     for beginning in ("tuner serve", "python -m", "ray start --block"):
         until(lambda said=beginning: any(one.startswith(said) for one in allocation.heard()))

@@ -37,7 +37,7 @@ def startable(path: Path, folder: Path) -> Path:
 
 @pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_systemd_takes_the_unit(path: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(path: Path, tmp_path: Path) -> None:
     said = subprocess.run(
         ["systemd-analyze", "verify", startable(path, tmp_path)], capture_output=True, text=True, check=False
     )
@@ -46,7 +46,7 @@ def test_systemd_takes_the_unit(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_systemd_says_of_a_word_that_it_does_not_know(tmp_path: Path) -> None:
+def test_systemd_reports_an_unknown_key(tmp_path: Path) -> None:
     wrong = startable(FOLDER / "tuner.service", tmp_path)
     wrong.write_text(wrong.read_text().replace("ProtectHome=", "ProtectHouse="))
     said = subprocess.run(["systemd-analyze", "verify", wrong], capture_output=True, text=True, check=False)
@@ -54,7 +54,7 @@ def test_systemd_says_of_a_word_that_it_does_not_know(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_the_service_is_shut_in(tmp_path: Path) -> None:
+def test_service_sandbox_has_low_exposure(tmp_path: Path) -> None:
     words = ["systemd-analyze", "security", "--offline=true", "--json=short", "--no-pager"]
     found = startable(FOLDER / "tuner.service", tmp_path)
     said = subprocess.run([*words, "--threshold=30", found], capture_output=True, text=True, check=False)
@@ -62,7 +62,7 @@ def test_the_service_is_shut_in(tmp_path: Path) -> None:
     assert json.loads(said.stdout)
 
 
-def test_the_service_runs_the_command_as_somebody_who_is_not_root() -> None:
+def test_service_runs_tuner_serve_as_a_non_root_user() -> None:
     found = unit(FOLDER / "tuner.service")
     assert shlex.split(found["ExecStart"]) == ["/opt/tuner/bin/tuner", "serve"]
     assert found["User"] == "tuner"
@@ -70,7 +70,7 @@ def test_the_service_runs_the_command_as_somebody_who_is_not_root() -> None:
     assert found["KillMode"] == "process", "Ray goes on with the jobs that run"
 
 
-def test_a_start_is_over_once_jobs_are_taken() -> None:
+def test_start_waits_until_the_service_is_ready() -> None:
     """Otherwise the submission that follows in the README would find no service."""
     answers = [503, 503, 200]
 
@@ -92,7 +92,7 @@ def test_a_start_is_over_once_jobs_are_taken() -> None:
     assert answers == []
 
 
-def test_its_home_is_the_state_that_it_may_write() -> None:
+def test_home_is_the_writable_state_directory() -> None:
     found = unit(FOLDER / "tuner.service")
     text = (FOLDER / "tuner.service").read_text()
     assert (
@@ -103,7 +103,7 @@ def test_its_home_is_the_state_that_it_may_write() -> None:
     assert "PrivateTmp" not in found
 
 
-def test_the_settings_that_come_with_it_are_taken() -> None:
+def test_settings_of_the_example_file_are_valid() -> None:
     lines = re.findall(r"^#(TUNER_\w+)=(.*)$", (FOLDER / "tuner.env").read_text(), re.MULTILINE)
     assert len(lines) >= 5
     Settings.from_env({name: value for name, value in lines if not name.endswith("_FILE")})

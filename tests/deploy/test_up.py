@@ -31,7 +31,7 @@ def creates(calls: list[list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_what_an_account_lacks_is_made_once_and_the_cluster_is_brought_up(cloud: str, tmp_path: Path) -> None:
+def test_missing_cloud_resources_are_created_once_and_the_cluster_starts(cloud: str, tmp_path: Path) -> None:
     found = scratch(cloud, tmp_path)
     url = {"TUNER_DATABASE_URL": "postgresql://tuner:a b$c'd@db.internal/tuner"}
     up(found, cloud, env=url)
@@ -95,14 +95,14 @@ def settings_that_nobody_else_reads(
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_without_its_words_it_says_which_and_touches_nothing(cloud: str, tmp_path: Path) -> None:
+def test_missing_arguments_print_usage_and_change_nothing(cloud: str, tmp_path: Path) -> None:
     found = scratch(cloud, tmp_path)
     said = found.run(f"deploy/ray-{cloud}/up.sh", WORDS[cloud][0], status=1)
     assert "up.sh " in said.stderr
     assert found.called() == []
 
 
-def test_a_refusal_of_the_cloud_ends_it_before_the_cluster(tmp_path: Path) -> None:
+def test_script_stops_before_ray_up_if_the_cloud_refuses(tmp_path: Path) -> None:
     found = scratch("gcp", tmp_path)
     found.stand_in(PROGRAMS["gcp"], (("buckets describe", 1, ""), ("buckets create", 3, "")))
     found.run("deploy/ray-gcp/up.sh", *WORDS["gcp"], status=3)
@@ -132,9 +132,7 @@ IMAGE = "registry.internal:5000/team/tuner:1.2.3"
 
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", pytest.param("gcp", marks=pytest.mark.extended)])
-def test_a_bare_kubernetes_cluster_gets_operator_secrets_and_all_that_is_built(
-    overlay: str, tmp_path: Path
-) -> None:
+def test_bare_kubernetes_cluster_gets_operator_secrets_and_manifests(overlay: str, tmp_path: Path) -> None:
     found = kubernetes(tmp_path, there=False)
     url = {} if overlay == "trial" else {"DATABASE_URL": "postgresql://u:p@db.internal/tuner"}
     found.run("deploy/kubernetes/up.sh", overlay, IMAGE, env=url)
@@ -162,7 +160,7 @@ def test_a_bare_kubernetes_cluster_gets_operator_secrets_and_all_that_is_built(
     assert "raycluster/tuner" in did[-2]
 
 
-def test_an_example_is_not_brought_up(tmp_path: Path) -> None:
+def test_settings_with_the_example_bucket_are_refused(tmp_path: Path) -> None:
     found = kubernetes(tmp_path, there=False)
     settings = found.checkout / "deploy/kubernetes/overlays/aws/settings.yaml"
     settings.write_text(settings.read_text().replace("my-bucket", "example-bucket"))
@@ -174,14 +172,16 @@ def test_an_example_is_not_brought_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overlay", "says"), [("gcp", "DATABASE_URL=postgresql://"), ("azure", "there is no overlay azure")]
 )
-def test_what_is_missing_is_said_before_anything_is_made(overlay: str, says: str, tmp_path: Path) -> None:
+def test_missing_input_is_reported_before_anything_is_created(
+    overlay: str, says: str, tmp_path: Path
+) -> None:
     found = kubernetes(tmp_path, there=False)
     said = found.run("deploy/kubernetes/up.sh", overlay, IMAGE, status=2)
     assert says in said.stderr
     assert not [words for words in found.called() if "get" not in words]
 
 
-def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
+def test_upgrade_does_not_recreate_operator_or_secrets(tmp_path: Path) -> None:
     found = kubernetes(tmp_path, there=True)
     found.run("deploy/kubernetes/up.sh", "trial", IMAGE)
     heard = found.heard()
@@ -191,8 +191,8 @@ def test_an_upgrade_leaves_the_operator_and_the_secrets(tmp_path: Path) -> None:
     assert "Secret" not in {one["kind"] for one in manifests}
 
 
-def test_what_cannot_be_built_changes_nothing_of_what_runs(tmp_path: Path) -> None:
-    """The groups of workers that the service uses do not change either."""
+def test_failed_build_changes_nothing_in_the_cluster(tmp_path: Path) -> None:
+    """The node types that the service reads do not change either."""
     found = kubernetes(tmp_path, there=True)
     (found.checkout / "deploy/kubernetes/overlays/trial/kustomization.yaml").write_text(
         "resources: [gone.yaml]"
@@ -202,7 +202,7 @@ def test_what_cannot_be_built_changes_nothing_of_what_runs(tmp_path: Path) -> No
     assert not [words for words, stdin in found.heard() if stdin]
 
 
-def test_what_the_cluster_refuses_changes_nothing_of_what_runs(tmp_path: Path) -> None:
+def test_refused_dry_run_changes_nothing_in_the_cluster(tmp_path: Path) -> None:
     """The cluster refuses, for example, fields that its KubeRay does not have yet."""
     found = kubernetes(tmp_path, there=True, refuses=(("apply --dry-run=server", 1, ""),))
     found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
@@ -228,7 +228,7 @@ def server(folder: Path, *, there: bool) -> dict[str, str]:
     return {"PYTHON": "python3.11", **{name: str(folder / one) for name, one in names.items()}}
 
 
-def test_a_plain_server_gets_user_program_unit_and_settings(tmp_path: Path) -> None:
+def test_install_creates_user_program_unit_and_settings(tmp_path: Path) -> None:
     env = server(tmp_path, there=False)
     found = Scratch(tmp_path)
     found.run("deploy/systemd/install.sh", env=env)
@@ -245,7 +245,7 @@ def test_a_plain_server_gets_user_program_unit_and_settings(tmp_path: Path) -> N
     assert (tmp_path / "etc/tuner.env").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_second_installation_leaves_the_settings(tmp_path: Path) -> None:
+def test_second_installation_keeps_the_settings(tmp_path: Path) -> None:
     env = server(tmp_path, there=True)
     found = Scratch(tmp_path)
     found.run("deploy/systemd/install.sh", env=env)

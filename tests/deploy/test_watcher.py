@@ -44,7 +44,7 @@ def test_sidecar_shares_the_session_directory_and_the_token_of_ray() -> None:
     assert args.node_id == ""
 
 
-def test_grace_of_the_watcher_fits_the_grace_of_the_pod() -> None:
+def test_watcher_grace_is_shorter_than_the_grace_period_of_the_pod() -> None:
     (pod,) = deployed.spot_pods()
     args = parser().parse_args(options(deployed.sidecar()["command"]))
     drain = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
@@ -61,7 +61,7 @@ def test_worker_groups_have_labels_of_market_and_price() -> None:
     assert all(isinstance(value, str) for one in labels for value in one.values())
 
 
-def test_unit_restarts_a_watcher_that_ended_with_its_raylet() -> None:
+def test_unit_always_restarts_the_watcher() -> None:
     found = deployed.unit()
     assert found["Service"]["Restart"] == "always"
     assert found["Service"]["User"]
