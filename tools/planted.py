@@ -37,7 +37,7 @@ MUTANTS = (
         "Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))",
         "Money(int(-(-elapsed_ns * self.micro_usd_per_hour / NS_PER_HOUR // 1)))",
         "money in floats loses what is small beside the sum",
-        (f"{MONEY}::test_a_nanosecond_beyond_ten_thousand_hours_is_paid",),
+        (f"{MONEY}::test_nanosecond_beyond_ten_thousand_hours_is_charged",),
     ),
     Mutant(
         "price-rounded-down",
@@ -45,7 +45,7 @@ MUTANTS = (
         "Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))",
         "Money(elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR)",
         "a hold is smaller than what its time costs",
-        (f"{MONEY}::test_the_time_that_money_affords_costs_at_most_that_money",),
+        (f"{MONEY}::test_affordable_time_costs_at_most_the_given_money",),
     ),
     Mutant(
         "time-rounded-up",
@@ -53,7 +53,7 @@ MUTANTS = (
         "return max(0, money.micro_usd) * NS_PER_HOUR // self.micro_usd_per_hour",
         "return -(-max(0, money.micro_usd) * NS_PER_HOUR // self.micro_usd_per_hour)",
         "a lease is longer than its money lasts",
-        (f"{MONEY}::test_the_time_that_money_affords_costs_at_most_that_money",),
+        (f"{MONEY}::test_affordable_time_costs_at_most_the_given_money",),
     ),
     Mutant(
         "gpu-hours-unbounded",
@@ -258,7 +258,7 @@ MUTANTS = (
         "len(at_work) >= self.concurrent_jobs",
         "len(at_work) > self.concurrent_jobs",
         "a project has one job more at work than it may",
-        ("tests/domain/test_quota.py::test_what_is_used_up_is_said",),
+        ("tests/domain/test_quota.py::test_exhausted_limit_is_named",),
     ),
     Mutant(
         "no-quota-check",
@@ -315,7 +315,7 @@ MUTANTS = (
         "return ROLES.index(self.role) >= ROLES.index(role)",
         "return ROLES.index(self.role) + 1 >= ROLES.index(role)",
         "each may do what only the next role may: viewers submit, admins are operators",
-        ("tests/domain/test_access.py::test_each_role_may_do_what_those_before_it_may",),
+        ("tests/domain/test_access.py::test_role_includes_the_permissions_of_lower_roles",),
     ),
     # Decisions
     Mutant(

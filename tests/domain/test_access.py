@@ -16,7 +16,7 @@ KEYS = st.builds(key_text, IDS, RANDOM)
 
 
 @given(KEYS)
-def test_a_key_is_read_as_it_was_written(key: KeyText) -> None:
+def test_key_text_round_trips(key: KeyText) -> None:
     assert read_key(key.text) == key
     assert key.text.startswith(f"{key.id}_")
     assert access.is_like_a_key(key.text)
@@ -25,20 +25,20 @@ def test_a_key_is_read_as_it_was_written(key: KeyText) -> None:
 
 
 @given(KEYS, st.data())
-def test_one_wrong_character_is_noticed_without_a_database(key: KeyText, data: st.DataObject) -> None:
+def test_changed_character_is_detected_by_the_checksum(key: KeyText, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(key.text) - 1))
     other = data.draw(st.sampled_from("abcXYZ019_-").filter(lambda c: c != key.text[at]))
     assert read_key(key.text[:at] + other + key.text[at + 1 :]) is None
 
 
 @given(KEYS, st.integers(1, 64))
-def test_a_part_of_a_key_is_none(key: KeyText, missing: int) -> None:
+def test_truncated_or_padded_key_is_refused(key: KeyText, missing: int) -> None:
     assert read_key(key.text[:-missing]) is None
     assert read_key(f"{key.text} ") is None
 
 
 @given(st.sampled_from(ROLES), st.sampled_from(ROLES))
-def test_each_role_may_do_what_those_before_it_may(has: Role, needs: Role) -> None:
+def test_role_includes_the_permissions_of_lower_roles(has: Role, needs: Role) -> None:
     actor = Actor("ada", "vision", has, "tnr_abcdefgh")
     assert actor.may(needs) == (ROLES.index(has) >= ROLES.index(needs))
     if actor.may(needs):
@@ -51,25 +51,25 @@ def test_each_role_may_do_what_those_before_it_may(has: Role, needs: Role) -> No
 
 
 @pytest.mark.parametrize("name", ["", "-a", "A", "a/b", "..", "a.b", "a b", "a" * 64, "ä", "a\n", "a_b"])
-def test_what_is_no_folder_of_the_storage_is_no_project(name: str) -> None:
+def test_invalid_project_name_is_refused(name: str) -> None:
     assert access.project_fault(name) is not None
 
 
 @pytest.mark.parametrize("name", ["a", "0", "vision-2", "a" * 63])
-def test_projects_have_plain_names(name: str) -> None:
+def test_plain_project_name_is_accepted(name: str) -> None:
     assert access.project_fault(name) is None
 
 
 @pytest.mark.parametrize("name", ["", "@a", "A", "a/b", "a b", "a" * 64, "operator", "tuner", "a\n"])
-def test_what_is_no_user(name: str) -> None:
+def test_invalid_user_name_is_refused(name: str) -> None:
     assert access.user_fault(name) is not None
 
 
-def test_a_user_may_be_an_address() -> None:
+def test_email_address_is_a_valid_user_name() -> None:
     assert access.user_fault("ada.l-2@example.com") is None
 
 
-def test_a_mistyped_role_is_told_the_nearest() -> None:
+def test_mistyped_role_suggests_the_nearest_role() -> None:
     fault = access.role_fault("submiter")
     assert fault is not None
     assert "did you mean submitter" in fault.detail
@@ -82,19 +82,19 @@ def test_a_mistyped_role_is_told_the_nearest() -> None:
     ("life_ns", "fits"),
     [(60 * NS - 1, False), (60 * NS, True), (366 * DAY_NS, True), (366 * DAY_NS + 1, False)],
 )
-def test_keys_live_from_a_minute_to_a_year(life_ns: int, fits: bool) -> None:
+def test_key_lifetime_is_between_a_minute_and_a_year(life_ns: int, fits: bool) -> None:
     assert (access.life_fault(life_ns) is None) == fits
 
 
 @pytest.mark.parametrize(
     ("overlap_ns", "fits"), [(-1, False), (0, True), (DAY_NS, True), (DAY_NS + 1, False)]
 )
-def test_a_key_goes_on_for_a_day_at_most_beside_the_next(overlap_ns: int, fits: bool) -> None:
+def test_rotated_key_overlaps_its_successor_by_at_most_a_day(overlap_ns: int, fits: bool) -> None:
     assert (access.overlap_fault(overlap_ns) is None) == fits
 
 
 @pytest.mark.parametrize(
     ("name", "fits"), [("ci", True), (" ", False), ("", False), ("a" * 101, False), ("a\nb", False)]
 )
-def test_a_key_has_a_name_of_one_line(name: str, fits: bool) -> None:
+def test_key_name_must_be_a_single_short_line(name: str, fits: bool) -> None:
     assert (access.key_name_fault(name) is None) == fits

@@ -19,11 +19,11 @@ MUCH = 10**15
         (Budget(usd=Money(1), trials=1_000_001), "/budget/trials"),
     ],
 )
-def test_faults_are_found_where_they_are(budget: Budget, pointer: str) -> None:
+def test_invalid_budget_is_reported_with_its_field(budget: Budget, pointer: str) -> None:
     assert [fault.pointer for fault in budget.faults()] == [pointer]
 
 
-def test_each_limit_binds_by_itself_and_what_is_not_given_does_not() -> None:
+def test_each_given_limit_applies_and_a_missing_limit_does_not() -> None:
     assert Budget(usd=Money(5), gpu_ms=6).limit == Cost(Money(5), 6)
     assert not Cost(Money(6)).fits(Budget(usd=Money(5)).limit)
     assert Cost(Money(5), MUCH).fits(Budget(usd=Money(5)).limit)
@@ -31,7 +31,7 @@ def test_each_limit_binds_by_itself_and_what_is_not_given_does_not() -> None:
     assert Budget(usd=Money(1), gpu_ms=1, wall_clock_ns=1, trials=1_000_000).faults() == []
 
 
-def test_whether_gpu_hours_alone_bind() -> None:
+def test_budget_of_only_gpu_hours_is_recognised() -> None:
     assert Budget(gpu_ms=1).bound_by_gpus_alone
     for more in (Budget(usd=Money(1)), Budget(gpu_ms=1, trials=1), Budget(gpu_ms=1, wall_clock_ns=1)):
         assert not more.bound_by_gpus_alone

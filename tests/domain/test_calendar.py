@@ -18,7 +18,7 @@ moments = st.integers(1_300_000_000, 1_900_000_000).map(lambda s: s * NS)
 
 @examples(60)
 @given(zones, moments, st.integers(0, 900), st.integers(0, 10**18))
-def test_the_local_day_is_that_of_the_zone(where: ZoneInfo, first: int, days: int, inside: int) -> None:
+def test_local_day_is_that_of_the_zone(where: ZoneInfo, first: int, days: int, inside: int) -> None:
     last = first + days * DAY_NS
     at = first + inside % (last - first + 1)
     found = day_name(local_day(at, offsets(first, last, where)))
@@ -47,7 +47,7 @@ def test_a_month_in_which_clocks_go_back_is_an_hour_longer() -> None:
     assert rfc3339(first) == "2026-09-30T22:00:00.000000Z"
 
 
-def test_without_a_period_all_of_time_is_one() -> None:
+def test_missing_period_spans_all_time() -> None:
     assert period_of(5, None, zone("UTC")) == (0, None)  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ def test_without_a_period_all_of_time_is_one() -> None:
     ("wrong", "near"),
     [("Europe/Berln", "Europe/Berlin"), ("berlin", "Europe/Berlin"), ("new york", "America/New_York")],
 )
-def test_an_unknown_zone_is_named_with_the_nearest(wrong: str, near: str) -> None:
+def test_unknown_time_zone_suggests_the_nearest(wrong: str, near: str) -> None:
     with pytest.raises(ValueError, match=near):
         zone(wrong)
 
@@ -63,18 +63,18 @@ def test_an_unknown_zone_is_named_with_the_nearest(wrong: str, near: str) -> Non
 @pytest.mark.parametrize(
     "wrong", ["", "tomorrow", "2026-02-30", "2026-01-01T00:00:00", "0001-01-01T00:00:00+23:00x"]
 )
-def test_what_is_no_moment_is_refused_with_how_to_write_one(wrong: str) -> None:
+def test_invalid_moment_is_refused_with_an_example_of_the_format(wrong: str) -> None:
     with pytest.raises(ValueError, match="2026-01-31"):
         moment_of(wrong, zone("UTC"))
 
 
-def test_a_date_is_its_first_moment_in_the_zone() -> None:
+def test_date_is_read_as_its_first_moment_in_the_zone() -> None:
     assert rfc3339(moment_of("2026-07-01", zone("America/New_York"))) == "2026-07-01T04:00:00.000000Z"
     assert rfc3339(moment_of("2026-07-01T00:00:00+02:00", zone("UTC"))) == "2026-06-30T22:00:00.000000Z"
 
 
 @given(zones, st.dates())
-def test_every_date_is_a_moment_in_every_zone(where: ZoneInfo, day: date) -> None:
+def test_every_date_can_be_read_in_every_zone(where: ZoneInfo, day: date) -> None:
     """This includes the first and last dates, for which a zone's offset leads out of the representable years."""
     for text in (day.isoformat(), f"{day}T00:00:00+14:00", f"{day}T23:59:59-12:00"):
         far_off_ns = moment_of(text, where) - (day.toordinal() - _EPOCH) * DAY_NS

@@ -18,11 +18,11 @@ from tuner.domain.objective import Fidelity, Objective
         (Fidelity(unit=" "), "/fidelity/unit"),
     ],
 )
-def test_what_is_no_fidelity_is_pointed_at(fidelity: Fidelity, pointer: str) -> None:
+def test_invalid_fidelity_is_reported_with_its_field(fidelity: Fidelity, pointer: str) -> None:
     assert [fault.pointer for fault in fidelity.faults()] == [pointer]
 
 
-def test_rungs_lie_a_factor_apart_below_the_last_step() -> None:
+def test_rungs_grow_by_the_reduction_factor_below_the_last_step() -> None:
     assert Fidelity(min=1, max=27).rungs() == (1, 3, 9)
     assert Fidelity(min=2, max=9, reduction_factor=2).rungs() == (2, 4, 8)
     assert Fidelity(min=9, max=9).rungs() == Fidelity().rungs() == ()
@@ -37,7 +37,7 @@ def test_a_higher_score_is_better_in_either_mode() -> None:
     assert not Objective("acc").reached(math.inf)
 
 
-def test_what_is_no_objective_is_pointed_at() -> None:
+def test_invalid_objective_is_reported_with_its_field() -> None:
     assert [fault.pointer for fault in Objective(" ").faults()] == ["/objective/metric"]
     assert [fault.pointer for fault in Objective("a", target=math.nan).faults()] == ["/objective/target"]
     assert Objective("a", target=0.5).faults() == []

@@ -24,13 +24,13 @@ ADAMW: Config = {"lr": 0.1, "optimizer": "adamw", "width": 8}
 
 @examples(100, gate=40)
 @given(spaces(), st.integers())
-def test_a_configuration_of_the_space_is_handed_on_as_it_is(space: Space, seed: int) -> None:
+def test_configuration_of_the_same_space_transfers_unchanged(space: Space, seed: int) -> None:
     config = space.sample(Random(seed))
     assert transferred(space, config) == config
 
 
 @given(spaces(), spaces(), st.integers())
-def test_what_is_handed_on_is_of_the_new_space_and_says_nothing_new(
+def test_transferred_configuration_is_a_subset_inside_the_new_space(
     old: Space, new: Space, seed: int
 ) -> None:
     config = old.sample(Random(seed))
@@ -41,7 +41,7 @@ def test_what_is_handed_on_is_of_the_new_space_and_says_nothing_new(
 
 
 @given(spaces(), st.integers(), st.data())
-def test_a_configuration_that_lacks_an_active_parameter_is_left_out(
+def test_configuration_without_an_active_parameter_is_not_transferred(
     space: Space, seed: int, data: st.DataObject
 ) -> None:
     config = space.sample(Random(seed))
@@ -70,7 +70,9 @@ def test_a_configuration_that_lacks_an_active_parameter_is_left_out(
         "nothing",
     ],
 )
-def test_a_configuration_of_another_space(config: Config, expected: Config | None) -> None:
+def test_configuration_of_another_space_is_reduced_or_not_transferred(
+    config: Config, expected: Config | None
+) -> None:
     assert transferred(SPACE, config) == expected
 
 
@@ -78,7 +80,7 @@ ENDS = st.lists(st.tuples(st.integers(-5, 5).map(float), st.integers(1, 27)), ma
 
 
 @given(ENDS, st.integers(0, 30))
-def test_so_many_trials_are_told_of_as_there_may_be_each_once_and_in_order(
+def test_most_informative_trials_are_unique_ordered_and_fill_the_limit(
     ends: list[tuple[float, int]], limit: int
 ) -> None:
     found = most_informative(ends, limit)
@@ -87,7 +89,7 @@ def test_so_many_trials_are_told_of_as_there_may_be_each_once_and_in_order(
 
 
 @given(ENDS, st.integers(2, 30))
-def test_nobody_left_out_is_better_than_the_best_half_nor_more_trained_than_the_rest(
+def test_omitted_trials_are_neither_better_nor_trained_longer(
     ends: list[tuple[float, int]], limit: int
 ) -> None:
     found = most_informative(ends, limit)
@@ -99,7 +101,7 @@ def test_nobody_left_out_is_better_than_the_best_half_nor_more_trained_than_the_
     assert not left or len(rest) == limit // 2
 
 
-def test_half_are_the_best_and_half_the_most_trained_of_the_others() -> None:
+def test_half_are_the_best_trials_and_half_the_longest_trained_others() -> None:
     ends = [(0.1, 27), (0.9, 1), (0.8, 1), (0.2, 9), (0.7, 1), (0.3, 1)]
     assert most_informative(ends, 4) == [0, 1, 2, 3]
     assert most_informative(ends, 3) == [0, 1, 2]

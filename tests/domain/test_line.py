@@ -36,7 +36,7 @@ def names(line: list[Waiting]) -> str:
 
 
 @given(waiting, shares, st.randoms())
-def test_everybody_has_one_place_whatever_order_they_came_in(
+def test_queue_holds_every_job_once_regardless_of_input_order(
     jobs: list[Waiting], given: dict[str, Share], random: Random
 ) -> None:
     found = line_up(jobs, given)
@@ -46,7 +46,9 @@ def test_everybody_has_one_place_whatever_order_they_came_in(
 
 
 @given(waiting, shares)
-def test_each_is_the_one_whose_turn_it_is(jobs: list[Waiting], given: dict[str, Share]) -> None:
+def test_each_position_holds_the_job_with_the_smallest_sort_key(
+    jobs: list[Waiting], given: dict[str, Share]
+) -> None:
     """Check each position of the queue by trying all waiting jobs."""
     found, rest = line_up(jobs, given), list(jobs)
     at_work = Counter({owner: share.at_work for owner, share in given.items()})
@@ -67,9 +69,7 @@ def test_each_is_the_one_whose_turn_it_is(jobs: list[Waiting], given: dict[str, 
 
 
 @given(waiting, owners)
-def test_nobody_waits_for_ever_behind_others_who_always_have_more_jobs(
-    jobs: list[Waiting], owner: str
-) -> None:
+def test_owner_is_not_starved_by_owners_who_keep_submitting_jobs(jobs: list[Waiting], owner: str) -> None:
     """There is one slot, and each job uses one dollar. The other owners submit a new job whenever one of theirs
     has run.
     """
@@ -87,12 +87,12 @@ def test_nobody_waits_for_ever_behind_others_who_always_have_more_jobs(
     assert all(one.owner != owner for one in alike)
 
 
-def test_owners_take_turns_and_like_owners_are_served_as_they_came() -> None:
+def test_owners_alternate_and_ties_are_served_by_age() -> None:
     line = [job("a1", "a", 1), job("a2", "a", 2), job("a3", "a", 3), job("b1", "b", 4), job("c1", "c", 5)]
     assert names(line_up(line, {})) == "a1 b1 c1 a2 a3"
 
 
-def test_who_has_less_at_work_or_spent_less_of_late_comes_first() -> None:
+def test_owner_with_fewer_running_jobs_or_less_recent_spend_comes_first() -> None:
     line = [job("a1", "a", 1), job("b1", "b", 2), job("c1", "c", 3)]
     of_late = {"a": Share(1, ZERO), "b": Share(0, Money(5)), "c": Share(0, Money(4))}
     assert names(line_up(line, of_late)) == "c1 b1 a1"

@@ -13,14 +13,14 @@ times = st.integers(0, 10**15)
 
 
 @given(prices, times)
-def test_the_time_that_money_affords_costs_at_most_that_money(price: Price, ns: int) -> None:
+def test_affordable_time_costs_at_most_the_given_money(price: Price, ns: int) -> None:
     money = price.of(ns)
     assert price.affords_ns(money) >= ns
     assert price.of(price.affords_ns(Money(money.micro_usd))) <= money
 
 
 @given(rates, st.lists(st.dictionaries(st.sampled_from(KINDS), st.integers(0, 10**12)), max_size=8))
-def test_slices_add_up_to_exactly_the_whole(rate: Rate, slices: list[dict[str, int]]) -> None:
+def test_slice_costs_add_up_to_exactly_the_total(rate: Rate, slices: list[dict[str, int]]) -> None:
     paid, elapsed = Cost(), 0
     for added in slices:
         costs = slice_costs(rate, elapsed, added)  # type: ignore[arg-type]
@@ -30,34 +30,34 @@ def test_slices_add_up_to_exactly_the_whole(rate: Rate, slices: list[dict[str, i
 
 
 @given(rates, st.builds(Cost, st.integers(0, 10**12).map(Money), st.integers(0, 10**12)))
-def test_what_a_rate_affords_fits_the_limit_on_both_counts(rate: Rate, left: Cost) -> None:
+def test_affordable_time_of_a_rate_fits_both_limits(rate: Rate, left: Cost) -> None:
     assert rate.cost(min(rate.affords_ns(left), 2**60)).fits(left)
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "1e308", "0.0000001", "ten", float("nan"), float("inf")])
-def test_what_is_no_amount_of_dollars_is_refused(bad: str | float) -> None:
+def test_invalid_amount_of_dollars_is_refused(bad: str | float) -> None:
     with pytest.raises(ValueError):
         Money.from_usd(bad)
 
 
 @given(st.integers(-(10**14), 10**14))
-def test_dollars_and_micro_dollars_are_the_same_amount(micro: int) -> None:
+def test_micro_dollars_round_trip_through_dollars(micro: int) -> None:
     assert Money.from_usd(Money(micro).usd) == Money(micro)
 
 
-def test_a_trial_pays_the_larger_of_its_shares() -> None:
+def test_trial_pays_the_larger_of_its_cpu_and_gpu_shares() -> None:
     price = Price.from_usd_per_hour(8)
     assert trial_rate(node_price=price, node_cpus=8, node_gpus=0, cpus=2, gpus=0).price.usd_per_hour == 2
     assert trial_rate(node_price=price, node_cpus=8, node_gpus=4, cpus=1, gpus=2).price.usd_per_hour == 4
     assert trial_rate(node_price=price, node_cpus=8, node_gpus=4, cpus=8, gpus=0.5).milli_gpus == 500
 
 
-def test_a_meter_that_goes_back_is_refused() -> None:
+def test_decreasing_meter_is_refused() -> None:
     with pytest.raises(ValueError, match="went back"):
         Meter({"train": 5}).minus(Meter({"train": 6}))
 
 
-def test_a_nanosecond_beyond_ten_thousand_hours_is_paid() -> None:
+def test_nanosecond_beyond_ten_thousand_hours_is_charged() -> None:
     """A float could not represent it."""
     hours = 10_000 * NS_PER_HOUR
     assert Price(1).of(hours) == Money(10_000)
@@ -73,7 +73,7 @@ def test_a_nanosecond_beyond_ten_thousand_hours_is_paid() -> None:
         ("1,5", "not an amount"),
     ],
 )
-def test_why_an_amount_is_refused_is_said(usd: str, said: str) -> None:
+def test_refused_amount_is_reported_with_the_reason(usd: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Money.from_usd(usd)
 
@@ -85,19 +85,19 @@ def test_amounts_are_shown_exactly() -> None:
     assert Cost(Money(3), 9).at_most(Cost(Money(5), 4)) == Cost(Money(3), 4)
 
 
-def test_what_is_free_is_affordable_for_ever_and_debts_afford_nothing() -> None:
+def test_zero_price_affords_unlimited_time_and_debt_affords_none() -> None:
     assert Price(0).affords_ns(Money(0)) > 10**18
     assert Price(1).affords_ns(Money(-1)) == 0
     assert Rate(Price(0), 1000).affords_ns(Cost(gpu_ms=7)) == 7_000_000
     assert Rate(Price(0)).affords_ns(Cost()) > 10**18
 
 
-def test_a_trial_of_a_node_without_cpus_pays_for_its_gpus() -> None:
+def test_trial_on_a_node_without_cpus_pays_its_gpu_share() -> None:
     found = trial_rate(node_price=Price(100), node_cpus=0, node_gpus=4, cpus=1, gpus=1)
     assert found == Rate(Price(25), 1000)
 
 
-def test_a_meter_is_read_as_it_is_or_refused() -> None:
+def test_valid_meter_is_read_and_invalid_meter_is_refused() -> None:
     found = Meter.of({"train": 5, "idle": 2, "lost": 0})
     assert (found.ns, found.total_ns, found.busy_ns) == ({"train": 5, "idle": 2}, 7, 5)
     for bad in ({"train": -1}, {"sleep": 3}):

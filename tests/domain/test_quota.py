@@ -11,9 +11,7 @@ widths = st.lists(st.integers(1, 12), max_size=12)
 
 
 @given(quotas, widths)
-def test_jobs_that_are_let_in_one_after_another_never_have_more_than_it_allows(
-    quota: Quota, waiting: list[int]
-) -> None:
+def test_admitted_jobs_never_exceed_the_quota(quota: Quota, waiting: list[int]) -> None:
     at_work: list[int] = []
     for concurrency in waiting:
         if not quota.reached(at_work, concurrency):
@@ -26,17 +24,17 @@ def test_jobs_that_are_let_in_one_after_another_never_have_more_than_it_allows(
 
 
 @given(quotas, st.integers(1, 1000))
-def test_a_job_alone_is_let_in_however_wide_it_would_be(quota: Quota, concurrency: int) -> None:
+def test_single_job_is_admitted_at_any_concurrency(quota: Quota, concurrency: int) -> None:
     assert quota.reached([], concurrency) == ""
     assert 1 <= quota.width(concurrency) <= concurrency
 
 
-def test_what_is_used_up_is_said() -> None:
+def test_exhausted_limit_is_named() -> None:
     assert Quota(2, 8).reached([4, 4], 1) == "2 jobs at once"
     assert Quota(3, 8).reached([4, 4], 1) == "8 trials at once"
     assert Quota(3, 8).reached([4, 3], 1) == ""
 
 
-def test_less_than_one_of_anything_is_no_quota() -> None:
+def test_quota_below_one_is_refused() -> None:
     assert [fault.pointer for fault in Quota(0, -1).faults()] == ["/concurrent_jobs", "/concurrent_trials"]
     assert Quota(1, None).faults() == []

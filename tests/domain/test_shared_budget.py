@@ -1,4 +1,4 @@
-"""Test in which shared budgets a job counts, and which budgets are invalid."""
+"""Test which shared budgets count a job, and which budgets are invalid."""
 
 import pytest
 
@@ -21,13 +21,11 @@ OTHER = SharedBudget("other", usd=Money(5), match={"team": "text"})
         ({"owner": "ann", "team": "text"}, ["ann", "org", "other", "team"]),
     ],
 )
-def test_a_job_counts_in_what_it_matches_and_in_all_above_that(
-    tags: dict[str, str], names: list[str]
-) -> None:
+def test_job_counts_in_matching_budgets_and_their_parents(tags: dict[str, str], names: list[str]) -> None:
     assert [budget.name for budget in applying([OTHER, ANN, TEAM, ORG], tags)] == names
 
 
-def test_a_parent_that_is_not_there_or_comes_round_again_is_named() -> None:
+def test_unknown_parent_and_parent_cycle_are_reported() -> None:
     known = {budget.name: budget for budget in (ORG, TEAM, ANN)}
     lost = parent_fault(SharedBudget("new", usd=Money(1), parent="taem"), known)
     assert lost is not None
@@ -39,7 +37,7 @@ def test_a_parent_that_is_not_there_or_comes_round_again_is_named() -> None:
     assert parent_fault(ANN, known) is None
 
 
-def test_the_share_is_that_of_the_limit_nearest_to_its_end() -> None:
+def test_share_is_that_of_the_limit_closest_to_exhaustion() -> None:
     budget = SharedBudget("both", usd=Money(1000), gpu_ms=100)
     assert budget.share_ppm(Cost(Money(499), 50)) == 500_000
     assert budget.share_ppm(Cost(Money(999), 50)) == 999_000
@@ -60,17 +58,17 @@ def test_the_share_is_that_of_the_limit_nearest_to_its_end() -> None:
         (SharedBudget("b", usd=Money(1), alerts=(Alert(5, "https://["),)), "/alerts/0/url"),
     ],
 )
-def test_faults_are_found_where_they_are(budget: SharedBudget, pointer: str) -> None:
+def test_invalid_budget_is_reported_with_its_field(budget: SharedBudget, pointer: str) -> None:
     assert [fault.pointer for fault in budget.faults()] == [pointer]
 
 
-def test_names_are_plain() -> None:
+def test_budget_name_must_be_plain_ascii() -> None:
     assert name_fault("vision-2026.11_a") is None
     for name in ("", "-a", "a/b", "a" * 101, "ü"):
         assert name_fault(name) is not None
 
 
-def test_a_chain_of_parents_has_an_end() -> None:
+def test_parent_chain_depth_is_limited() -> None:
     chain = {f"b{n}": SharedBudget(f"b{n}", usd=Money(1), parent=f"b{n + 1}") for n in range(30)}
     deep = parent_fault(SharedBudget("new", usd=Money(1), parent="b0"), chain)
     assert deep is not None
@@ -81,19 +79,19 @@ def test_a_chain_of_parents_has_an_end() -> None:
     assert parent_fault(ORG, {}) is None
 
 
-def test_no_more_than_twenty_alerts() -> None:
+def test_more_than_twenty_alerts_are_refused() -> None:
     alerts = (Alert(500_000, "https://a.example/hook"),) * 21
     assert [fault.pointer for fault in SharedBudget("b", usd=Money(1), alerts=alerts).faults()] == ["/alerts"]
     assert SharedBudget("b", usd=Money(1), alerts=alerts[:20]).faults() == []
 
 
-def test_what_is_not_limited_is_not_shared() -> None:
+def test_unlimited_amount_does_not_affect_the_share() -> None:
     assert SharedBudget("b", gpu_ms=10).share_ppm(Cost(Money(10**9), 5)) == 500_000
     assert SharedBudget("b", usd=Money(10)).share_ppm(Cost(Money(5), 10**9)) == 500_000
     assert Cost(Money(10**15), 10).fits(SharedBudget("b", gpu_ms=10).limit)
 
 
-def test_a_period_is_that_of_the_budgets_own_zone() -> None:
+def test_period_follows_the_time_zone_of_the_budget() -> None:
     """In New York it is still Sunday and January when Monday and February have begun in UTC."""
     at, hour_ns = parse_rfc3339("2027-02-01T03:00:00Z"), 3600 * 10**9
     new_york = "America/New_York"

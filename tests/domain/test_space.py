@@ -11,13 +11,13 @@ from tuner.domain.space import Categorical, Float, Int, Parameter, Space
 
 
 @given(spaces(), st.integers())
-def test_a_sample_is_a_configuration_of_its_space(space: Space, seed: int) -> None:
+def test_sample_lies_in_its_space(space: Space, seed: int) -> None:
     assert space.faults() == []
     assert space.contains(space.sample(Random(seed)))
 
 
 @given(spaces())
-def test_every_point_of_the_grid_is_inside_and_none_comes_twice(space: Space) -> None:
+def test_grid_points_lie_in_the_space_and_do_not_repeat(space: Space) -> None:
     points = []
     for _, point in zip(range(200), space.grid(3), strict=False):
         assert space.contains(point)
@@ -46,16 +46,14 @@ WRONG: list[tuple[dict[str, Parameter], str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "pointer"), WRONG)
-def test_a_wrong_space_is_refused_with_the_field_named(
-    parameters: dict[str, Parameter], pointer: str
-) -> None:
+def test_invalid_space_is_reported_with_its_field(parameters: dict[str, Parameter], pointer: str) -> None:
     assert pointer in [fault.pointer for fault in Space(parameters).faults()]
 
 
-def test_true_is_not_one() -> None:
+def test_choice_true_differs_from_choice_1() -> None:
     assert not Categorical((1, 0)).contains(True)
     assert Categorical((True, 1)).faults("/x") == []
 
 
-def test_a_grid_with_a_point_for_each_integer_has_them_all() -> None:
+def test_grid_as_large_as_the_integer_range_contains_every_integer() -> None:
     assert Int(8, 64, log=True).grid(57) == list(range(8, 65))

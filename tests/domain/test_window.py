@@ -63,9 +63,7 @@ def walked(window: Window, at: Instant, *, open: bool) -> Instant:
 @example(Window("02:30", "03:30", "Europe/Berlin"), BACK, 1)
 @example(Window("22:00", "06:00", "Europe/Berlin"), BACK, 2)
 @example(Window("12:00", "11:59", "Pacific/Apia"), CHANGES[2], 3)
-def test_openings_and_closings_are_those_of_a_clock_on_the_wall(
-    window: Window, moment: datetime, ns: int
-) -> None:
+def test_openings_and_closings_match_the_local_clock(window: Window, moment: datetime, ns: int) -> None:
     at = Instant(instant(moment) + ns)
     assert window.is_open(at) is shows(window, at)
     assert window.opening(at) == walked(window, at, open=True)
@@ -111,12 +109,14 @@ def test_a_night_in_which_clocks_change_is_an_hour_shorter_or_longer(
         (Window("22:00", "06:00", "a\0b"), "/window/timezone", "there is no time zone"),
     ],
 )
-def test_what_is_no_window_is_pointed_at_with_what_would_be(window: Window, pointer: str, words: str) -> None:
+def test_invalid_window_is_reported_with_its_field_and_a_hint(
+    window: Window, pointer: str, words: str
+) -> None:
     (fault,) = window.faults()
     assert fault.pointer == pointer
     assert words in fault.detail
 
 
 @given(windows)
-def test_every_window_has_nothing_wrong(window: Window) -> None:
+def test_every_generated_window_is_valid(window: Window) -> None:
     assert window.faults() == []
