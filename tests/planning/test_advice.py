@@ -59,7 +59,7 @@ def found(answer: Finding | None) -> Finding:
     return answer
 
 
-def test_a_gpu_that_is_idle_most_of_the_time_is_shared_or_smaller() -> None:
+def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
     one = found(gpu.finding(evidence(piece(train="8.00", usage=gpu_usage(20)))))
     assert one.evidence["gpu_utilisation"] == Fraction(1, 5)
     # An L4 has 300/1555 of the bandwidth, and at least three quarters of that: 0.8 h + 0.2 h / 0.1447 for each hour, at $1.00.
@@ -74,7 +74,7 @@ def test_a_gpu_that_is_idle_most_of_the_time_is_shared_or_smaller() -> None:
     assert [other.setting for other in one.alternatives] == ["batch_size of the trainable"]
 
 
-def test_two_trials_share_a_gpu_where_both_fit() -> None:
+def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:
     usage = gpu_usage(40, used=15 * GIB, batch_size=64)
     one = found(gpu.finding(evidence(piece(train="8.00", usage=usage), job=spec(cpus=4))))
     shared = next(c for c in (one.change, *one.alternatives) if c.setting == "resources.gpus")
@@ -91,11 +91,11 @@ def test_two_trials_share_a_gpu_where_both_fit() -> None:
     [gpu_usage(50), gpu_usage(10, samples=29), Usage(), None],
     ids=["busy enough", "too few samples", "not measured", "nothing measured"],
 )
-def test_nothing_is_said_of_a_gpu_that_is_busy_or_unknown(usage: Usage | None) -> None:
+def test_busy_or_unmeasured_gpu_gives_no_finding(usage: Usage | None) -> None:
     assert gpu.finding(evidence(piece(train="8.00", usage=usage))) is None
 
 
-def test_processors_that_are_not_used_are_given_back() -> None:
+def test_unused_processors_are_advised_to_be_reduced() -> None:
     usage = Usage(wall_ns=100 * NS, cpu_ns=120 * NS)
     one = found(
         cpu.finding(evidence(piece(train="6.00", setup="2.00", usage=usage), job=spec(cpus=8, gpus=0)))
@@ -107,7 +107,7 @@ def test_processors_that_are_not_used_are_given_back() -> None:
     assert cpu.finding(evidence(piece(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
 
 
-def test_memory_that_is_not_used_is_a_leaner_machine() -> None:
+def test_unused_memory_leads_to_a_machine_with_less_memory() -> None:
     one = found(memory.finding(evidence(piece(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB)))))
     assert one.change.then == "p.lean"
     assert one.saves == usd("2.00")
@@ -116,7 +116,7 @@ def test_memory_that_is_not_used_is_a_leaner_machine() -> None:
 
 
 @pytest.mark.parametrize(("wait", "saves"), [(30, "3.00"), (80, "2.00"), (20, None)])
-def test_training_that_waits_for_data(wait: int, saves: str | None) -> None:
+def test_waiting_for_data_advises_loader_workers(wait: int, saves: str | None) -> None:
     usage = Usage(data_wait_ns=wait * NS, compute_ns=(100 - wait) * NS, facts={"loader_workers": 0})
     answer = data_wait.finding(evidence(piece(train="10.00", usage=usage)))
     assert (answer.saves if answer else None) == (usd(saves) if saves else None)
@@ -125,7 +125,7 @@ def test_training_that_waits_for_data(wait: int, saves: str | None) -> None:
         assert (answer.change.now, answer.change.then) == ("0", "8")
 
 
-def test_a_gpu_that_is_busy_all_the_time_waits_for_no_data() -> None:
+def test_busy_gpu_gives_no_finding_on_data_wait() -> None:
     known = gpu_usage(95)
     usage = Usage(known.wall_ns, gpu_samples=100, gpu_percent=9500, data_wait_ns=50 * NS, compute_ns=50 * NS)
     assert data_wait.finding(evidence(piece(train="10.00", usage=usage))) is None
@@ -140,7 +140,7 @@ def test_a_gpu_that_is_busy_all_the_time_waits_for_no_data() -> None:
         ({"precision": "fp32"}, True),  # an A100, by the catalogue
     ],
 )
-def test_fp32_on_a_gpu_that_has_bf16(facts: dict[str, Any], is_found: bool) -> None:
+def test_fp32_is_reported_only_on_gpus_with_bf16(facts: dict[str, Any], is_found: bool) -> None:
     answer = precision.finding(evidence(piece(train="8.00", usage=Usage(facts=facts))))
     assert (answer is not None) == is_found
     if answer:
@@ -148,7 +148,7 @@ def test_fp32_on_a_gpu_that_has_bf16(facts: dict[str, Any], is_found: bool) -> N
         assert answer.saves_note
 
 
-def test_bf16_saves_half_of_what_the_gpu_was_busy_with() -> None:
+def test_bf16_saves_half_of_the_busy_gpu_time() -> None:
     case = evidence(piece(train="8.00", usage=gpu_usage(60, precision="fp32")))
     assert found(precision.finding(case)).saves == Money(8_000_000 * 3 // 10)
 
@@ -158,7 +158,7 @@ def saved(saves: int, **bill: str) -> Evidence:
     return evidence(piece(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
 
 
-def test_checkpoints_that_are_too_dear_and_too_rare() -> None:
+def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     from tuner.tuning.checkpointing import Exposure, Hazard
 
     exposures = {"spot": Exposure(preemption=Hazard.of_spot())}
@@ -181,14 +181,14 @@ def test_checkpoints_that_are_too_dear_and_too_rare() -> None:
     assert checkpoints.finding(Evidence(**{**vars(fine), "exposures": exposures})) is None
 
 
-def test_setting_up_again_and_again() -> None:
+def test_repeated_setup_is_reported() -> None:
     pieces = [piece(n, setup="0.30", train="1.00") for n in range(10)]
     one = found(setup.finding(evidence(*pieces, concurrency=2)))
     assert one.saves == usd("2.40")
     assert setup.finding(evidence(*[piece(n, setup="0.10", train="1.00") for n in range(10)])) is None
 
 
-def test_a_budget_that_bought_little_but_setup() -> None:
+def test_budget_spent_mostly_on_setup_advises_a_larger_budget() -> None:
     pieces = piece(0, setup="0.30"), piece(1, setup="0.20")
     job = replace(spec(), budget=Budget(usd=usd("0.60")))
     one = found(setup.finding(evidence(*pieces, job=job, concurrency=2)))
@@ -196,17 +196,17 @@ def test_a_budget_that_bought_little_but_setup() -> None:
     assert "100% of the money" in one.title
 
 
-def test_a_job_that_failed_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
+def test_job_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
     job = replace(spec(), budget=Budget(usd=usd("2.00")))
     assert setup.finding(evidence(piece(0, setup="0.30"), piece(1, setup="0.20"), job=job)) is None
 
 
-def test_machines_that_wait() -> None:
+def test_idle_machines_are_reported() -> None:
     assert found(idle.finding(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
     assert idle.finding(evidence(piece(idle="0.40", train="4.00"))) is None
 
 
-def test_spot_machines_that_were_not_used() -> None:
+def test_cheaper_spot_machines_are_advised() -> None:
     paid = evidence(piece(train="10.00"), spot=price("1.40"), self_test=(True, ""))
     one = found(spot.finding(paid))
     overhead = one.evidence["interruption_overhead"]
@@ -223,7 +223,7 @@ def test_spot_machines_that_were_not_used() -> None:
     assert spot.finding(evidence(piece(train="10.00"), spot=price("3.999"))) is None
 
 
-def test_preemptions_that_cost_more_than_spot_saved() -> None:
+def test_preemptions_costing_more_than_spot_saved_are_reported() -> None:
     first = piece(0, 1, hourly="3.00", market="spot", end="preempted", train="1.00", lost="3.00")
     again = piece(0, 2, hourly="3.00", market="spot", setup="1.00", train="1.00")
     one = found(interruptions.finding(evidence(first, again, job=spec(market="spot"))))
@@ -233,7 +233,7 @@ def test_preemptions_that_cost_more_than_spot_saved() -> None:
     assert interruptions.finding(evidence(little, job=spec(market="spot"))) is None
 
 
-def test_data_that_leaves_its_region() -> None:
+def test_traffic_between_regions_is_reported() -> None:
     usage = Usage(saved_bytes=50 * 10**9)
     apart = Places("us-east-1", "eu-west-1", usd("0.02"), "a list")
     one = found(egress.finding(evidence(piece(train="1.00", usage=usage), places=apart)))
@@ -257,7 +257,7 @@ def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
     return found
 
 
-def test_a_minimum_that_does_not_predict() -> None:
+def test_min_fidelity_that_does_not_predict_the_end_is_reported() -> None:
     one = found(min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)))))
     assert (one.change.now, one.change.then) == ("1", "3")
     assert one.evidence["trials_cut"] == 20
@@ -267,7 +267,7 @@ def test_a_minimum_that_does_not_predict() -> None:
     assert min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)[:9]))) is None
 
 
-def test_trials_that_are_cut_later_than_need_be() -> None:
+def test_trials_stopped_later_than_necessary_are_reported() -> None:
     job = spec(fidelity=spec().fidelity.__class__(min=3, max=9))
     curves = [*ranked(0.01), *(curve({1: 0.1, 3: 0.1}) for _ in range(4))]
     one = found(pruning.finding(evidence(piece(train="500.00"), job=job, curves=tuple(curves))))
@@ -282,7 +282,7 @@ def test_trials_that_are_cut_later_than_need_be() -> None:
 
 @quick
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=2, max_size=30))
-def test_ranks_correlate_as_scipy_has_it(pairs: list[tuple[int, int]]) -> None:
+def test_rank_correlation_equals_that_of_scipy(pairs: list[tuple[int, int]]) -> None:
     from scipy.stats import spearmanr  # takes half a second
 
     one, other = [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
@@ -358,7 +358,7 @@ CASES = st.builds(
 
 @examples(150)
 @given(CASES)
-def test_no_finding_saves_more_than_was_spent_nor_comes_without_evidence_and_words(case: Evidence) -> None:
+def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case: Evidence) -> None:
     answers = findings(case)
     for one in answers:
         assert one.saves is None or Money(0) <= one.saves <= case.spent
@@ -381,7 +381,7 @@ def test_no_finding_saves_more_than_was_spent_nor_comes_without_evidence_and_wor
 
 @quick
 @given(JOBS)
-def test_of_a_job_of_which_nothing_is_known_nothing_is_said_but_what_is_missing(job: Any) -> None:
+def test_job_without_measurements_gives_no_findings_but_lists_missing_data(job: Any) -> None:
     nothing = evidence(job=job)
     assert [rule(nothing) for rule in RULES] == [None] * len(RULES)
     what = {one.what for one in not_measured(nothing)}
@@ -391,7 +391,7 @@ def test_of_a_job_of_which_nothing_is_known_nothing_is_said_but_what_is_missing(
 
 @quick
 @given(st.integers(0, 40), st.integers(0, 9))
-def test_the_idler_the_gpu_the_more_is_saved(percent: int, more: int) -> None:
+def test_saving_grows_with_gpu_idleness(percent: int, more: int) -> None:
     def saves(busy: int) -> Money:
         answer = gpu.finding(evidence(piece(train="8.00", usage=gpu_usage(busy))))
         return answer.saves or Money(0) if answer else Money(0)
@@ -401,7 +401,7 @@ def test_the_idler_the_gpu_the_more_is_saved(percent: int, more: int) -> None:
 
 @quick
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_the_more_is_spent_idle_the_more_is_saved(micro: int, more: int) -> None:
+def test_saving_grows_with_idle_spend(micro: int, more: int) -> None:
     def saves(idled: int) -> Money:
         answer = idle.finding(evidence(piece(train="1.00", idle=str(Money(idled)).removeprefix("$"))))
         return answer.saves or Money(0) if answer else Money(0)
@@ -409,6 +409,6 @@ def test_the_more_is_spent_idle_the_more_is_saved(micro: int, more: int) -> None
     assert saves(micro) <= saves(micro + more)
 
 
-def test_an_hour_of_a_price_is_its_dollars() -> None:
+def test_piece_duration_is_its_cost_divided_by_its_price() -> None:
     assert piece(train="4.00").ns("train") == HOUR
     assert piece(train="4.00", hourly="0").ns("train") == 0

@@ -1,4 +1,4 @@
-"""When money runs out at the recent pace: computed from integers, and no later for more spend or less money."""
+"""Test when money runs out at the recent pace."""
 
 from fractions import Fraction
 
@@ -12,7 +12,7 @@ amounts = st.integers(0, 10**12)
 
 
 @given(spends, amounts)
-def test_what_is_left_lasts_as_long_as_the_mean_pace_allows(slots: dict[int, int], left: int) -> None:
+def test_remaining_budget_lasts_as_long_as_the_mean_pace_allows(slots: dict[int, int], left: int) -> None:
     found = burn(slots, left)
     total = sum(slots.values())
     if total == 0:
@@ -30,7 +30,7 @@ def test_what_is_left_lasts_as_long_as_the_mean_pace_allows(slots: dict[int, int
         assert found.in_ns <= found.latest_ns
 
 
-def test_an_even_pace_leaves_no_doubt_and_an_uneven_one_does() -> None:
+def test_even_pace_gives_an_exact_time_and_uneven_pace_a_range() -> None:
     even = burn(dict.fromkeys(range(SLOTS - 12, SLOTS), 100), 1200)
     assert even.in_ns == even.earliest_ns == even.latest_ns == 12 * SLOT_NS
     uneven = burn({SLOTS - 12: 600, SLOTS - 1: 600}, 1200)
@@ -41,6 +41,6 @@ def test_an_even_pace_leaves_no_doubt_and_an_uneven_one_does() -> None:
     assert once.latest_ns is None
 
 
-def test_what_is_used_up_has_run_out_and_what_is_far_never_does() -> None:
+def test_exhausted_budget_has_zero_time_left_and_a_distant_end_is_none() -> None:
     assert burn({SLOTS - 1: 1}, 0).in_ns == 0
     assert burn({0: 1}, 10**15).in_ns is None

@@ -49,7 +49,7 @@ def refused(*changes: dict[str, str]) -> str:
     return caught.value.detail
 
 
-def test_every_shipped_price_is_what_the_file_says_to_the_micro_dollar() -> None:
+def test_shipped_prices_equal_the_file_to_the_micro_dollar() -> None:
     rows = list(csv.DictReader(io.StringIO(TEXT)))
     assert len(rows) == len(SHIPPED.listings) == 916
     for row, one in zip(rows, SHIPPED.listings, strict=True):
@@ -63,14 +63,14 @@ def test_every_shipped_price_is_what_the_file_says_to_the_micro_dollar() -> None
                 assert one.source(market)
 
 
-def test_prices_that_are_published_are_found() -> None:
+def test_catalogue_contains_published_prices() -> None:
     """p4d.24xlarge in us-east-1 on AWS's list of July 2026; Google's a2-highgpu-1g including its A100, not the host alone."""
     assert SHIPPED.find(region="us-east-1", instance_type="p4d.24xlarge")[0].on_demand == Price(21_957_642)
     found = SHIPPED.find(region="us-central1", instance_type="A2-HighGPU-1g")
     assert [one.on_demand for one in found] == [Price(3_673_390)]
 
 
-def test_a_part_of_a_gpu_has_a_part_of_its_memory() -> None:
+def test_fractional_gpu_has_a_fraction_of_the_memory() -> None:
     found = SHIPPED.find(instance_type="Standard_NV6ads_A10_v5")[0]
     assert found.accelerators == 0.167
     assert found.gpu_memory_gib == 4.008
@@ -78,9 +78,7 @@ def test_a_part_of_a_gpu_has_a_part_of_its_memory() -> None:
 
 @examples(30)
 @given(one=st.sampled_from(SHIPPED.listings), market=st.sampled_from([None, *MARKETS]), upper=st.booleans())
-def test_what_is_found_is_all_that_matches_the_cheapest_first(
-    one, market: Market | None, upper: bool
-) -> None:
+def test_search_returns_all_matches_with_the_cheapest_first(one, market: Market | None, upper: bool) -> None:
     region = one.region.upper() if upper else one.region
     found = SHIPPED.find(cloud=one.cloud, region=region, market=market)
     wanted = {
@@ -96,7 +94,7 @@ def test_what_is_found_is_all_that_matches_the_cheapest_first(
     assert prices[: len(known)] == known
 
 
-def test_unknown_words_get_the_nearest() -> None:
+def test_unknown_value_suggests_the_nearest() -> None:
     assert SHIPPED.unknown("instance_type", "P4D.24XLARGE") is None
     assert "p4d.24xlarge" in str(SHIPPED.unknown("instance_type", "p4d.24xlrge"))
     assert "us-east-1" in str(SHIPPED.unknown("region", "us-east1b"))
@@ -105,7 +103,7 @@ def test_unknown_words_get_the_nearest() -> None:
     assert SHIPPED.nearest("accelerator", "h100")[0] == "H100"
 
 
-def test_ages_are_said() -> None:
+def test_ages_of_prices_are_reported() -> None:
     assert (SHIPPED.newest, SHIPPED.oldest) == ("2026-07-30", "2025-07-28")
     assert "the newest 11 days old; 164 have no date" in SHIPPED.age(date(2026, 8, 10))
     assert "3 months old" in SHIPPED.age(date(2026, 11, 22))
@@ -120,7 +118,7 @@ def test_ages_are_said() -> None:
     assert (undated.newest, undated.undated, undated.age_days(date(2026, 8, 1))) == (None, 1, None)
 
 
-def test_a_small_file_is_enough() -> None:
+def test_file_with_only_required_columns_is_accepted() -> None:
     text = "cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\nmine,here,box,8,0.25,2026-07\n"
     found = read_catalogue("\ufeff" + text, "mine").listings[0]
     assert (found.on_demand, found.spot, found.accelerator, found.accelerators) == (
@@ -154,14 +152,16 @@ def test_a_small_file_is_enough() -> None:
         ({"accelerator": ""}, "line 2, accelerator", "which accelerators"),
     ],
 )
-def test_what_is_wrong_is_named_by_line_column_and_mend(change: dict[str, str], place: str, fix: str) -> None:
+def test_invalid_value_is_reported_with_line_column_and_fix(
+    change: dict[str, str], place: str, fix: str
+) -> None:
     said = refused(change)
     assert said.startswith("mine.csv: ")
     assert place in said
     assert fix in said
 
 
-def test_a_machine_that_is_there_twice_and_one_with_two_numbers_of_gpus() -> None:
+def test_duplicate_machine_and_conflicting_gpu_counts_are_refused() -> None:
     assert "line 3, instance_type: P4D.24xlarge in use1-az1 is on line 2 already" in refused(
         {}, {"instance_type": "P4D.24xlarge"}
     )
@@ -170,7 +170,7 @@ def test_a_machine_that_is_there_twice_and_one_with_two_numbers_of_gpus() -> Non
     )
 
 
-def test_ten_faults_are_said_and_the_rest_counted() -> None:
+def test_first_ten_faults_are_listed_and_the_rest_counted() -> None:
     said = refused(*({"zone": f"z{one}", "on_demand_usd_h": "0"} for one in range(14)))
     assert "line 11" in said
     assert "line 12" not in said
@@ -186,14 +186,14 @@ def test_ten_faults_are_said_and_the_rest_counted() -> None:
         ("cloud,cloud\n", "is there twice"),
     ],
 )
-def test_columns_that_are_missing_or_not_known(text: str, said: str) -> None:
+def test_missing_unknown_and_duplicate_columns_are_refused(text: str, said: str) -> None:
     with pytest.raises(BadFile, match=said):
         read_catalogue(text, "mine.csv")
 
 
 @examples(60)
 @given(st.text(max_size=80))
-def test_any_text_is_a_catalogue_or_refused(noise: str) -> None:
+def test_arbitrary_text_is_read_as_a_catalogue_or_refused(noise: str) -> None:
     for text in (
         noise,
         text_of(GOOD) + noise,

@@ -74,13 +74,15 @@ def listing(instance_type: str, accelerator: str, count: float, usd: str, cloud:
         ("adafactor", "fp32", 8),
     ],
 )
-def test_states_take_the_published_bytes_of_each_parameter(optimizer: str, precision: str, each: int) -> None:
+def test_training_state_takes_the_published_bytes_per_parameter(
+    optimizer: str, precision: str, each: int
+) -> None:
     model = replace(GPT, optimizer=optimizer, precision=precision)
     found = memory_of(model)
     assert found.weights + found.gradients + found.optimizer == each * 10**9
 
 
-def test_activations_of_a_transformer_are_those_of_korthikanti() -> None:
+def test_transformer_activations_match_korthikanti() -> None:
     s, b, h, a, layers = 1024, 8, 2048, 16, 24
     assert memory_of(GPT).activations == layers * (s * b * h * 34 + 5 * a * s * s * b)
     flash = replace(GPT, flash_attention=True)
@@ -92,7 +94,7 @@ def test_activations_of_a_transformer_are_those_of_korthikanti() -> None:
 
 
 @given(models, st.integers(1, 200), st.booleans())
-def test_what_is_said_to_fit_fits_and_the_whole_batch_is_still_trained(
+def test_suggested_fits_stay_within_memory_and_train_the_whole_batch(
     model: Model, gib: int, bf16: bool
 ) -> None:
     for found in fits(model, Fraction(gib), bf16=bf16):
@@ -107,7 +109,7 @@ def test_what_is_said_to_fit_fits_and_the_whole_batch_is_still_trained(
 
 
 @given(models, st.integers(1, 200), st.booleans())
-def test_more_memory_never_asks_for_more_changes(model: Model, gib: int, bf16: bool) -> None:
+def test_more_memory_never_needs_changes_where_less_needed_none(model: Model, gib: int, bf16: bool) -> None:
     small, large = (fit(model, Fraction(size), bf16=bf16) for size in (gib, gib + 40))
     if small is not None:
         assert large is not None
@@ -116,7 +118,7 @@ def test_more_memory_never_asks_for_more_changes(model: Model, gib: int, bf16: b
             assert not large.changes
 
 
-def test_the_least_change_is_offered_first() -> None:
+def test_smallest_change_is_suggested_first() -> None:
     model = replace(GPT, precision="fp32", activation_bytes=2 * GIB, parameters=10**8, layers=16)
     offered = [one.changes for one in fits(model, Fraction(16), bf16=True)]
     assert offered == [
@@ -143,7 +145,7 @@ def test_the_least_change_is_offered_first() -> None:
     st.fractions(Fraction(1, 1000), 100),
     st.fractions(10**6, 10**12),
 )
-def test_efficiency_is_a_share_and_hiding_never_harms(
+def test_efficiency_is_a_fraction_and_overlap_never_lowers_it(
     gpus: int, link: scaling.Link, size: int, step_s: Fraction, bytes_s: Fraction
 ) -> None:
     one = scaling.point(gpus=gpus, link=link, gradient_bytes=size, step_s=step_s, bytes_s=bytes_s)
@@ -153,7 +155,7 @@ def test_efficiency_is_a_share_and_hiding_never_harms(
     assert one.allreduce_seconds * bytes_s >= Fraction(2 * (gpus - 1), gpus) * size
 
 
-def test_links_are_ranked_as_they_are() -> None:
+def test_link_bandwidths_and_links_of_known_machines() -> None:
     kind = ACCELERATORS["A100"]
     nvlink, pcie, ethernet = (scaling.bandwidth(kind, link, Fraction(100)) for link in scaling.LINKS)
     assert nvlink == Fraction(7, 10) * 300 * 10**9
@@ -164,7 +166,7 @@ def test_links_are_ranked_as_they_are() -> None:
     assert scaling.link_within(listing("Standard_NC96ads_A100_v4", "A100-80GB", 4, "14.69")) == "pcie"
 
 
-def test_more_gpus_pay_where_the_whole_machine_is_paid_for_anyway() -> None:
+def test_using_all_gpus_of_a_machine_is_cheaper_and_faster() -> None:
     points = scaling.table(
         ACCELERATORS["H100"],
         gpus=(1, 8, 16),
@@ -186,7 +188,7 @@ def test_more_gpus_pay_where_the_whole_machine_is_paid_for_anyway() -> None:
 
 
 @given(st.integers(1, 1000), st.integers(1, 100), st.integers(0, 600), st.integers(0, 3600))
-def test_interruptions_cost_no_less_than_nothing_and_more_of_them_more(
+def test_interruptions_never_save_time_and_rarer_ones_cost_less(
     hours: int, mean_h: int, save_s: int, restore_s: int
 ) -> None:
     def met(mean: int) -> int:
@@ -198,7 +200,7 @@ def test_interruptions_cost_no_less_than_nothing_and_more_of_them_more(
     assert met(2 * mean_h) <= met(mean_h) * 1.0001
 
 
-def test_interruptions_add_what_daly_s_formula_says() -> None:
+def test_interruption_overhead_matches_the_formula_of_daly() -> None:
     """500 h of work, a loss every 24 h, saves of 5 min, restarts of 10 min.
 
     The overhead is, to first order, save/interval + half an interval/M.
@@ -214,7 +216,7 @@ def test_interruptions_add_what_daly_s_formula_says() -> None:
 # Size and tokens
 
 
-def test_both_fits_give_what_their_papers_say() -> None:
+def test_chinchilla_fits_match_their_papers() -> None:
     """Hoffmann et al., table A3: for Chinchilla's budget of 5.76e23 FLOPs, approach 3 gives some 40 billion parameters.
 
     Besiroglu et al.: the refit is consistent with twenty tokens per parameter, which gives the 70 billion that were trained.
@@ -240,7 +242,7 @@ def test_no_other_split_of_the_compute_has_a_lower_loss(flops: float, away: floa
 # A year of runs, and owned machines
 
 
-def test_a_year_of_runs() -> None:
+def test_yearly_cost_counts_repeated_failed_runs() -> None:
     """A published example: $13,512 a run, four a month. 48 a year cost $648,576, and a failure share of a fifth adds a quarter."""
     price = Money.from_usd(13_512)
     assert yearly(
@@ -258,7 +260,7 @@ def test_a_year_of_runs() -> None:
     st.integers(1, 100),
     st.integers(1, 200),
 )
-def test_at_the_break_even_both_cost_the_same(
+def test_owned_and_cloud_cost_the_same_at_break_even(
     purchase: int, years: int, watts: int, percent: int, rent: int
 ) -> None:
     owned = Owned(

@@ -30,7 +30,7 @@ def configs(count: int, seed: int = 0) -> list[Config]:
     return [SPACE.sample(rng) for _ in range(count)]
 
 
-def test_paces_that_follow_from_parameters_are_foretold() -> None:
+def test_paces_that_depend_on_parameters_are_predicted() -> None:
     known, unseen = configs(12), configs(20, seed=1)
     model = fitted(SPACE, known, [pace_ns(config) for config in known])
     assert model is not None
@@ -44,7 +44,7 @@ def _mean_log(found: list[Config]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_paces_that_follow_from_nothing_are_not(seed: int) -> None:
+def test_random_paces_give_no_model(seed: int) -> None:
     rng = Random(seed)
     known = configs(12, seed)
     assert fitted(SPACE, known, [round(1e9 * math.exp(rng.gauss(0, 0.7))) for _ in known]) is None
@@ -60,13 +60,13 @@ def seen(found: list[Config], *, later: float = 1.0, further: int = 3) -> Eviden
     return of_trials(trials, source="pilot", delays=Delays(), space=SPACE)
 
 
-def test_what_parameters_tell_is_no_doubt() -> None:
+def test_pace_model_reduces_doubt() -> None:
     found = seen(configs(12))
     plain = of_trials(found.trials, source="pilot", delays=Delays())
     assert found.doubt < plain.doubt
 
 
-def test_later_steps_are_as_fast_as_those_that_were_seen_to_be() -> None:
+def test_later_steps_use_the_observed_later_pace() -> None:
     """The first steps, which compile and read data, take twice as long. One continued trial shows this for all."""
     evidence = seen(configs(12), later=0.5)
     assert evidence.later == pytest.approx(0.5)
@@ -77,12 +77,12 @@ def test_later_steps_are_as_fast_as_those_that_were_seen_to_be() -> None:
         assert paces.training_ns(trial, 27) == pytest.approx(2 * early + 25 * early / 2, rel=1e-6)
 
 
-def test_where_nothing_went_on_that_is_a_doubt() -> None:
+def test_doubt_is_larger_if_no_trial_continued() -> None:
     assert seen(configs(12), further=0).doubt > seen(configs(12)).doubt
     assert seen(configs(12), further=0).later == 1
 
 
-def test_coarse_steps_take_as_long_as_those_that_they_stand_for() -> None:
+def test_coarse_steps_take_as_long_as_the_steps_they_represent() -> None:
     evidence = seen(configs(12), later=0.5)
     config = configs(1, seed=7)[0]
     paces = Paces(evidence, SPACE, 40)

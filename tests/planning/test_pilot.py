@@ -37,7 +37,7 @@ def job(**changes: object) -> JobSpec:
     trials=st.integers(1, 100),
     name=st.text("abc", min_size=1, max_size=100),
 )
-def test_a_pilot_is_a_right_job_that_is_no_longer_than_the_job(
+def test_pilot_is_a_valid_job_no_longer_than_the_original(
     most: int | None, steps: int, trials: int, name: str
 ) -> None:
     asked = job(name=name, fidelity=Fidelity("epoch", 1, most))
@@ -66,12 +66,12 @@ def test_a_pilot_is_a_right_job_that_is_no_longer_than_the_job(
         (PilotLimits(usd=Money(1), steps=0), "/steps"),
     ],
 )
-def test_limits_that_cannot_be_are_pointed_at(limits: PilotLimits, pointer: str) -> None:
+def test_invalid_pilot_limits_are_reported_with_their_field(limits: PilotLimits, pointer: str) -> None:
     assert LIMITS.faults(job()) == []
     assert pointer in [fault.pointer for fault in limits.faults(job())]
 
 
-def test_a_pilot_holds_for_the_same_code_space_and_resources_whatever_the_budget_and_the_market() -> None:
+def test_pilot_key_depends_on_code_space_and_resources_but_not_budget_or_market() -> None:
     key = pilot_key(job(), "code")
     for same in (
         job(budget=Budget(usd=Money(7))),

@@ -1,4 +1,4 @@
-"""Plans: equal inputs give equal plans, figures follow from the stated inputs, and evidence determines what is expected."""
+"""Test plans: equal inputs give equal plans, and all figures follow from the stated inputs and the evidence."""
 
 import math
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def made(**asked: object) -> Plan:
     market=st.sampled_from(["on_demand", "spot", "spot_with_fallback"]),
     known=st.sampled_from(["given", "seen", "nothing"]),
 )
-def test_every_figure_follows_from_the_inputs(
+def test_plan_figures_follow_from_the_inputs(
     usd: str, trials: int | None, scheduler: SchedulerName, market: Market, known: str
 ) -> None:
     evidence = {"given": None, "seen": seen(), "nothing": of_nothing()}[known]
@@ -121,9 +121,7 @@ def test_every_figure_follows_from_the_inputs(
     spread=st.sampled_from([0.0, 0.25]),
     market=st.sampled_from(["on_demand", "spot"]),
 )
-def test_a_deadline_decides_what_is_chosen_and_changes_no_price(
-    hours: float, spread: float, market: Market
-) -> None:
+def test_deadline_affects_the_choice_but_no_price(hours: float, spread: float, market: Market) -> None:
     evidence = of_given(60 * NS, delays=Delays(), spread=spread)
     asked = question(usd="1", trials=4, scheduler="none", market=market, evidence=evidence)
     fast = replace(
@@ -150,7 +148,7 @@ def test_a_deadline_decides_what_is_chosen_and_changes_no_price(
         assert due.cost == relaxed.cost
 
 
-def test_a_larger_job_is_made_small_and_costs_as_much_as_it_does_whole() -> None:
+def test_large_job_is_simulated_at_smaller_scale_with_the_same_cost() -> None:
     """A large job is simulated at a smaller scale. For trials trained in full, cost and time must equal those of all 1000."""
     whole = made(usd="1000000", trials=1000, scheduler="none", fidelity=Fidelity("epoch", 1, 9))
     a_trial = 9 * 60 / 3600
@@ -161,14 +159,14 @@ def test_a_larger_job_is_made_small_and_costs_as_much_as_it_does_whole() -> None
     assert asha.rungs[-1].milli_trials < 5_000
 
 
-def test_doubt_widens_what_is_expected() -> None:
+def test_doubt_widens_the_cost_range() -> None:
     sure, unsure = made(trials=10), made(trials=10, evidence=of_nothing(), usd="1000")
     assert (unsure.cost.high - unsure.cost.low) * sure.cost.expected > 3 * (
         sure.cost.high - sure.cost.low
     ) * unsure.cost.expected
 
 
-def test_what_was_seen_says_what_is_found_and_whether_the_target_is_met() -> None:
+def test_evidence_predicts_the_best_metric_and_whether_the_target_is_met() -> None:
     easy, hard = made(evidence=seen(), target=0.2), made(evidence=seen(), target=5.0)
     assert easy.target is not None
     assert hard.target is not None
@@ -179,7 +177,7 @@ def test_what_was_seen_says_what_is_found_and_whether_the_target_is_met() -> Non
     assert made(target=0.2).target is None
 
 
-def test_a_sampler_that_learns_goes_where_it_is_better_and_so_dearer() -> None:
+def test_learning_sampler_prefers_better_and_more_expensive_trials() -> None:
     at_random, learned = (
         made(evidence=seen(), trials=40, usd="50"),
         made(evidence=seen(), trials=40, usd="50", sampler="tpe"),
@@ -190,7 +188,7 @@ def test_a_sampler_that_learns_goes_where_it_is_better_and_so_dearer() -> None:
     assert learned.best.expected > at_random.best.expected
 
 
-def test_a_wall_clock_that_is_too_short_is_told_of() -> None:
+def test_too_short_wall_clock_limit_gives_a_warning() -> None:
     found = made(trials=20, wall_clock_ns=600 * NS)
     assert found.in_time is not None
     assert found.in_time.met == 0
@@ -198,7 +196,7 @@ def test_a_wall_clock_that_is_too_short_is_told_of() -> None:
     assert any("does not finish within 600 s" in warning for warning in found.warnings)
 
 
-def test_a_rung_that_says_nothing_of_the_end_is_not_where_to_compare() -> None:
+def test_min_fidelity_skips_a_rung_that_does_not_predict_the_end() -> None:
     rng, trials = Random(2), []
     for _ in range(20):
         early, late = rng.random(), rng.random()
@@ -220,14 +218,14 @@ def test_smoothing_keeps_mean_and_spread() -> None:
     assert math.sqrt(math.fsum((x - mean) ** 2 for x in drawn) / len(drawn)) == pytest.approx(2, rel=0.05)
 
 
-def test_paces_that_are_drawn_have_the_mean_that_was_seen() -> None:
+def test_drawn_paces_have_the_observed_mean() -> None:
     evidence, rng = seen(40), Random(3)
     training = DrawnTraining(Paces(evidence, SPACE, 9), seed=1, stretch=1.0, coarse=1)
     drawn = [training.step_ns(SPACE.sample(rng), 1) for _ in range(600)]
     assert math.fsum(drawn) / len(drawn) == pytest.approx(evidence.step_ns, rel=0.15)
 
 
-def test_a_job_of_short_steps_is_planned_with_the_time_that_workers_take_to_be_ready() -> None:
+def test_plan_of_short_steps_includes_worker_start_time() -> None:
     """Steps take 60 ms, the setup of a trial 1.4 s, and a worker 11 s to become ready. A hundredth of this job would not reach a step."""
     delays = Delays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
     short = of_given(60_000_000, delays=delays)
@@ -237,7 +235,7 @@ def test_a_job_of_short_steps_is_planned_with_the_time_that_workers_take_to_be_r
     assert found.rungs[0].train.micro_usd < found.rungs[0].overhead.micro_usd
 
 
-def test_the_first_attempts_of_each_worker_say_how_long_it_takes_to_be_warm() -> None:
+def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> None:
     price = Price.from_usd_per_hour("3.6")
 
     def attempt(trial: int, begin_s: float, setup_s: float) -> AttemptRow:
@@ -252,7 +250,7 @@ def test_the_first_attempts_of_each_worker_say_how_long_it_takes_to_be_warm() ->
     assert (found.setup_ns, found.warming_ns) == (NS, 11 * NS)
 
 
-def test_no_share_is_foretold_to_be_more_than_whole() -> None:
+def test_predicted_accuracy_stays_below_one() -> None:
     """Early accuracies from 0.2 to 0.93 rise by a quarter on average. No trial may be predicted to end at 1."""
     rng, trials = Random(3), []
     for number in range(12):
@@ -266,14 +264,14 @@ def test_no_share_is_foretold_to_be_more_than_whole() -> None:
     assert 0.93 < found.best.expected < 0.995
 
 
-def test_as_many_trials_are_planned_as_the_budget_has() -> None:
+def test_plan_has_as_many_trials_as_the_budget_allows() -> None:
     for trials in (40, 333):
         found = made(usd="10000", trials=trials)
         assert found.rungs[0].milli_trials == trials * 1000
         assert found.trials.expected == found.trials.high == trials
 
 
-def test_trials_too_fast_to_be_measured_leave_a_plan_with_bounds() -> None:
+def test_trials_too_fast_to_measure_give_a_plan_with_bounded_cost() -> None:
     rng = Random(3)
     paces = [1, 1, 22_000, 593_334_578, 38_136_875_976, 1]
     trials = [SeenTrial(SPACE.sample(rng), ns, ((1, 0.5),), 1, early_ns=ns, later_ns=2 * ns) for ns in paces]

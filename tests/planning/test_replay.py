@@ -1,4 +1,4 @@
-"""Estimates of other searches' spend: never too low for what they count, and exact where the truth is known."""
+"""Test the estimated spend of other search methods: it has a lower bound, and is exact if the truth is known."""
 
 import math
 from dataclasses import replace
@@ -64,7 +64,7 @@ def paths(found: list[Seen]) -> list[Path]:
 
 @examples(100, gate=40)
 @given(trials(), st.sampled_from(METHODS), st.integers())
-def test_nobody_spends_less_than_the_cheapest_trial_that_reaches_the_goal_nor_more_than_all(
+def test_spend_lies_between_cheapest_successful_trial_and_all_trials(
     found: list[Seen], method: Method, seed: int
 ) -> None:
     ways = paths(found)
@@ -77,7 +77,7 @@ def test_nobody_spends_less_than_the_cheapest_trial_that_reaches_the_goal_nor_mo
 
 @examples(100, gate=30)
 @given(trials(), st.integers())
-def test_estimates_are_within_what_their_orders_spent_and_repeatable(found: list[Seen], seed: int) -> None:
+def test_estimates_are_repeatable_and_taken_from_simulated_spends(found: list[Seen], seed: int) -> None:
     asked = evidence(found, seed=seed)
     answered = estimates(asked)
     assert answered == estimates(asked)
@@ -90,9 +90,7 @@ def test_estimates_are_within_what_their_orders_spent_and_repeatable(found: list
 
 @examples(50)
 @given(st.integers(5, 60), st.integers(0, 3))
-def test_a_random_search_that_was_one_is_estimated_at_what_it_would_spend_on_average(
-    count: int, seed: int
-) -> None:
+def test_random_search_estimate_matches_its_average_spend(count: int, seed: int) -> None:
     rng = Random(count)
     found = [seen([rng.random() for _ in range(LAST)], step_cost=rng.randint(5, 15)) for _ in range(count)]
     ways = paths(found)
@@ -105,7 +103,7 @@ def test_a_random_search_that_was_one_is_estimated_at_what_it_would_spend_on_ave
 
 @examples(100, gate=40)
 @given(trials(whole=True))
-def test_in_its_own_order_a_random_search_spends_what_it_spent(found: list[Seen]) -> None:
+def test_random_search_in_recorded_order_spends_the_recorded_amount(found: list[Seen]) -> None:
     spent, goal = 0, goal_of(found)
     for trial in found:
         reached = next((point for point in trial.curve if point.score >= goal), None)
@@ -117,9 +115,7 @@ def test_in_its_own_order_a_random_search_spends_what_it_spent(found: list[Seen]
 
 @examples(100, gate=40)
 @given(trials(whole=True), st.integers(1, LAST - 1))
-def test_a_trial_that_was_cut_short_is_taken_to_do_as_well_as_it_would_have_done(
-    found: list[Seen], kept: int
-) -> None:
+def test_trial_cut_short_is_extended_with_its_true_cost_and_rungs(found: list[Seen], kept: int) -> None:
     cut = [Seen(trial.curve[:kept], trial.start) for trial in found]
     together = Paths([*found, *cut], rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found))
     assert together.cut == len(cut)
@@ -129,7 +125,7 @@ def test_a_trial_that_was_cut_short_is_taken_to_do_as_well_as_it_would_have_done
         assert taken.goal is not None or truth.goal is None
 
 
-def test_a_trial_that_ended_by_itself_or_failed_goes_no_further() -> None:
+def test_completed_or_failed_trial_is_not_extended() -> None:
     whole, short = seen([0.1] * LAST), seen([0.1, 0.2])
     for end in ("completed", "failed"):
         path = paths([whole, replace(short, end=end)])[1]  # type: ignore[arg-type]
@@ -140,7 +136,7 @@ def test_a_trial_that_ended_by_itself_or_failed_goes_no_further() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
 @example([-0.25, 0.125])
-def test_the_cut_of_a_rung_is_that_of_numpy_to_the_last_bit(scores: list[float]) -> None:
+def test_rung_cutoff_equals_the_numpy_percentile_exactly(scores: list[float]) -> None:
     cut = quantile_between(sorted(scores), 1 - 1 / REDUCTION_FACTOR)
     assert cut == float(np.percentile(scores, (1 - 1 / REDUCTION_FACTOR) * 100))
 
@@ -166,7 +162,7 @@ def rays_choice(found: list[Seen]) -> list[int]:
 
 @examples(100, gate=30)
 @given(trials(whole=True))
-def test_trials_are_stopped_where_ray_tune_stops_them(found: list[Seen]) -> None:
+def test_trials_stop_at_the_same_steps_as_in_ray_tune(found: list[Seen]) -> None:
     expected = sum(trial.curve[step - 1].cost for trial, step in zip(found, rays_choice(found), strict=True))
     never = Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=math.inf).all
     spent = [stopping_asha([*never, Path((), 0, Point(1, 0, 0))])]
@@ -182,13 +178,13 @@ def test_trials_are_stopped_where_ray_tune_stops_them(found: list[Seen]) -> None
     ],
     ids=["no report", "few trials", "none finished"],
 )
-def test_where_there_is_not_enough_to_go_by_that_is_said(asked: Evidence | None, word: str) -> None:
+def test_insufficient_data_is_reported_with_its_reason(asked: Evidence | None, word: str) -> None:
     for one in estimates(asked):
         assert (one.status, one.usd, one.low, one.high) == ("not_enough_data", None, None, None)
         assert word in one.note
 
 
-def test_a_winner_that_starts_badly_is_seldom_found_by_stopping() -> None:
+def test_early_stopping_does_not_reach_a_winner_that_starts_badly() -> None:
     late = seen([0.0] * (LAST - 1) + [1.0])
     early = [seen([0.5] * LAST) for _ in range(20)]
     random, stopping = estimates(evidence([late, *early]))
@@ -197,7 +193,7 @@ def test_a_winner_that_starts_badly_is_seldom_found_by_stopping() -> None:
     assert "stops every trial that would have come so far" in stopping.note
 
 
-def test_a_sampler_that_learns_is_said_to_bias_every_estimate() -> None:
+def test_estimates_from_a_learning_sampler_are_marked_as_biased_low() -> None:
     found = [seen([0.1 * i] * LAST) for i in range(6)]
     for one, other in zip(estimates(evidence(found)), estimates(evidence(found, learned=True)), strict=True):
         assert (one.is_biased_low, other.is_biased_low) == (False, True)
@@ -205,10 +201,10 @@ def test_a_sampler_that_learns_is_said_to_bias_every_estimate() -> None:
         assert (one.usd, one.high) == (other.usd, other.high)
 
 
-def test_without_a_last_step_the_longest_that_ended_counts() -> None:
+def test_missing_last_step_is_taken_from_the_longest_completed_trial() -> None:
     found = [seen([0.1 * i] * LAST) for i in range(6)]
     assert estimates(evidence(found, fidelity=Fidelity())) == estimates(evidence(found))
 
 
-def test_every_method_has_its_peer() -> None:
+def test_every_method_has_a_peer() -> None:
     assert tuple(PEERS) == METHODS

@@ -31,7 +31,7 @@ NAMES = ("here", "there")
     factors=st.tuples(FACTORS, FACTORS, FACTORS).map(sorted),
     overhead=st.none() | FACTORS,
 )
-def test_a_cost_is_price_times_time_and_grows_with_time(
+def test_cost_is_price_times_time_and_grows_with_time(
     ns: list[int], price: int, milli_gpus: int, factors: list[Fraction], overhead: Fraction | None
 ) -> None:
     low, expected, high = factors
@@ -47,14 +47,14 @@ def test_a_cost_is_price_times_time_and_grows_with_time(
     assert found == sorted(found, key=lambda one: (one.duration_ns, one.cost.usd))
 
 
-def test_the_same_machine_costs_what_its_time_costs() -> None:
+def test_cost_on_the_same_machine_has_no_uncertainty() -> None:
     found = Repricing(Rate(Price(3_600_000_000)), SAME).of(1_500_000_000)
     assert found.cost.usd.micro_usd == found.low.usd.micro_usd == found.high.usd.micro_usd == 1_500_000
 
 
 @examples(50)
 @given(ratio=st.floats(0.05, 20), spread=st.floats(0.001, 0.5), seed=st.integers(0, 10**6))
-def test_a_measured_ratio_lies_within_its_own_interval(ratio: float, spread: float, seed: int) -> None:
+def test_measured_ratio_lies_within_its_interval(ratio: float, spread: float, seed: int) -> None:
     rng = Random(seed)
     here = [math.exp(rng.gauss(0, spread)) for _ in range(20)]
     there = [ratio * math.exp(rng.gauss(0, spread)) for _ in range(20)]
@@ -64,7 +64,7 @@ def test_a_measured_ratio_lies_within_its_own_interval(ratio: float, spread: flo
     assert float(found.expected) == pytest.approx(ratio, rel=4 * spread + 1e-4)
 
 
-def test_measured_intervals_cover_the_true_ratio_as_often_as_they_say() -> None:
+def test_measured_intervals_cover_the_true_ratio_at_the_stated_rate() -> None:
     rng, hits = Random(7), 0
     for _ in range(1000):
         here = [math.exp(rng.gauss(0, 0.3)) for _ in range(15)]
@@ -78,11 +78,11 @@ def test_measured_intervals_cover_the_true_ratio_as_often_as_they_say() -> None:
 @pytest.mark.parametrize(
     ("here", "there"), [([], []), ([1.0, 1.0, 1.0], [1.0, 1.0]), ([1.0, 0.0, 1.0], [1.0] * 3)]
 )
-def test_too_few_trials_measure_nothing(here: list[float], there: list[float]) -> None:
+def test_too_few_trials_give_no_measured_ratio(here: list[float], there: list[float]) -> None:
     assert measured(here, there, names=NAMES) is None
 
 
-def test_a_faster_accelerator_takes_less_time_and_one_without_a_data_sheet_is_not_guessed() -> None:
+def test_faster_accelerator_takes_less_time_and_unknown_one_is_not_guessed() -> None:
     found = catalogued("T4", "H100")
     assert found is not None
     assert 0 < found.low <= found.expected <= found.high <= 1
@@ -90,13 +90,13 @@ def test_a_faster_accelerator_takes_less_time_and_one_without_a_data_sheet_is_no
 
 
 @pytest.mark.parametrize("on_gpus", [True, False])
-def test_an_assumption_says_how_far_it_may_be_off(on_gpus: bool) -> None:
+def test_assumed_speed_has_a_symmetric_interval_and_a_note(on_gpus: bool) -> None:
     found = assumed_same(on_gpus=on_gpus)
     assert found.low * found.high == 1
     assert found.low < found.expected == 1 < found.high
     assert "nothing is known" in found.note
 
 
-def test_where_it_is_not_known_which_of_two_holds_the_interval_is_that_of_both() -> None:
+def test_widened_interval_covers_both_alternatives() -> None:
     wide = assumed_same(on_gpus=True).widened(SAME)
     assert (wide.low, wide.high) == (Fraction(1, 4), 4)
