@@ -32,7 +32,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS.keys())
-def test_a_copy_is_what_was_copied_however_often_and_later_training_does_not_reach_it(tensor: Any) -> None:
+def test_repeated_copies_are_exact_and_share_no_memory_with_the_tensor(tensor: Any) -> None:
     copies = checkpoint.Copies()
     for _ in range(3):
         copies.begin()
@@ -47,7 +47,7 @@ def test_a_copy_is_what_was_copied_however_often_and_later_training_does_not_rea
             assert len({found[0].data_ptr(), found[1].data_ptr(), tensor.data_ptr()}) == 3
 
 
-def test_the_memory_of_a_save_is_used_for_the_next_and_given_back_when_it_is_not() -> None:
+def test_copy_memory_is_reused_by_the_next_save_and_freed_when_unused() -> None:
     copies, tensor = checkpoint.Copies(), torch.randn(1000)
     first = copies.copy(tensor)
     copies.begin()
@@ -61,7 +61,7 @@ def test_the_memory_of_a_save_is_used_for_the_next_and_given_back_when_it_is_not
     assert copies._free.keys() == {(torch.float32, torch.Size([10]), (1,))}
 
 
-def test_a_part_that_grows_is_saved_as_it_is(tmp_path: Path) -> None:
+def test_part_that_grows_is_saved_in_its_current_size(tmp_path: Path) -> None:
     count = Count()
     with SpotSafe(count=count, steps=3, checkpoint_dir=tmp_path) as run:
         for step in run.steps():
@@ -73,7 +73,7 @@ def test_a_part_that_grows_is_saved_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_inference_mode_around_some_reports_does_no_harm(tmp_path: Path, first: bool) -> None:
+def test_inference_mode_around_some_reports_does_not_break_training(tmp_path: Path, first: bool) -> None:
     model = nn.Linear(3, 1)
     with SpotSafe(model=model, steps=3, checkpoint_dir=tmp_path) as run:
         for step in run.steps():
@@ -82,7 +82,7 @@ def test_inference_mode_around_some_reports_does_no_harm(tmp_path: Path, first: 
             model(torch.ones(3)).sum().backward()
 
 
-def test_training_goes_on_while_a_save_is_written_and_does_not_change_it(
+def test_training_during_a_write_does_not_change_the_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained, real = threading.Event(), checkpoint.write
@@ -104,9 +104,7 @@ def test_training_goes_on_while_a_save_is_written_and_does_not_change_it(
         assert state["parts"]["count"]["value"].item() == step
 
 
-def test_a_script_syncs_what_it_keeps_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced, real = [], checkpoint.sync
 
     def sync(directory: Path) -> None:

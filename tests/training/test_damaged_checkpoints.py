@@ -61,7 +61,7 @@ count_to(3, Path(sys.argv[1]))
 """
 
 
-def test_a_half_written_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_half_written_checkpoint_is_skipped_and_removed(tmp_path: Path) -> None:
     count_to(2, tmp_path)
     command = [sys.executable, "-c", DIES_WHILE_WRITING, str(tmp_path)]
     assert subprocess.run(command, cwd=ROOT, timeout=300).returncode == -signal.SIGKILL
@@ -78,7 +78,7 @@ DAMAGES: list[Callable[[Path], object]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=["cut", "emptied", "deleted"])
-def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(
+def test_previous_checkpoint_is_used_if_the_newest_is_damaged(
     tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     count_to(4, tmp_path)
@@ -95,7 +95,7 @@ def test_a_script_that_cannot_save_fails(tmp_path: Path, monkeypatch: pytest.Mon
         count_to(3, tmp_path)
 
 
-def test_the_last_save_of_a_script_may_not_fail_unnoticed(
+def test_failure_of_the_last_save_of_a_script_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_write = checkpoint.write
@@ -111,7 +111,7 @@ def test_the_last_save_of_a_script_may_not_fail_unnoticed(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000001", "step_00000002"]
 
 
-def test_an_error_of_training_is_told_before_one_of_saving(
+def test_training_error_takes_precedence_over_a_save_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(state: object, directory: Path) -> None:
@@ -127,7 +127,7 @@ def test_an_error_of_training_is_told_before_one_of_saving(
         fit(tmp_path, before_step=breaks)
 
 
-def test_where_every_checkpoint_is_damaged_nothing_starts_over(tmp_path: Path) -> None:
+def test_training_does_not_restart_if_every_checkpoint_is_damaged(tmp_path: Path) -> None:
     count_to(2, tmp_path)
     for folder in tmp_path.iterdir():
         (folder / checkpoint.STATE_FILE).write_bytes(b"damaged")
@@ -135,7 +135,7 @@ def test_where_every_checkpoint_is_damaged_nothing_starts_over(tmp_path: Path) -
         count_to(3, tmp_path)
 
 
-def test_a_checkpoint_of_other_parts_is_refused_with_their_names(tmp_path: Path) -> None:
+def test_checkpoint_with_other_parts_is_refused_with_their_names(tmp_path: Path) -> None:
     count_to(1, tmp_path)
     with (
         pytest.raises(CheckpointUnreadable, match="extra"),
@@ -144,7 +144,7 @@ def test_a_checkpoint_of_other_parts_is_refused_with_their_names(tmp_path: Path)
         pass
 
 
-def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_with_another_model_shape_is_refused(tmp_path: Path) -> None:
     for width in (2, 3):
         run = SpotSafe(model=nn.Linear(width, 1), steps=2, checkpoint_dir=tmp_path)
         if width == 2:

@@ -73,7 +73,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_state_comes_back_as_it_was(tmp_path: Path, value: Any) -> None:
+def test_state_is_restored_exactly(tmp_path: Path, value: Any) -> None:
     state = {"value": value, "deep": [(value,)], 3: OrderedDict(value=value)}
     found = saved_and_restored(state, tmp_path)
     assert list(found) == ["value", "deep", 3]
@@ -84,25 +84,25 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path, value: Any) -> None:
 
 @steady
 @given(array=arrays_of.arrays(arrays_of.scalar_dtypes(), arrays_of.array_shapes(min_dims=0, min_side=0)))
-def test_any_array_comes_back_to_the_last_bit(array: Any) -> None:
+def test_arrays_are_restored_bit_for_bit(array: Any) -> None:
     assert same(plain.unpacked(plain.packed(array, "array")), array)
     turned = plain.unpacked(plain.packed(array.T, "array"))
     assert same(turned, array.T)
     assert turned.flags.f_contiguous == array.T.flags.f_contiguous
 
 
-def test_an_array_that_came_back_can_be_written_to(tmp_path: Path) -> None:
+def test_restored_array_is_writable(tmp_path: Path) -> None:
     found = saved_and_restored(numpy.zeros(2), tmp_path)
     found += 1
     assert found.tolist() == [1, 1]
 
 
-def test_keys_of_numpy_find_what_they_found(tmp_path: Path) -> None:
+def test_restored_dictionary_has_its_numpy_keys(tmp_path: Path) -> None:
     found = saved_and_restored({numpy.int64(3): 1, numpy.str_("word"): 2}, tmp_path)
     assert (found[numpy.int64(3)], found[3], found["word"]) == (1, 1, 2)
 
 
-def test_a_learning_rate_of_numpy_is_saved_with_its_optimizer(tmp_path: Path) -> None:
+def test_numpy_learning_rate_is_saved_with_its_optimizer(tmp_path: Path) -> None:
     def optimizer(rate: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=rate)
 
@@ -114,7 +114,7 @@ def test_a_learning_rate_of_numpy_is_saved_with_its_optimizer(tmp_path: Path) ->
     assert found.param_groups[0]["lr"] == 0.1
 
 
-def test_a_models_state_keeps_its_versions(tmp_path: Path) -> None:
+def test_state_dict_keeps_its_version_metadata(tmp_path: Path) -> None:
     state = nn.BatchNorm1d(2).state_dict()
     found = saved_and_restored(state, tmp_path)
     assert type(found) is OrderedDict
@@ -133,7 +133,7 @@ def test_a_saved_state_is_a_copy() -> None:
     assert (found["list"], found["set"]) == ([1], {1})
 
 
-def test_other_mappings_come_back_as_dictionaries(tmp_path: Path) -> None:
+def test_other_mappings_are_restored_as_dictionaries(tmp_path: Path) -> None:
     assert saved_and_restored(UserDict(a=numpy.float32(1)), tmp_path) == {"a": 1}
 
 
@@ -150,15 +150,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
-def test_what_could_not_come_back_is_refused_when_it_is_saved_with_its_place(
-    tmp_path: Path, value: object
-) -> None:
+def test_unsupported_value_is_refused_on_save_with_its_location(tmp_path: Path, value: object) -> None:
     with pytest.raises(TypeError, match=r"part\['inner'\]\[1\] is a .*" + type(value).__name__):
         saved_and_restored({"inner": [0, value]}, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_key_that_could_not_come_back_is_refused() -> None:
+def test_unsupported_key_is_refused() -> None:
     with pytest.raises(TypeError, match="the key Point"):
         plain.packed({Point(1, 2): 3}, "part")
 
@@ -183,7 +181,7 @@ def test_a_forged_array_is_refused(tmp_path: Path, value: Any) -> None:
         pass
 
 
-def test_without_numpys_values_numpy_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_without_numpy_values_does_not_need_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.delitem(sys.modules, "numpy")

@@ -57,7 +57,7 @@ def stepped(size: int, parts: int, precision: str = "fp32") -> tuple[float, Coun
     return loss, optimizer, len(calls)
 
 
-def test_a_loss_may_be_a_tensor_of_one_number() -> None:
+def test_loss_may_be_a_one_element_tensor() -> None:
     network = model()
     inputs, targets = examples(4)
     loss = accumulated_step(
@@ -72,7 +72,7 @@ def test_a_loss_may_be_a_tensor_of_one_number() -> None:
 
 @strategies.examples(40)
 @given(size=st.integers(1, 40), parts=st.integers(1, 12))
-def test_a_step_in_parts_is_the_step_of_the_whole_batch(size: int, parts: int) -> None:
+def test_accumulated_step_equals_the_step_of_the_whole_batch(size: int, parts: int) -> None:
     whole_loss, whole, _ = stepped(size, 1)
     loss, found, calls = stepped(size, parts)
     assert loss == pytest.approx(whole_loss)
@@ -83,19 +83,17 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch(size: int, parts: int) -
 
 
 @pytest.mark.parametrize(("size", "parts", "calls"), [(12, 1, 1), (12, 4, 4), (12, 5, 4), (3, 8, 3)])
-def test_a_batch_is_seen_in_as_many_parts_as_there_are_examples_for(
-    size: int, parts: int, calls: int
-) -> None:
+def test_batch_is_split_into_at_most_one_part_per_example(size: int, parts: int, calls: int) -> None:
     assert stepped(size, parts)[2] == calls
 
 
-def test_loss_scaling_changes_no_gradient() -> None:
+def test_loss_scaling_does_not_change_gradients() -> None:
     _, plain, _ = stepped(16, 4, "fp32")
     _, scaled, _ = stepped(16, 4, "fp16")
     torch.testing.assert_close(scaled.gradients, plain.gradients)
 
 
-def test_gradients_of_the_step_before_are_forgotten() -> None:
+def test_gradients_are_reset_before_each_step() -> None:
     network = model()
     inputs, targets = examples(8)
     optimizer = Counted(network, rate=0.0)
@@ -110,7 +108,7 @@ def test_gradients_of_the_step_before_are_forgotten() -> None:
     torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
 
 
-def test_an_overflow_in_fp16_skips_the_step_and_lowers_the_scale() -> None:
+def test_fp16_overflow_skips_the_step_and_lowers_the_scale() -> None:
     network = model()
     optimizer, scaler = Counted(network), grad_scaler("fp16")
     before = scaler.get_scale()
@@ -128,27 +126,27 @@ PRECISIONS = [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.
 
 
 @pytest.mark.parametrize(("precision", "dtype"), PRECISIONS)
-def test_a_forward_pass_has_the_precision_that_was_named(precision: str, dtype: torch.dtype) -> None:
+def test_autocast_runs_the_forward_pass_in_the_given_precision(precision: str, dtype: torch.dtype) -> None:
     linear = nn.Linear(4, 4)
     with autocast(precision):
         assert linear(torch.ones(2, 4)).dtype == dtype
     assert linear(torch.ones(2, 4)).dtype == linear.weight.dtype == torch.float32
 
 
-def test_fp32_holds_inside_another_precision() -> None:
+def test_fp32_inside_another_autocast_keeps_fp32() -> None:
     linear = nn.Linear(4, 4)
     with autocast("bf16"), autocast("fp32"):
         assert linear(torch.ones(2, 4)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("precision", ["fp64", "float32", "", "BF16"])
-def test_another_word_is_refused_with_those_that_are_known(precision: str) -> None:
+def test_unknown_precision_is_refused_and_the_error_lists_the_known_ones(precision: str) -> None:
     with pytest.raises(ValueError, match="fp32, bf16 and fp16"):
         autocast(precision)
 
 
 @pytest.mark.parametrize(("precision", "scales"), [("fp32", False), ("bf16", False), ("fp16", True)])
-def test_losses_are_scaled_for_fp16_alone(precision: str, scales: bool) -> None:
+def test_losses_are_scaled_only_for_fp16(precision: str, scales: bool) -> None:
     scaler = grad_scaler(precision)
     assert scaler.is_enabled() is scales
     assert (scaler.scale(torch.ones(())) > 1).item() is scales
@@ -180,7 +178,7 @@ sizes = st.integers(1, 50)
 
 
 @given(size=sizes, batch=st.integers(1, 60), seed=st.integers(0, 1000))
-def test_an_epoch_has_every_example_once_in_full_batches(size: int, batch: int, seed: int) -> None:
+def test_epoch_has_every_example_once_in_full_batches(size: int, batch: int, seed: int) -> None:
     batches = Batches(size, batch, seed=seed)
     (epoch,) = epochs(batches, 1)
     assert sorted(row for rows in epoch for row in rows) == list(range(size))
@@ -189,7 +187,7 @@ def test_an_epoch_has_every_example_once_in_full_batches(size: int, batch: int, 
 
 
 @given(size=sizes, batch=st.integers(1, 20), seed=st.integers(0, 1000), cut=st.integers(0, 120))
-def test_batches_go_on_at_the_exact_position(size: int, batch: int, seed: int, cut: int) -> None:
+def test_batches_resume_at_the_exact_position(size: int, batch: int, seed: int, cut: int) -> None:
     whole = Batches(size, batch, seed=seed)
     stream = [rows for epoch in epochs(whole, 3) for rows in epoch]
     first, resumed = Batches(size, batch, seed=seed), Batches(size, batch, seed=seed)
@@ -211,7 +209,7 @@ def taken(batches: Batches, count: int) -> list[list[int]]:
 
 
 @given(seed=st.integers(0, 1000))
-def test_the_order_is_the_seeds_whatever_else_draws(seed: int) -> None:
+def test_batch_order_depends_only_on_the_seed(seed: int) -> None:
     one, two = Batches(20, 6, seed=seed), Batches(20, 6, seed=seed)
     torch.manual_seed(1)
     expected = epochs(one, 2)
@@ -219,13 +217,13 @@ def test_the_order_is_the_seeds_whatever_else_draws(seed: int) -> None:
     assert epochs(two, 2) == expected
 
 
-def test_epochs_and_seeds_differ() -> None:
+def test_batch_order_differs_between_epochs_and_seeds() -> None:
     orders = [str(epochs(Batches(30, 30, seed=seed), 1)) for seed in range(10)]
     orders += [str([epoch]) for epoch in epochs(Batches(30, 30), 5)[1:]]
     assert len(set(orders)) == 14
 
 
-def test_drawing_an_order_leaves_the_global_generator_alone() -> None:
+def test_batch_order_does_not_use_the_global_generator() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     epochs(Batches(20, 6), 2)
@@ -243,7 +241,7 @@ def forgotten() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_what_a_training_is_set_up_with_is_noted() -> None:
+def test_data_loader_and_precision_settings_are_measured() -> None:
     assert measured.taken() == {}
     loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3)
     with SpotSafe() as run:

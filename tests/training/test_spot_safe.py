@@ -34,7 +34,7 @@ def told(directory: Path | None, **how: Any) -> tuple[list[Record], str]:
     return records, last
 
 
-def test_a_script_that_was_killed_goes_on_to_the_last_bit(tmp_path: Path) -> None:
+def test_killed_script_resumes_bit_for_bit(tmp_path: Path) -> None:
     records, last = told(None, optimizer="adamw", precision="fp16", steps=8)
     whole = [*records, {"digest": last, "ray": False}]
     killed, before = script("adamw", "fp16", tmp_path / "cut", 8, 5)
@@ -46,9 +46,7 @@ def test_a_script_that_was_killed_goes_on_to_the_last_bit(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("optimizer", "precision"), KINDS)
-def test_a_run_that_ended_early_goes_on_to_the_last_bit(
-    tmp_path: Path, optimizer: str, precision: str
-) -> None:
+def test_run_that_ended_early_resumes_bit_for_bit(tmp_path: Path, optimizer: str, precision: str) -> None:
     how: dict[str, Any] = {"optimizer": optimizer, "precision": precision}
     whole, last = told(None, steps=7, **how)
     before, _ = told(tmp_path, steps=3, **how)
@@ -58,7 +56,7 @@ def test_a_run_that_ended_early_goes_on_to_the_last_bit(
 
 
 @pytest.mark.parametrize("cut", range(1, 7))
-def test_wherever_a_run_is_cut_it_goes_on_to_the_last_bit(tmp_path: Path, cut: int) -> None:
+def test_run_interrupted_at_any_step_resumes_bit_for_bit(tmp_path: Path, cut: int) -> None:
     def lose_power(step: int) -> None:
         if step == cut:
             raise InterruptedError
@@ -71,7 +69,7 @@ def test_wherever_a_run_is_cut_it_goes_on_to_the_last_bit(tmp_path: Path, cut: i
     assert resumed_last == last
 
 
-def test_different_seeds_would_be_noticed(tmp_path: Path) -> None:
+def test_different_training_gives_different_records(tmp_path: Path) -> None:
     records, _ = told(None, steps=2)
     other, _ = told(None, steps=2, optimizer="adamw")
     assert records[0]["digest"] != other[0]["digest"]
@@ -84,20 +82,18 @@ def test_a_finished_run_has_no_steps_left(tmp_path: Path) -> None:
     assert count_to(5, tmp_path) == [4, 5]
 
 
-def test_without_a_directory_nothing_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_saved_without_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fit(None, steps=2)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     count_to(5, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000004", "step_00000005"]
 
 
-def test_the_step_after_a_save_does_not_wait_for_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_step_does_not_wait_for_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     trained, real_write = threading.Event(), checkpoint.write
 
@@ -118,7 +114,9 @@ def test_the_step_after_a_save_does_not_wait_for_the_disk(
     assert events == ["trained 1", "trained 2", "written 1", "written 2"]
 
 
-def test_what_is_written_is_the_state_at_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_holds_the_state_at_the_time_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained, real_write = threading.Event(), checkpoint.write
 
     def slow_write(state: Any, directory: Path) -> None:
@@ -136,7 +134,7 @@ def test_what_is_written_is_the_state_at_the_report(tmp_path: Path, monkeypatch:
     assert count_to(2, tmp_path) == [2]
 
 
-def test_an_error_in_user_code_passes_and_the_last_save_is_complete(tmp_path: Path) -> None:
+def test_user_error_propagates_and_the_last_save_is_complete(tmp_path: Path) -> None:
     def breaks(step: int) -> None:
         if step == 1:
             raise ZeroDivisionError
@@ -146,7 +144,7 @@ def test_an_error_in_user_code_passes_and_the_last_save_is_complete(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
 
 
-def test_without_a_with_block_nothing_is_counted_or_reported(tmp_path: Path) -> None:
+def test_steps_and_report_are_refused_outside_a_with_block(tmp_path: Path) -> None:
     count_to(2, tmp_path)
     run = SpotSafe(count=Count(), steps=3, checkpoint_dir=tmp_path)
     with pytest.raises(RuntimeError, match="with SpotSafe"):
@@ -161,21 +159,21 @@ def test_without_a_with_block_nothing_is_counted_or_reported(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("value", [object(), [1.0], {"a": 1}, torch.zeros(2), 1 + 2j])
-def test_a_script_is_told_what_the_service_would_not_record(value: object) -> None:
+def test_metric_of_unsupported_type_is_refused_in_a_script(value: object) -> None:
     with SpotSafe(steps=1) as run:
         next(run.steps())
         with pytest.raises(MetricsRefused, match="accuracy"):
             run.report(accuracy=value)
 
 
-def test_a_script_is_told_of_a_report_that_is_too_large() -> None:
+def test_too_large_report_is_refused_in_a_script() -> None:
     with SpotSafe(steps=1) as run:
         next(run.steps())
         with pytest.raises(MetricsRefused, match="too large"):
             run.report(text="x" * (1 << 20))
 
 
-def test_reporting_twice_in_a_step_is_refused() -> None:
+def test_second_report_in_a_step_is_refused() -> None:
     with SpotSafe(steps=2) as run:
         next(run.steps())
         run.report(loss=1.0)
@@ -191,17 +189,17 @@ def test_a_step_without_a_report_is_refused() -> None:
             next(steps)
 
 
-def test_a_script_must_say_how_many_steps_there_are() -> None:
+def test_script_must_give_the_number_of_steps() -> None:
     with SpotSafe() as run, pytest.raises(ValueError, match=r"run\.steps\(10\)"):
         next(run.steps())
 
 
-def test_what_has_no_state_is_refused_by_name() -> None:
+def test_part_without_state_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="loss cannot be checkpointed"):
         SpotSafe(loss=torch.nn.functional.mse_loss)  # type: ignore[arg-type]
 
 
-def test_parts_that_are_none_are_left_out(tmp_path: Path) -> None:
+def test_parts_that_are_none_are_not_saved(tmp_path: Path) -> None:
     with SpotSafe(count=Count(), scheduler=None, steps=1, checkpoint_dir=tmp_path) as run:
         next(run.steps())
         run.report(count=1)
@@ -241,13 +239,15 @@ def rates(schedule: Callable[[Any], Any], steps: int, directory: Path | None) ->
 
 
 @pytest.mark.parametrize("schedule", SCHEDULERS)
-def test_every_common_schedule_goes_on_where_it_was(tmp_path: Path, schedule: Callable[[Any], Any]) -> None:
+def test_common_learning_rate_schedules_resume_unchanged(
+    tmp_path: Path, schedule: Callable[[Any], Any]
+) -> None:
     whole = rates(schedule, 7, None)
     assert rates(schedule, 3, tmp_path) + rates(schedule, 7, tmp_path) == whole
     assert len(set(whole)) > 1
 
 
-def test_the_order_of_batches_is_part_of_a_checkpoint(tmp_path: Path) -> None:
+def test_checkpoint_restores_the_order_of_batches(tmp_path: Path) -> None:
     batches = Batches(10, 3, seed=1)
     with SpotSafe(batches=batches, steps=1, checkpoint_dir=tmp_path) as run:
         next(run.steps())

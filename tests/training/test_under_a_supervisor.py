@@ -84,7 +84,7 @@ METRICS = [
 
 
 @pytest.mark.parametrize(("value", "told"), METRICS, ids=[repr(value) for value, _ in METRICS])
-def test_metrics_arrive_as_plain_values_and_no_nan_is_lost(
+def test_metrics_are_sent_as_plain_values_including_nan_and_infinity(
     supervisor: Supervisor, value: object, told: object
 ) -> None:
     supervisor.begin(max_step=1)
@@ -99,7 +99,7 @@ def test_metrics_arrive_as_plain_values_and_no_nan_is_lost(
 
 
 @pytest.mark.parametrize("value", [object(), [1.0], {"a": 1}, torch.zeros(2), numpy.zeros(3), 1 + 2j])
-def test_what_is_no_metric_is_refused_by_name(supervisor: Supervisor, value: object) -> None:
+def test_metric_of_unsupported_type_is_refused_by_name(supervisor: Supervisor, value: object) -> None:
     supervisor.begin(max_step=1)
     with SpotSafe() as run:
         next(run.steps())
@@ -108,7 +108,7 @@ def test_what_is_no_metric_is_refused_by_name(supervisor: Supervisor, value: obj
     assert supervisor.heard("report") == []
 
 
-def test_a_huge_report_is_refused(supervisor: Supervisor) -> None:
+def test_too_large_report_is_refused(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=1)
     with SpotSafe() as run:
         next(run.steps())
@@ -116,13 +116,13 @@ def test_a_huge_report_is_refused(supervisor: Supervisor) -> None:
             run.report(text="x" * (1 << 20))
 
 
-def test_the_service_says_how_many_steps_there_are(supervisor: Supervisor) -> None:
+def test_service_determines_the_number_of_steps(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=3)
     supervisor.answers("go", "go", "go")
     assert count(SpotSafe(steps=99), Count()) == [1, 2, 3]
 
 
-def test_a_stop_ends_the_attempt_without_a_trace_of_an_error(supervisor: Supervisor) -> None:
+def test_stop_ends_the_attempt_without_an_error_or_a_save(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=9)
     supervisor.answers("go", "stop")
     with pytest.raises(StopTraining) as stopped:
@@ -132,7 +132,7 @@ def test_a_stop_ends_the_attempt_without_a_trace_of_an_error(supervisor: Supervi
     assert list(supervisor.staging.iterdir()) == []
 
 
-def test_a_stop_that_saves_has_saved_when_it_ends_and_another_attempt_goes_on(supervisor: Supervisor) -> None:
+def test_stop_with_save_saves_before_it_ends_and_the_next_attempt_resumes(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=9)
     supervisor.answers("go", "stop and save")
     counter = Count()
@@ -147,7 +147,7 @@ def test_a_stop_that_saves_has_saved_when_it_ends_and_another_attempt_goes_on(su
     assert [report["step"] for report in supervisor.heard("report")] == [3]
 
 
-def test_a_save_on_the_way_is_complete_when_the_run_ends(supervisor: Supervisor) -> None:
+def test_requested_save_is_complete_when_the_run_ends(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=2)
     supervisor.answers("go and save", "go")
     counter = Count()
@@ -158,7 +158,7 @@ def test_a_save_on_the_way_is_complete_when_the_run_ends(supervisor: Supervisor)
 
 
 @pytest.mark.parametrize(("replies", "steps"), [(["go", "go"], [2]), (["go", "go and save"], [2])])
-def test_a_run_that_ends_by_itself_leaves_its_last_model(
+def test_run_that_ends_early_saves_its_last_step(
     supervisor: Supervisor, replies: list[str], steps: list[int]
 ) -> None:
     supervisor.begin()
@@ -176,7 +176,7 @@ def test_a_run_that_ends_by_itself_leaves_its_last_model(
     assert state["parts"]["count"]["value"].item() == 2
 
 
-def test_a_run_that_is_left_in_the_middle_of_a_step_saves_nothing(supervisor: Supervisor) -> None:
+def test_run_left_in_the_middle_of_a_step_saves_nothing(supervisor: Supervisor) -> None:
     supervisor.begin()
     supervisor.answers("go")
     with SpotSafe(count=Count()) as run:
@@ -187,7 +187,7 @@ def test_a_run_that_is_left_in_the_middle_of_a_step_saves_nothing(supervisor: Su
     assert supervisor.heard("saved") == []
 
 
-def test_a_failed_save_is_told_and_training_goes_on(
+def test_failed_save_is_reported_and_training_continues(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(state: object, directory: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_failed_save_is_told_and_training_goes_on(
     assert "No space left" in failed["detail"]
 
 
-def test_a_save_that_fails_inside_torch_is_told_too(
+def test_save_that_fails_inside_torch_is_reported(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(state: object, directory: Path) -> None:
@@ -218,14 +218,14 @@ def test_a_save_that_fails_inside_torch_is_told_too(
     assert list(supervisor.staging.iterdir()) == []
 
 
-def test_a_damaged_checkpoint_is_named(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_named_in_the_error(supervisor: Supervisor, tmp_path: Path) -> None:
     (tmp_path / checkpoint.STATE_FILE).write_bytes(b"damaged")
     supervisor.begin(max_step=9, restore=str(tmp_path), first_step=2)
     with pytest.raises(CheckpointUnreadable, match=str(tmp_path)), SpotSafe():
         pass
 
 
-def test_the_time_is_told_apart_by_what_it_was_spent_on(supervisor: Supervisor) -> None:
+def test_train_and_checkpoint_phases_are_reported(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=2)
     supervisor.answers("go and save", "go")
     counter = Count()

@@ -40,7 +40,7 @@ def run_program(folder: Path) -> None:
     assert program.returncode == 0, (folder / "output").read_text()[-4000:]
 
 
-def test_a_trial_that_fails_goes_on_from_its_checkpoint_in_another_process() -> None:
+def test_failed_trial_resumes_from_its_checkpoint_in_another_process() -> None:
     """The trial has no number of steps: Tune ends it. The folder's path is short, because Ray's sockets lie below it."""
     with tempfile.TemporaryDirectory(prefix="tune-", ignore_cleanup_errors=True) as name:
         run_program(Path(name))
