@@ -46,7 +46,7 @@ def found(**changes: object) -> After:
     return replace(WELL, jobs=[replace(JOB, **changes)])  # type: ignore[arg-type]
 
 
-def test_where_all_is_well_nothing_is_broken() -> None:
+def test_correct_history_breaks_no_rule() -> None:
     assert broken(LINES, WELL) == []
     assert over(WELL.jobs) == 0
 
@@ -97,32 +97,32 @@ def rules(lines: list[Line], after: After) -> set[str]:
 
 
 @pytest.mark.parametrize("name", AFTERWARDS)
-def test_each_broken_rule_is_seen_in_what_is_found(name: str) -> None:
+def test_each_broken_rule_is_reported(name: str) -> None:
     rule, after = AFTERWARDS[name]
     assert rule in rules(LINES, after)
 
 
-def test_a_key_with_two_jobs_is_seen() -> None:
+def test_key_with_two_jobs_is_reported() -> None:
     other = Line(5.0, "submitted", {"key": "key", "job": "job_b"})
     assert {"P1 doubled", "P1 lost"} <= rules([*LINES, other], WELL)
 
 
-def test_a_state_after_the_last_is_seen() -> None:
+def test_state_change_after_the_final_state_is_reported() -> None:
     changed = [*LINES, Line(5.0, "state", {"job": "job_a", "state": "running"})]
     assert rules(changed, WELL) == {"P6 changed"}
 
 
-def test_a_report_that_is_told_otherwise_the_second_time_is_seen() -> None:
+def test_report_with_a_different_value_the_second_time_is_reported() -> None:
     told = Line(5.0, "report", {"job": "job_a", "trial": "t0", "step": 1, "value": 0.25})
     assert rules([*LINES, told], WELL) == {"P2 changed"}
 
 
-def test_while_a_job_runs_its_processes_may_too() -> None:
+def test_processes_of_a_running_job_break_no_rule() -> None:
     after = replace(found(state="running", shown_state="running"), processes=["78: a driver"])
     assert broken(LINES[:-1], after) == [Broken("P5 not over", "job_a", "it is running")]
 
 
-def test_what_is_over_is_told_to_the_micro_dollar() -> None:
+def test_overspend_is_exact_to_the_micro_dollar() -> None:
     def beyond(limit: int) -> int:
         return over([replace(JOB, limit_usd=limit, held_usd=5)])
 

@@ -36,7 +36,7 @@ def writer() -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.parametrize("is_limit", [False, True])
-def test_who_writes_on_a_full_disk_is_refused_until_it_is_free(
+def test_writes_fail_on_a_full_disk_until_it_is_freed(
     writer: "subprocess.Popen[str]", tmp_path: Path, is_limit: bool
 ) -> None:
     """`is_limit` simulates a machine on which the process may not mount a file system."""
@@ -63,7 +63,7 @@ def test_who_writes_on_a_full_disk_is_refused_until_it_is_free(
     assert is_limit or not disk.folder.exists() or not disk.is_mounted
 
 
-def test_the_clock_of_our_processes_jumps_and_comes_back(tmp_path: Path) -> None:
+def test_clock_of_selected_processes_jumps_and_is_reset(tmp_path: Path) -> None:
     clock = Clock(tmp_path)
     tells, ours = "import time; print(time.time())", "-m tuner.service.driver"
 

@@ -13,7 +13,7 @@ from tests.chaos.plan import FAULTS, KINDS, REST_S, STORM_S, chosen, strikes, wi
 
 
 @given(st.integers(0, 10**6))
-def test_a_seed_draws_the_same_faults_again_and_enough_of_them(seed: int) -> None:
+def test_seed_determines_the_faults_and_gives_enough_of_them(seed: int) -> None:
     plan = strikes(seed, 600.0, FAULTS)
     assert plan == strikes(seed, 600.0, FAULTS)
     assert sum(one.fault.of == "process" for one in plan) >= 70
@@ -22,7 +22,7 @@ def test_a_seed_draws_the_same_faults_again_and_enough_of_them(seed: int) -> Non
     assert all(0 <= one.at_s < 600 and one.for_s <= one.fault.longest_s and 0 <= one.draw < 1 for one in plan)
 
 
-def test_other_seeds_draw_other_faults_and_all_of_them_come() -> None:
+def test_seeds_give_different_faults_and_cover_all_of_them() -> None:
     assert strikes(1, 600.0, FAULTS) != strikes(2, 600.0, FAULTS)
     assert {one.fault for seed in range(20) for one in strikes(seed, 600.0, FAULTS)} == set(FAULTS)
 
@@ -42,7 +42,7 @@ def test_faults_are_chosen_by_name_and_kind() -> None:
         chosen(("floods",))
 
 
-def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_history_file_round_trips(tmp_path: Path) -> None:
     history = History(tmp_path / "history.jsonl")
     history.write("ask", key="a", budget={"usd": 0.001})
     history.write("ready", part="service", seconds=1.5)
@@ -66,7 +66,7 @@ def lost(at: float, fault: str, job: str = "", victim: str = "7") -> Line:
 ATTEMPTS = {("a", "t0", step): 1 + step // 3 for step in range(1, 9)} | {("b", "t0", 1): 1}
 
 
-def test_a_job_trains_again_once_a_new_attempt_reports() -> None:
+def test_recovery_ends_with_the_first_report_of_a_new_attempt() -> None:
     first = report(1, "a", 1)
     driver = [
         first,
@@ -81,7 +81,7 @@ def test_a_job_trains_again_once_a_new_attempt_reports() -> None:
     assert figures.recoveries(head, ATTEMPTS) == [21]
 
 
-def test_what_has_no_time_of_its_own_is_no_recovery() -> None:
+def test_overlapping_or_unrelated_fault_gives_no_recovery_of_its_own() -> None:
     first, again = report(1, "a", 1), report(31, "a", 3)
     assert figures.recoveries([first, lost(10, "kill head"), lost(20, "kill head"), again], ATTEMPTS) == [11]
     assert figures.recoveries([first, lost(10, "kill driver", "b"), again], ATTEMPTS) == []
@@ -93,16 +93,16 @@ def test_what_has_no_time_of_its_own_is_no_recovery() -> None:
 @pytest.mark.parametrize(
     ("share", "count", "is_"), [(0.95, 20, 19), (0.95, 100, 95), (0.5, 3, 2), (0.95, 1, 1), (0.95, 10, 10)]
 )
-def test_a_percentile_is_a_value_that_was_seen(share: float, count: int, is_: int) -> None:
+def test_percentile_is_an_observed_value(share: float, count: int, is_: int) -> None:
     assert figures.percentile(list(range(1, count + 1)), share) == is_
 
 
-def test_what_was_not_seen_is_said_so() -> None:
+def test_missing_figures_are_shown_as_not_seen() -> None:
     assert figures.told([]) == "not seen"
     assert figures.percentile([], 0.95) is None
 
 
-def test_only_a_kill_that_came_alone_tells_how_long_a_part_takes() -> None:
+def test_restart_time_counts_only_isolated_kills() -> None:
     told = [
         line(1, "ready", part="service", seconds=2.5, killed=True, alone=True),
         line(2, "ready", part="service", seconds=9.0, killed=True, alone=False),
@@ -112,7 +112,7 @@ def test_only_a_kill_that_came_alone_tells_how_long_a_part_takes() -> None:
     assert figures.back(told, "service") == [2.5]
 
 
-def test_requests_that_fail_while_the_database_alone_is_away_are_counted() -> None:
+def test_requests_failing_while_only_the_database_is_down_are_counted() -> None:
     alone = line(20, "ready", part="database", seconds=5.0, killed=True, alone=True)
     failed = [line(at, "failed", status=503) for at in (14, 16, 22, 24)]
     assert figures.unmended([*failed, alone]) == 2

@@ -67,7 +67,7 @@ def is_over(client: socket.socket) -> bool:
         return True
 
 
-def test_without_harm_everything_passes_and_the_end_does_too(proxy: Proxy) -> None:
+def test_proxy_without_harm_forwards_all_bytes_and_the_shutdown(proxy: Proxy) -> None:
     big = bytes(range(256)) * 4000
     with connect(proxy) as client:
         threading.Thread(target=client.sendall, args=(big,), daemon=True).start()
@@ -79,7 +79,7 @@ def test_without_harm_everything_passes_and_the_end_does_too(proxy: Proxy) -> No
         assert client.recv(1) == b""
 
 
-def test_a_cut_ends_open_connections_and_no_others(proxy: Proxy) -> None:
+def test_cut_ends_only_open_connections(proxy: Proxy) -> None:
     with connect(proxy) as before:
         assert heard(before, b"here") == b"here"
         proxy.harm("cut")
@@ -88,7 +88,7 @@ def test_a_cut_ends_open_connections_and_no_others(proxy: Proxy) -> None:
         assert heard(after, b"here") == b"here"
 
 
-def test_nobody_comes_in_while_it_refuses(proxy: Proxy) -> None:
+def test_refuse_closes_new_connections_until_healed(proxy: Proxy) -> None:
     proxy.harm("refuse")
     with connect(proxy) as client:
         assert heard(client, b"here") == b""
@@ -97,7 +97,7 @@ def test_nobody_comes_in_while_it_refuses(proxy: Proxy) -> None:
         assert heard(client, b"here") == b"here"
 
 
-def test_what_is_delayed_comes_later(proxy: Proxy) -> None:
+def test_delay_applies_in_both_directions(proxy: Proxy) -> None:
     with connect(proxy) as client:
         assert heard(client, b"here") == b"here"
         proxy.harm("delay", delay_s=0.2)
@@ -106,7 +106,7 @@ def test_what_is_delayed_comes_later(proxy: Proxy) -> None:
         assert time.monotonic() - began >= 0.4  # The delay applies in both directions.
 
 
-def test_a_half_open_connection_swallows_and_ends_when_it_is_healed(proxy: Proxy) -> None:
+def test_half_open_connection_drops_bytes_and_ends_when_healed(proxy: Proxy) -> None:
     with connect(proxy) as client:
         assert heard(client, b"here") == b"here"
         proxy.harm("half_open")
@@ -119,7 +119,7 @@ def test_a_half_open_connection_swallows_and_ends_when_it_is_healed(proxy: Proxy
         assert is_over(client)
 
 
-def test_a_connection_is_cut_after_so_many_bytes(proxy: Proxy) -> None:
+def test_connections_are_cut_after_a_number_of_bytes(proxy: Proxy) -> None:
     with connect(proxy) as client:
         proxy.harm("cut_after", after_bytes=6)
         assert heard(client, b"four") in (b"fo", b"")
@@ -131,7 +131,7 @@ def test_a_connection_is_cut_after_so_many_bytes(proxy: Proxy) -> None:
         assert heard(client, b"here") == b"here"
 
 
-def test_one_byte_is_corrupted_and_no_more(proxy: Proxy) -> None:
+def test_exactly_one_byte_is_corrupted(proxy: Proxy) -> None:
     with connect(proxy) as client:
         proxy.harm("corrupt")
         assert heard(client, b"here") == b"her" + bytes([ord("e") ^ 0x80])
@@ -139,7 +139,7 @@ def test_one_byte_is_corrupted_and_no_more(proxy: Proxy) -> None:
     assert proxy.corrupted == 1
 
 
-def test_a_server_that_is_gone_ends_the_connection(proxy: Proxy) -> None:
+def test_connection_ends_if_the_server_is_gone(proxy: Proxy) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     gone = Proxy(port)
@@ -150,7 +150,7 @@ def test_a_server_that_is_gone_ends_the_connection(proxy: Proxy) -> None:
         gone.close()
 
 
-def test_all_harm_can_be_done_and_undone(proxy: Proxy) -> None:
+def test_every_harm_can_be_healed(proxy: Proxy) -> None:
     for harm in HARMS:
         proxy.harm(harm)
         proxy.heal()

@@ -1,5 +1,5 @@
-"""A short run: one service with SQLite and its own Ray, a few faults of a fixed seed, and all results
-recomputed afterwards.
+"""Run one service with SQLite and its own Ray under a few faults of a fixed seed, and recompute all results
+afterwards.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)
 FAULTS = ("kill service", "kill driver", "kill worker", "stop driver", "disk full", "restart service")
 
 
-def test_nothing_is_lost_doubled_or_overspent_under_the_faults_of_a_seed(tmp_path: Path) -> None:
+def test_faults_of_a_seed_break_no_rule(tmp_path: Path) -> None:
     history = History(tmp_path / "history.jsonl")
     try:
         asked = Run(
