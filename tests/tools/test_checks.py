@@ -53,7 +53,7 @@ def said(problems: Iterable[Problem], root: Path) -> list[str]:
     return [f"{one.path.relative_to(root)}:{one.line}: {one.message}" for one in problems]
 
 
-def test_blocks_have_their_language_mark_and_text(tmp_path: Path) -> None:
+def test_blocks_are_read_with_their_language_mark_and_text(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     found = blocks(page)
@@ -127,7 +127,7 @@ def test_wrong_examples_are_reported(tmp_path: Path) -> None:
         assert message.startswith(start)
 
 
-def test_valid_examples_pass_unless_a_page_to_follow_has_an_untested_command(tmp_path: Path) -> None:
+def test_valid_examples_pass_and_an_untested_command_is_reported(tmp_path: Path) -> None:
     page = (
         "Type `tuner bill JOB --json`, `tuner pause|resume JOB`.\n\n"
         "<!-- test: run -->\n```console\ntuner best JOB --json | jq .\nmake test\npython -m pytest\n```\n\n"

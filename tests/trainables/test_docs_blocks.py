@@ -62,7 +62,7 @@ PRINTS = {
 @pytest.mark.extended
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_of_the_guide_runs_and_prints_what_it_should(folder: Path, name: str) -> None:
+def test_program_of_the_guide_prints_the_expected_output(folder: Path, name: str) -> None:
     printed = run(folder, name)
     assert re.fullmatch(PRINTS.get(name, ""), printed), printed
 
@@ -76,7 +76,7 @@ def drivers() -> Iterator[list[Driver]]:
 
 
 @pytest.mark.parametrize("module", TRAINABLES)
-def test_a_trainable_of_the_guide_runs_under_a_supervisor_and_goes_on_after_a_pause(
+def test_trainable_of_the_guide_resumes_after_a_pause_under_a_supervisor(
     folder: Path, drivers: list[Driver], module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(folder))

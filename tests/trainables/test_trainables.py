@@ -78,20 +78,20 @@ def run(run_whole: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @digits
-def test_a_digits_model_learns_to_read(run_whole: Run, module: ModuleType) -> None:
+def test_digits_model_reaches_high_accuracy(run_whole: Run, module: ModuleType) -> None:
     reports = run_whole(module, 6)
     assert reports[-1]["val_accuracy"] > max(0.85, reports[0]["val_accuracy"])
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
 
 
-def test_the_character_model_learns_to_spell(run_whole: Run) -> None:
+def test_character_model_lowers_its_validation_loss(run_whole: Run) -> None:
     losses = [report["val_loss"] for report in run_whole(char_lm, 4)]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < math.log(128) - 1.5  # a uniform guess among 128 characters gives log(128)
 
 
 @shipped
-def test_what_the_docstring_promises_is_reported_and_finite(run: Run, module: ModuleType) -> None:
+def test_metrics_of_the_docstring_are_reported_and_finite(run: Run, module: ModuleType) -> None:
     (report,) = run(module, 1)
     assert set(report) == PROMISED[short_name(module)]
     assert all(name in module.train.__doc__ for name in report)
@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_metrics(run: Run, module: ModuleType) -> N
 
 
 @shipped
-def test_an_interruption_changes_no_bit(run: Run, module: ModuleType, tmp_path: Path) -> None:
+def test_interrupted_training_resumes_bit_for_bit(run: Run, module: ModuleType, tmp_path: Path) -> None:
     config: dict[str, Any] = {"dropout": 0.2, "precision": "fp16", "accumulate": 2}
     whole = run(module, 2, **config)
     assert run(module, 1, tmp_path, **config) + run(module, 2, tmp_path, **config) == whole
@@ -116,7 +116,7 @@ def test_an_interruption_changes_no_bit(run: Run, module: ModuleType, tmp_path: 
 
 @shipped
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_it_learns_in_mixed_precision(run: Run, module: ModuleType, precision: str) -> None:
+def test_training_learns_in_mixed_precision(run: Run, module: ModuleType, precision: str) -> None:
     reports = run(module, 3, precision=precision)
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
     assert reports[:1] != run(module, 1)
@@ -131,7 +131,7 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine 
     [(simulated_gpu, 1e-9), pytest.param(nullcontext, 0.02, marks=NO_GPU)],
     ids=["simulated GPU", "real GPU"],
 )
-def test_training_on_a_gpu_learns_what_training_on_the_cpu_learns(
+def test_training_on_a_gpu_gives_the_same_metrics_as_on_the_cpu(
     run: Run, module: ModuleType, gpu: Any, tolerance: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Every optimized parameter and gradient is on the GPU, before and after a restart from a checkpoint."""
@@ -162,12 +162,12 @@ def test_an_unknown_precision_is_refused(run: Run, module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("module", [digits_mlp, char_lm], ids=short_name)
-def test_accumulation_changes_nothing_but_rounding(run: Run, module: ModuleType) -> None:
+def test_accumulation_changes_the_loss_only_by_rounding(run: Run, module: ModuleType) -> None:
     whole, parts = run(module, 1, optimizer="sgd"), run(module, 1, optimizer="sgd", accumulate=3)
     assert parts[0]["train_loss"] == pytest.approx(whole[0]["train_loss"], rel=1e-3)
 
 
-def test_the_convolutional_network_accumulates_too(run: Run) -> None:
+def test_convolutional_network_learns_with_accumulation(run: Run) -> None:
     """Its batch normalisation sees micro-batches, so the results are not identical."""
     reports = run(digits_cnn, 2, accumulate=3)
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
@@ -183,9 +183,7 @@ def test_the_convolutional_network_accumulates_too(run: Run) -> None:
     ],
     ids=["sgd", "deep", "large batches"],
 )
-def test_every_axis_that_the_docstring_names_is_taken(
-    run: Run, module: ModuleType, config: dict[str, Any]
-) -> None:
+def test_documented_parameters_are_accepted(run: Run, module: ModuleType, config: dict[str, Any]) -> None:
     if module is char_lm and "batch_size" in config:
         config = {**config, "batch_size": 16}
     (report,) = run(module, 1, **config)
@@ -220,7 +218,7 @@ def space_of(module: ModuleType) -> Space:
 
 
 @shipped
-def test_the_suggested_space_names_all_that_is_tuned_and_nothing_that_is_not_read(
+def test_suggested_space_has_exactly_the_parameters_that_training_reads(
     run: Run, module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: set[str] = set()
@@ -262,7 +260,7 @@ def test_most_configurations_of_the_suggested_space_learn(run_whole: Run, module
 
 
 @pytest.mark.parametrize("width", [1, 6, 17])
-def test_a_width_that_is_no_multiple_of_heads_is_rounded_down(
+def test_width_is_rounded_down_to_a_multiple_of_heads(
     run: Run, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[int] = []
@@ -282,7 +280,7 @@ def rows(images: torch.Tensor) -> set[bytes]:
 
 
 @digits
-def test_no_validation_image_is_trained_on(module: ModuleType) -> None:
+def test_training_and_validation_images_are_disjoint(module: ModuleType) -> None:
     x_train, x_val, y_train, y_val = module.data()
     assert rows(x_train) & rows(x_val) == set()
     assert (len(x_train), len(x_val)) == (len(y_train), len(y_val)) == (1347, 450)
@@ -290,7 +288,7 @@ def test_no_validation_image_is_trained_on(module: ModuleType) -> None:
 
 
 @digits
-def test_the_split_is_the_same_every_time_and_has_every_digit(module: ModuleType) -> None:
+def test_split_is_repeatable_and_has_every_digit(module: ModuleType) -> None:
     before = module.data()
     module.data.cache_clear()
     again = module.data()
@@ -298,14 +296,14 @@ def test_the_split_is_the_same_every_time_and_has_every_digit(module: ModuleType
     assert set(again[2].tolist()) == set(again[3].tolist()) == set(range(10))
 
 
-def test_the_character_model_is_validated_on_files_that_it_never_reads() -> None:
+def test_character_model_is_validated_on_held_out_files() -> None:
     assert set(char_lm.FILES) & set(char_lm.HELD_OUT) == set()
     learned, held_out = char_lm.text(char_lm.FILES), char_lm.text(char_lm.HELD_OUT)
     assert len(learned) > 5 * len(held_out) > 100_000
     assert 0 <= int(learned.min()) <= int(learned.max()) < char_lm.ALPHABET
 
 
-def test_the_character_model_sees_no_character_before_its_turn() -> None:
+def test_character_model_output_does_not_depend_on_later_characters() -> None:
     torch.manual_seed(0)
     model = char_lm.CharModel(16, 2, 4, 0.0).eval()
     seen = torch.randint(128, (1, 20))
