@@ -162,7 +162,7 @@ def growing() -> Iterator[Growing]:
     found.stop()
 
 
-def test_machines_come_for_trials_and_go_and_what_they_cost_idle_is_told_apart(
+def test_autoscaler_adds_and_removes_machines_and_idle_cost_is_reported(
     growing: Growing, tmp_path: Path
 ) -> None:
     # No machine of another type is requested, however long the first takes to start.

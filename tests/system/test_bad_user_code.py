@@ -1,4 +1,4 @@
-"""Test that misbehaving user code costs only its own trial, and that its cost is accounted for."""
+"""Test that misbehaving user code fails only its own trial, and that its cost is billed."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 MANNERS = ["well", "nan", "raise", "exit", "killed", "hang", "print", "fork"]
 
 
-def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served, tmp_path: Path) -> None:
+def test_misbehaving_code_fails_only_its_own_trial(served: Served, tmp_path: Path) -> None:
     """Detecting the trial that hangs takes half a minute."""
     mark = str(tmp_path)
     asked = job(
@@ -58,7 +58,7 @@ def test_each_kind_of_misbehaviour_costs_that_trial_alone(served: Served, tmp_pa
         ("wrong_metric", "did not report the metric 'score'"),
     ],
 )
-def test_a_job_whose_first_trials_fail_alike_stops_early_and_says_why(
+def test_job_whose_first_trials_fail_alike_stops_early_with_the_reason(
     served: Served, entry: str, said: str
 ) -> None:
     ended = served.finished(served.submit(f"misbehaving:{entry}", budget={"usd": 1}).id)

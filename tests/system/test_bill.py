@@ -69,7 +69,7 @@ def began(served: Served) -> float:
     return max(float(task["start_time_ms"]) for task in workers) / 1000
 
 
-def test_a_bill_is_what_the_worker_s_time_costs(served: Served) -> None:
+def test_bill_equals_worker_time_times_price(served: Served) -> None:
     watch = Watch(served)
     watch.start()
     job = served.submit(

@@ -20,7 +20,7 @@ OFTEN = {"interval": 0.01, "keep": 3}
 
 
 @pytest.mark.extended
-def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpoint(
+def test_killed_worker_loses_only_steps_since_the_newest_checkpoint(
     breakable: Served, tmp_path: Path
 ) -> None:
     # Until the kill, a step takes longer than a save to the storage takes on a busy machine.
@@ -42,7 +42,7 @@ def test_a_worker_that_is_killed_costs_what_was_trained_since_its_newest_checkpo
     books.check(breakable.client, job)
 
 
-def test_a_paused_job_goes_on_from_its_newest_whole_checkpoint_until_it_is_cancelled(
+def test_resume_skips_damaged_checkpoints_and_cancel_kills_hanging_code(
     breakable: Served, tmp_path: Path
 ) -> None:
     """The newest checkpoints are damaged, each in a different way, while the job is paused. The trainable fails
@@ -92,9 +92,7 @@ def check_cancel(served: Served, job: str) -> None:
 
 
 @pytest.mark.extended
-def test_a_model_of_another_shape_fails_its_trial_and_says_what_to_do(
-    breakable: Served, tmp_path: Path
-) -> None:
+def test_changed_model_shape_fails_the_trial_with_advice(breakable: Served, tmp_path: Path) -> None:
     width = tmp_path / "width"
     width.write_text("3")
     job = breakable.submit(

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 @pytest.mark.extended
-def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> None:
+def test_cancelled_queued_job_does_not_block_the_next_job(served: Served) -> None:
     wide = {"max_concurrent_trials": 2}
     first = served.submit("steady:train", budget={"usd": 1}, resources=wide, constants={"step_s": 0.1}).id
     served.reports_at_least(first, 1)
@@ -27,11 +27,9 @@ def test_a_queued_job_can_be_cancelled_and_the_next_one_runs(served: Served) -> 
     assert served.client.job(second).spend.usd == 0
 
 
-def test_a_top_up_continues_exactly_as_if_it_had_been_there_from_the_start(
-    served: Served, tmp_path: Path
-) -> None:
-    """A job would train for half a minute on half a logical GPU. Its GPU-hours last for 22 s, of which a setup takes up
-    to 10 s on a busy machine. Then they are topped up, and steps are short.
+def test_topped_up_job_decides_like_a_job_with_the_full_budget(served: Served, tmp_path: Path) -> None:
+    """Top up a job that needs half a minute on half a logical GPU and has GPU-hours for 22 s. The setup takes up to
+    10 s of them on a busy machine. Steps are short after the top-up.
     """
     little, speed_up = 0.003, tmp_path / "speed_up"
     algorithm = {"scheduler": "asha", "sampler": "tpe", "seed": 7}

@@ -33,7 +33,7 @@ def drivers(served: Served, job: str) -> list[str]:
     return [one["status"] for one in shown_jobs if one["metadata"].get("tuning_job") == job]
 
 
-def test_a_job_runs_on_a_cluster_that_was_there(theirs: LocalHead, tmp_path: Path) -> None:
+def test_job_runs_on_an_existing_cluster_that_is_not_stopped(theirs: LocalHead, tmp_path: Path) -> None:
     url = theirs.find_or_start().dashboard_url
     joined = Served(tmp_path / "home", TUNER_RAY_ADDRESS=url, RAY_AUTH_TOKEN=theirs.token).start()
     try:

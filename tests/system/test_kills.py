@@ -25,7 +25,7 @@ ASHA = {"scheduler": "asha", "sampler": "tpe", "seed": 7}
     ],
     ids=len,
 )
-def test_a_job_survives_the_end_of_each_process_within_its_budget(
+def test_job_survives_the_kill_of_each_process_within_its_budget(
     breakable: Served, killed: tuple[str, ...]
 ) -> None:
     """Kill one after another. Before the driver is killed at the end, the budget is reduced to a little more than the

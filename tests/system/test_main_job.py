@@ -25,7 +25,7 @@ def libraries(served: Served, name: str) -> list[str]:
     return [path for path in maps if name in path]
 
 
-def test_a_job_spends_its_budget_and_not_a_micro_dollar_more(served: Served, dashboard: Dashboard) -> None:
+def test_job_spends_its_budget_and_no_more(served: Served, dashboard: Dashboard) -> None:
     asked = job("steady:train", budget={"usd": 0.00075}, constants={"step_s": 0.2}, tags={"owner": "alice"})
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
@@ -106,7 +106,7 @@ def trained_as_printed(served: Served, job_id: str) -> Any:
 
 
 @pytest.mark.extended
-def test_a_real_model_is_tuned(served: Served) -> None:
+def test_tuned_model_reaches_its_target_and_retrains_to_the_same_metrics(served: Served) -> None:
     space = {
         "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
         "width": {"type": "int", "low": 32, "high": 64},
@@ -130,7 +130,7 @@ def test_a_real_model_is_tuned(served: Served) -> None:
 
 
 @pytest.mark.extended
-def test_a_warm_started_job_begins_near_the_optimum_of_the_earlier_job(served: Served) -> None:
+def test_warm_started_job_begins_near_the_optimum_of_the_earlier_job(served: Served) -> None:
     """The best `x` is 1. Without the warm start, the job would suggest the same configurations as the earlier
     job, because both have the same seed.
     """

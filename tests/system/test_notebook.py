@@ -21,7 +21,7 @@ def shown(cell: Any) -> dict[str, str]:
     return {kind: text for output in cell["outputs"] for kind, text in output.get("data", {}).items()}
 
 
-def test_the_notebook_runs_and_shows_a_table_and_a_picture(
+def test_notebook_runs_and_shows_a_table_and_a_plot(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNER_URL", served.client.url)

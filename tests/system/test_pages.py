@@ -91,7 +91,7 @@ def run_program(block: Block, served: Served, folder: Path) -> None:
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
 
 
-def test_the_commands_and_the_program_of_the_readme_do_what_it_says(served: Served, tmp_path: Path) -> None:
+def test_commands_and_program_of_the_readme_run(served: Served, tmp_path: Path) -> None:
     ran = 0
     for block in blocks(README):
         if block.mark == "file":
@@ -107,7 +107,7 @@ def test_the_commands_and_the_program_of_the_readme_do_what_it_says(served: Serv
 
 @pytest.mark.extended
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_shows_runs(
+def test_commands_and_programs_of_a_page_run(
     page: Path, tried: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for block in blocks(page):

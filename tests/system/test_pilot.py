@@ -20,7 +20,7 @@ def pilots(served: Served) -> set[str]:
     return {one.id for one in served.client.jobs() if one.tags.get("pilot")}
 
 
-def test_a_plan_with_a_pilot_tells_what_the_job_then_costs(
+def test_plan_with_a_pilot_predicts_the_cost_of_the_job(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan must be within a factor of two of the bill, because other work may slow the machine down.

@@ -65,7 +65,7 @@ def take_away(served: OnSpot, node: str, way: str) -> None:
     [(WAYS, 12), pytest.param(TWENTY, 60, marks=pytest.mark.extended)],
     ids=["two", "twenty"],
 )
-def test_a_job_that_is_preempted_again_and_again_ends_as_one_that_was_not(
+def test_repeatedly_preempted_job_ends_like_an_undisturbed_job(
     on_spot: OnSpot, ways: tuple[str, ...], trials: int
 ) -> None:
     job = submit(on_spot, trials=trials)
@@ -109,13 +109,13 @@ def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None
             )
 
 
-def test_nothing_is_left_held(on_spot: OnSpot) -> None:
+def test_jobs_hold_no_money_after_preemptions(on_spot: OnSpot) -> None:
     for job in on_spot.client.jobs():
         until(f"{job.name} holds nothing", lambda job=job: on_spot.client.job(job.id).spend.held_usd == 0)
 
 
 @pytest.mark.extended
-def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> None:
+def test_node_is_preempted_once_despite_repeated_notices(on_spot: OnSpot) -> None:
     """The node comes back at the address that it had, and is trained on again."""
     job = submit(on_spot, trials=12)
     node, _ = on_spot.trains_on(job)
@@ -137,7 +137,7 @@ def test_a_node_is_taken_away_once_however_often_it_is_told(on_spot: OnSpot) -> 
 
 
 @pytest.mark.extended
-def test_the_word_of_a_cloud_moves_a_trial_with_nothing_lost(on_spot: OnSpot) -> None:
+def test_preemption_notice_of_a_cloud_moves_the_trial_without_loss(on_spot: OnSpot) -> None:
     on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
     noticed.a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot)
 

@@ -1,5 +1,5 @@
-"""Test backups made while a job trains on a real Ray cluster, after the loss of the database and then of the
-whole machine.
+"""Restore backups that were made while a job trained on a real Ray cluster, after the loss of the database and
+then of the whole machine.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ def elsewhere(breakable: Served, tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("also_elsewhere", [False, pytest.param(True, marks=pytest.mark.extended)])
-def test_a_job_goes_on_after_each_restore_and_never_passes_its_budget(
+def test_job_resumes_after_each_restore_within_its_budget(
     breakable: Served, elsewhere: Served, tmp_path: Path, also_elsewhere: bool
 ) -> None:
     slow = {"step_s": 2.0, "speed_up": str(tmp_path / "speed_up")}

@@ -19,7 +19,7 @@ def refused(served: Served, trainable: str, market: str) -> str:
     return error.detail
 
 
-def test_the_first_job_of_some_code_pays_for_its_test_and_those_after_it_do_not(on_spot: OnSpot) -> None:
+def test_only_the_first_job_of_the_same_code_pays_for_the_self_test(on_spot: OnSpot) -> None:
     paid = []
     for market in ("spot_with_fallback", "spot"):
         wanted = {"market": market, "max_concurrent_trials": 1}
@@ -31,7 +31,7 @@ def test_the_first_job_of_some_code_pays_for_its_test_and_those_after_it_do_not(
     assert paid[0] > 0 == paid[1]
 
 
-def test_what_forgets_is_kept_from_spot_by_its_first_job_and_at_the_door_from_then_on(
+def test_code_that_does_not_restore_fails_its_first_job_and_later_requests(
     on_spot: OnSpot,
 ) -> None:
     wanted = {"market": "spot_with_fallback"}
@@ -53,7 +53,7 @@ def test_what_forgets_is_kept_from_spot_by_its_first_job_and_at_the_door_from_th
     assert on_spot.finished(fine).state == "succeeded"
 
 
-def test_code_that_raises_in_its_first_step_is_not_judged_for_good(on_spot: OnSpot) -> None:
+def test_code_that_raises_in_its_first_step_gets_no_permanent_verdict(on_spot: OnSpot) -> None:
     wanted = {"market": "spot", "max_concurrent_trials": 1}
     for _ in range(2):
         job = on_spot.submit("misbehaving:always_raises", resources=wanted).id
@@ -62,7 +62,7 @@ def test_code_that_raises_in_its_first_step_is_not_judged_for_good(on_spot: OnSp
         assert "the data is not where it was" in ended.detail
 
 
-def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wants_is_given_up(
+def test_killed_self_test_is_billed_and_repeated_until_the_job_is_cancelled(
     on_spot: OnSpot,
 ) -> None:
     """The first step takes long enough to kill the driver, and to cancel the job."""
@@ -82,7 +82,7 @@ def test_a_test_that_is_killed_is_paid_for_and_made_again_and_one_that_nobody_wa
     books.check(on_spot.client, job)
 
 
-def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> None:
+def test_wall_clock_limit_ends_a_job_during_its_self_test(on_spot: OnSpot) -> None:
     """The step takes ten times as long as the job may."""
     budget = {"usd": 0.1, "wall_clock": "6s"}
     wanted = {"market": "spot", "max_concurrent_trials": 1}
@@ -94,7 +94,7 @@ def test_the_wall_clock_ends_a_job_in_the_midst_of_its_test(on_spot: OnSpot) -> 
     books.check(on_spot.client, job)
 
 
-def test_where_others_have_what_is_not_spot_the_test_takes_what_there_is(on_spot: OnSpot) -> None:
+def test_self_test_runs_on_spot_if_no_on_demand_machine_is_free(on_spot: OnSpot) -> None:
     """An on-demand job holds the only on-demand machine for longer than the next job takes."""
     one = {"max_concurrent_trials": 1}
     long = on_spot.submit(

@@ -100,7 +100,7 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
     found.leave()
 
 
-def test_the_tutorial_does_what_it_says(newcomer: Newcomer) -> None:
+def test_tutorial_commands_print_the_shown_output(newcomer: Newcomer) -> None:
     printed, ran, outputs = "", 0, dict[str, str]()
     for block in PAGE:
         if block.mark == "file":
@@ -144,7 +144,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"[a-z]{3,}", re.sub(r"(job|trial)_\w+|/home/\S+|http\S+", "", text.lower()))
 
 
-def test_few_lines_of_the_script_change() -> None:
+def test_tutorial_changes_few_lines_of_the_script() -> None:
     """Indentation is ignored."""
     before, after = ([line.strip() for line in text.splitlines()] for text in versions("classify.py"))
     assert len(before) <= 40

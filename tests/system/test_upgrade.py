@@ -53,7 +53,9 @@ def serve_again(service: Served) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, env=service.environment, capture_output=True, text=True, check=False)
 
 
-def test_jobs_go_on_through_a_kill_and_an_upgrade(home: Path, services: list[Served], tmp_path: Path) -> None:
+def test_jobs_survive_a_service_kill_and_an_upgrade(
+    home: Path, services: list[Served], tmp_path: Path
+) -> None:
     first, second, newer = services
     # The jobs take minutes until the `speed_up` file exists.
     slow = {"step_s": 1.5, "speed_up": str(tmp_path / "speed_up")}

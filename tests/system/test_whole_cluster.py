@@ -135,7 +135,7 @@ class Watcher:
         return self.events
 
 
-def test_a_job_outlives_a_spot_worker_and_the_replica_that_it_was_submitted_to(
+def test_job_survives_the_loss_of_its_spot_worker_and_its_replica(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took = re.search(r"all is up after ([\d.]+) s", "\n".join(whole.said))
