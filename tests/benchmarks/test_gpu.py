@@ -5,7 +5,7 @@ import pytest
 from benchmarks import gpu
 
 
-def test_without_a_gpu_it_says_what_is_missing(
+def test_benchmark_exits_with_an_error_without_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -17,7 +17,7 @@ def test_without_a_gpu_it_says_what_is_missing(
 
 
 @pytest.mark.parametrize("table", [name for name in gpu.TABLES if name != "worker"])
-def test_a_table_can_be_measured(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_table_can_be_measured_on_the_cpu(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.TABLES[table]("cpu", gpu.SMALL)
     printed = capsys.readouterr().out
     assert printed
@@ -25,5 +25,5 @@ def test_a_table_can_be_measured(table: str, capsys: pytest.CaptureFixture[str])
         assert "twice differs by 0.0e+00, with a restore by 0.0e+00" in printed
 
 
-def test_two_runs_that_differ_are_told_apart() -> None:
+def test_difference_of_two_runs_is_measured() -> None:
     assert gpu.apart([1.0, 2.0], [1.0, 2.5]) == 0.25

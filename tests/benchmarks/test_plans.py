@@ -4,7 +4,7 @@ from benchmarks.plan_jobs import recorded
 from benchmarks.plans import SHIPPED, Case, job, one
 
 
-def test_a_job_has_its_pilot_its_plan_and_its_end() -> None:
+def test_benchmarked_job_has_a_pilot_a_plan_and_an_actual_cost() -> None:
     with recorded(SHIPPED) as place:
         found = one(place, Case("small", job("asha", 6, sampler="random", max=9), 0.004))
     assert found.reason == "trials"

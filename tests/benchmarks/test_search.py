@@ -59,7 +59,7 @@ class Anything:
 
 @given(st.integers(0, 1000), st.floats(0.1, 100), st.integers(1, 8), st.floats(0, 5))
 @examples(50)
-def test_every_second_of_every_worker_is_paid_and_no_more_than_the_budget(
+def test_busy_and_idle_worker_time_add_up_to_exactly_the_budget(
     seed: int, budget: float, workers: int, startup: float
 ) -> None:
     table = made()
@@ -101,7 +101,7 @@ def test_starting_and_resuming_take_half_a_step_each(pause: bool, times: list[fl
     assert spent(table, run, workers=2)[0] == (1.0, 1.0)
 
 
-def test_regret_is_0_at_the_best_and_1_at_the_median_of_the_rows_best_values() -> None:
+def test_regret_is_0_at_the_best_and_1_at_the_median_row() -> None:
     metric = np.array([[0.1, 0.5], [0.9, 0.7], [0.2, 0.3], [0.6, 0.6], [0.4, 0.2]])
     table = Table("five", np.zeros((5, 1)), metric, np.ones((5, 2)))
     assert (table.best, table.median, table.worst) == (0.9, 0.5, 0.3)
@@ -111,7 +111,7 @@ def test_regret_is_0_at_the_best_and_1_at_the_median_of_the_rows_best_values() -
     assert statistics.at(curve, [0.9, 1.0, 2.9, 100]).tolist() == pytest.approx([1.5, 0.5, 0.5, 0.0])
 
 
-def test_a_table_is_the_product_s(tmp_path: Path) -> None:
+def test_table_equals_that_of_the_simulator(tmp_path: Path) -> None:
     path = written(tmp_path / "made.npz")
     product, table = load_table(path), Table.load(path)
     assert (table.best, table.median, table.full_s) == (product.best, product.median, product.full_s)
@@ -120,7 +120,7 @@ def test_a_table_is_the_product_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", IN_ARENA)
-def test_a_method_finds_something_and_the_same_again(name: str) -> None:
+def test_method_improves_on_its_start_and_is_repeatable(name: str) -> None:
     table, task = made(), Task("made_table", name, workers=3, seed=1, budget=8)
     first, second = (compete(table, task) for _ in range(2))
     assert replace(first, seconds=0) == replace(second, seconds=0)
@@ -128,7 +128,7 @@ def test_a_method_finds_something_and_the_same_again(name: str) -> None:
     assert first.trials >= 8
 
 
-def test_median_stopping_decides_as_ray_tune_s() -> None:
+def test_median_stopping_decides_like_ray_tune() -> None:
     rng = np.random.default_rng(0)
     mine = MedianStopping(Problem(dims=1, steps=8, workers=1, seed=0))
     rays = MedianStoppingRule(time_attr=STEP, metric=METRIC, mode="max", grace_period=1)
@@ -159,7 +159,7 @@ def made_results() -> list[Result]:
     return [Result(t, [(0.0, 2.0), (reached[t.method], 0.5)], 1, 0.0, 1.0) for t in tasks]
 
 
-def test_a_tenth_of_the_dollars_is_a_saving_of_ten() -> None:
+def test_reaching_the_regret_at_a_tenth_of_the_cost_saves_a_factor_of_ten() -> None:
     cells = statistics.by_cell(made_results())
     random, asha = ({"made_table": cells[name, "made_table", 4]} for name in ("random", "asha"))
     assert statistics.saving(asha, random, 100).factor.mean == pytest.approx(10, rel=0.01)
@@ -170,7 +170,7 @@ def test_a_tenth_of_the_dollars_is_a_saving_of_ten() -> None:
     assert asdict(worse) == {"mean": 1.5, "low": 1.5, "high": 1.5}
 
 
-def test_results_are_complete_kept_and_reported(tmp_path: Path) -> None:
+def test_results_are_complete_stored_and_reported(tmp_path: Path) -> None:
     paths = [written(tmp_path / "made_small.npz")]
     tasks = [Task("made_small", m, 2, s, 6) for m in ("random", "asha", "ours_asha_random") for s in (0, 1)]
     file = tmp_path / "results.jsonl"

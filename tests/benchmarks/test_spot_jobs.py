@@ -7,7 +7,7 @@ from benchmarks.spot_replay.tracks import HOUR_NS, Track
 from tuner.simulator.traces import Trace
 
 
-def test_each_condition_has_its_row_and_the_deadline_is_met(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_condition_has_a_row_and_the_deadline_is_met(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = Trace("made", ((0, 3 * HOUR_NS, 2), (3 * HOUR_NS, 4 * HOUR_NS, 1), (4 * HOUR_NS, 9 * HOUR_NS, 0)))
     found = [Case(Track("made", f"made/{slot}", fleet, 2, slot), 2 * HOUR_NS, 60) for slot in range(2)]
     costs(found)

@@ -38,7 +38,7 @@ def spot(*minutes: int) -> list[UpTimes]:
     return [UpTimes(a, b) for a, b in zip(begins, [*ends, None], strict=True)]
 
 
-def test_without_an_interruption_only_the_saves_are_added() -> None:
+def test_uninterrupted_training_adds_only_the_time_of_saves() -> None:
     never = replayed(Policy("never", choose, every_ns=0, notices=False), FOR_GOOD)
     assert never.finished_ns == (5 + 120) * MINUTE + 20 * NS
     saved = replayed(Policy("15", choose, every_ns=15 * MINUTE), FOR_GOOD)
@@ -46,7 +46,7 @@ def test_without_an_interruption_only_the_saves_are_added() -> None:
     assert uninterrupted(PLAIN).micro_usd < saved.cost.micro_usd < 1.01 * uninterrupted(PLAIN).micro_usd
 
 
-def test_a_preemption_costs_what_was_not_saved_and_a_start() -> None:
+def test_preemption_costs_the_unsaved_steps_and_a_restart() -> None:
     """Up for 48 min: 5 to start and 43 of training, of which two quarters of an hour were saved."""
     ups = spot(48, 60)
     deaf = replayed(Policy("15", choose, every_ns=15 * MINUTE, notices=False), ups)
@@ -57,7 +57,7 @@ def test_a_preemption_costs_what_was_not_saved_and_a_start() -> None:
     assert zero.finished_ns == (60 + 5 + 120) * MINUTE + 20 * NS
 
 
-def test_a_notice_saves_all_but_the_last_two_minutes() -> None:
+def test_preemption_notice_prevents_the_loss_of_steps() -> None:
     ups = spot(48, 60)
     warned, deaf = replayed(AUTO, ups), replayed(WITHOUT_NOTICE, ups)
     assert warned.lost_ns == 0
@@ -67,7 +67,7 @@ def test_a_notice_saves_all_but_the_last_two_minutes() -> None:
     assert missed.lost_ns > 0
 
 
-def test_what_waits_pays_nothing() -> None:
+def test_waiting_for_spot_costs_nothing() -> None:
     late = replayed(AUTO, [UpTimes(10 * HOUR_NS, None)])
     at_once = replayed(AUTO, FOR_GOOD)
     assert late.cost == at_once.cost
@@ -76,7 +76,7 @@ def test_what_waits_pays_nothing() -> None:
 
 @pytest.mark.parametrize("spare_min", [0, 10, 30, 60, 300])
 @pytest.mark.parametrize("ups", [FOR_GOOD, spot(10, 50, 60, 70, 75, 200), [UpTimes(10 * HOUR_NS, None)]])
-def test_with_a_deadline_it_is_met(ups: list[UpTimes], spare_min: int) -> None:
+def test_policies_with_a_deadline_meet_it(ups: list[UpTimes], spare_min: int) -> None:
     demand = replayed(ON_DEMAND_ONLY, ups)
     assert demand.finished_ns is not None
     deadline = demand.finished_ns + spare_min * MINUTE
@@ -86,7 +86,7 @@ def test_with_a_deadline_it_is_met(ups: list[UpTimes], spare_min: int) -> None:
         assert run.finished_ns <= deadline
 
 
-def test_traces_are_read_as_what_one_training_sees(tmp_path: Path) -> None:
+def test_trace_files_are_read_as_tracks_of_single_trainings(tmp_path: Path) -> None:
     hour = 3600
     (tmp_path / "skypilot_cant_be_late.csv").write_text(
         "trace_id,start_s,end_s,available\n"
@@ -110,7 +110,7 @@ def test_traces_are_read_as_what_one_training_sees(tmp_path: Path) -> None:
     assert tracks["l/s"].market(8 * HOUR_NS).up_until(0) == (2 + 6) * HOUR_NS  # a trace that ends starts over
 
 
-def test_the_tables_have_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_have_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     track = Track("made", "made", Trace("made", ((0, 3 * HOUR_NS, 1), (3 * HOUR_NS, 4 * HOUR_NS, 0))))
     found = [Case(track, start * HOUR_NS, PLAIN) for start in range(3)]
     without_deadline(found)
@@ -121,7 +121,7 @@ def test_the_tables_have_a_row_for_each_policy(capsys: pytest.CaptureFixture[str
     assert "| 0.70 | ours: uniform progress, auto | 3 of 3 |" in printed
 
 
-def test_no_policy_is_below_the_bound() -> None:
+def test_no_policy_costs_less_than_the_lower_bound() -> None:
     track = Track("made", "made", Trace("made", ((0, HOUR_NS, 1), (HOUR_NS, 2 * HOUR_NS, 0))))
     case = Case(track, 0, PLAIN)
     deadline = 3 * HOUR_NS
