@@ -122,9 +122,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize("attack", ALONE)
-def test_an_attack_ends_with_its_lease_at_the_latest_and_is_billed_for_its_time(
-    worker: Worker, attack: str
-) -> None:
+def test_attack_ends_by_the_end_of_its_lease_and_is_billed(worker: Worker, attack: str) -> None:
     found = worker.run(attack)
     state, word = ENDS.get(attack, ("paused", "the time that was paid for ended"))
     assert (found["state"], word in found["message"]) == (state, True), found
@@ -138,6 +136,6 @@ def test_an_attack_ends_with_its_lease_at_the_latest_and_is_billed_for_its_time(
     assert found["left"] == []
 
 
-def test_the_worker_serves_a_good_trial_after_all_attacks(worker: Worker) -> None:
+def test_worker_runs_a_normal_trial_after_all_attacks(worker: Worker) -> None:
     found = worker.run("well")
     assert (found["state"], found["message"], found["steps"]) == ("ended", "", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Messages of a child: what is sent is read, and everything else is refused with a text, never with another exception."""
+"""Valid messages of a child are read, and all others raise InvalidMessage and no other exception."""
 
 import json
 from typing import Any
@@ -87,7 +87,7 @@ def test_a_report_and_a_phase_are_read() -> None:
     assert parse(encoded(type="phase", kind="train"), now_ns=NOW) == PhaseMessage("train", 5)
 
 
-def test_an_instant_in_the_future_becomes_now() -> None:
+def test_timestamp_in_the_future_becomes_now() -> None:
     assert parse(encoded(type="phase", kind="train", t=NOW + 1), now_ns=NOW) == PhaseMessage("train", NOW)
 
 

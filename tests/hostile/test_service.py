@@ -1,4 +1,4 @@
-"""Attacks of user code on a real service: each costs its own trial, and a job next to them does not notice."""
+"""Attacks of user code on a real service: each ends only its own trial, and does not affect a job next to it."""
 
 import itertools
 import time
@@ -46,7 +46,7 @@ def ran_s(found: JobFacts) -> float:
 
 
 def check_nothing_runs(served: Served) -> None:
-    """No child of a fork server is left; the fork servers of workers are."""
+    """Check that no child of a fork server is left. The fork servers themselves keep running."""
 
     def running() -> list[psutil.Process]:
         servers = [process for process in psutil.process_iter() if "hostile:train" in line(process)]

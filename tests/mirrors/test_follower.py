@@ -1,4 +1,4 @@
-"""The follower, over a record that changes while it is read."""
+"""Test the follower on a record that changes while it is read."""
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -61,7 +61,7 @@ class Always:
         pass
 
 
-def test_a_job_that_goes_on_meanwhile_holds_up_no_pass() -> None:
+def test_job_that_keeps_changing_does_not_block_other_jobs() -> None:
     record, held = Lively(), Held()
     follower = Follower("it", lambda: held, record, Always(), rest=0)
     for job in ("a", "b", "c"):
@@ -71,7 +71,7 @@ def test_a_job_that_goes_on_meanwhile_holds_up_no_pass() -> None:
         assert job in held.upto, "it is told of in the next pass"
 
 
-def test_a_turn_lasts_as_long_as_a_write(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_is_renewed_during_a_write(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirroring, "RENEWALS_MAX", 10**9)
     mine, other = LeasedTurn(service, "it"), LeasedTurn(service, "it")
     assert mine.is_mine()
@@ -84,7 +84,7 @@ def test_a_turn_lasts_as_long_as_a_write(service: FakeService, monkeypatch: pyte
     assert other.is_mine()
 
 
-def test_a_clock_that_was_set_back_leaves_no_turn_to_one_that_is_gone(service: FakeService) -> None:
+def test_lease_can_be_taken_over_after_the_clock_is_set_back(service: FakeService) -> None:
     mine, other = LeasedTurn(service, "it"), LeasedTurn(service, "it")
     assert mine.is_mine()
     service.now.at = Instant(service.now.at - 3600 * NS)

@@ -1,4 +1,4 @@
-"""MLflow's own store has the recorded data: one run per trial below one per job, without duplicates, after outages, too."""
+"""MLflow's store has the recorded data, also after outages: one run per job with one child run per trial."""
 
 from collections.abc import Callable
 from itertools import accumulate
@@ -81,7 +81,7 @@ class Refusing:
         return changes
 
 
-def test_runs_have_what_is_recorded_wherever_it_broke_off(
+def test_runs_equal_the_record_after_failures_at_any_write(
     service: FakeService, client: TestClient, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirroring, "REPORTS_AT_ONCE", 9)
@@ -112,7 +112,7 @@ def test_runs_have_what_is_recorded_wherever_it_broke_off(
     check_equal(client, job, uri, "some")
 
 
-def test_a_server_that_is_down_is_waited_for_and_nothing_lacks(
+def test_mirror_catches_up_after_the_server_was_down(
     service: FakeService, client: TestClient, uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.001})

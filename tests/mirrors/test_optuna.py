@@ -87,7 +87,7 @@ def check_equal(client: TestClient, job: str, study: optuna.Study) -> None:
             assert held.value == trial["metric"] == best(reported.values(), default=None)
 
 
-def test_a_study_has_what_is_recorded(service: FakeService, client: TestClient, tmp_path: Path) -> None:
+def test_study_equals_the_record(service: FakeService, client: TestClient, tmp_path: Path) -> None:
     job = fakes.submit(
         client, search_space=SPACE, tags={"owner": "alice"}, objective={"metric": "acc", "mode": "min"}
     )
@@ -106,7 +106,7 @@ def test_a_study_has_what_is_recorded(service: FakeService, client: TestClient, 
     assert study.trials[0].distributions["lr"] == optuna.distributions.FloatDistribution(1e-4, 1, log=True)
 
 
-def test_a_job_is_followed_as_it_goes(service: FakeService, client: TestClient, tmp_path: Path) -> None:
+def test_study_follows_a_running_job(service: FakeService, client: TestClient, tmp_path: Path) -> None:
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=40)
     one = follower(service, lambda: opened(tmp_path))
@@ -144,7 +144,7 @@ class FailsAt:
         return changes
 
 
-def test_no_matter_where_it_breaks_off_there_are_no_doubles_and_nothing_lacks(
+def test_study_has_no_duplicates_or_gaps_after_failures_at_any_write(
     service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirroring, "REPORTS_AT_ONCE", 7)
@@ -173,9 +173,7 @@ def test_no_matter_where_it_breaks_off_there_are_no_doubles_and_nothing_lacks(
     check_equal(client, job, study_of(tmp_path, job))
 
 
-def test_a_finished_job_that_goes_on_is_shown_as_one(
-    service: FakeService, client: TestClient, tmp_path: Path
-) -> None:
+def test_resumed_job_keeps_its_study(service: FakeService, client: TestClient, tmp_path: Path) -> None:
     job = fakes.submit(client, budget={"usd": 0.002})
     fakes.simulate(service, job)
     one = follower(service, lambda: opened(tmp_path))

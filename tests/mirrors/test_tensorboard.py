@@ -27,7 +27,7 @@ def check_equal(client: TestClient, job: str, folder: Path) -> None:
         assert "_hparams_/session_start_info" in found.summary_metadata
 
 
-def test_runs_have_what_is_recorded_however_they_were_torn(
+def test_runs_equal_the_record_after_truncated_event_files(
     service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuner.mirrors.tensorboard import TensorBoardMirror  # imports torch, by way of tensorboardX

@@ -28,11 +28,11 @@ def test_prometheus_accepts_the_configuration_and_the_rules() -> None:
 
 
 @pytest.mark.needs("prometheus")
-def test_alerts_fire_and_stay_quiet_as_their_tests_say() -> None:
+def test_alert_unit_tests_pass() -> None:
     assert "SUCCESS" in promtool("test", "rules", TESTS)
 
 
-def test_each_alert_is_tested_to_fire_and_to_stay_quiet() -> None:
+def test_each_alert_has_a_test_that_fires_and_one_that_does_not() -> None:
     alerts = {rule["alert"] for file in RULES for rule in rules_of(file) if "alert" in rule}
     names = [one["name"] for one in yaml.safe_load(TESTS.read_text())["tests"]]
     assert sorted(names) == sorted(f"{alert} {how}" for alert in alerts for how in ("fires", "is quiet"))

@@ -116,9 +116,7 @@ SHADOWS = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_archive_is_refused_in_words_and_nothing_is_written_outside(
-    name: str, tmp_path: Path
-) -> None:
+def test_hostile_archive_is_refused_and_writes_nothing_outside(name: str, tmp_path: Path) -> None:
     into = tmp_path / "a" / "b" / "into"
     into.mkdir(parents=True)
     with pytest.raises(BadFile) as refused:
@@ -130,18 +128,18 @@ def test_a_hostile_archive_is_refused_in_words_and_nothing_is_written_outside(
 
 
 @pytest.mark.parametrize("name", SHADOWS)
-def test_a_module_that_would_stand_before_another_is_refused(name: str) -> None:
+def test_module_that_shadows_another_is_refused(name: str) -> None:
     found = read_archive(archive(OK, (name, b"")), most_bytes=MIB)
     with pytest.raises(BadFile, match="rename it"):
         check_tops(found.digests)
 
 
-def test_there_are_many_of_them() -> None:
+def test_at_least_75_distinct_hostile_archives_are_tried() -> None:
     assert len(HOSTILE) + len(SHADOWS) >= 75
     assert len(set(HOSTILE.values())) == len(HOSTILE)
 
 
-def test_a_right_one_is_unpacked_as_it_was_packed(tmp_path: Path) -> None:
+def test_valid_archive_is_unpacked_unchanged(tmp_path: Path) -> None:
     files = {
         "mine.py": b"import helper\n",
         "helper/__init__.py": b"",
@@ -161,7 +159,7 @@ def test_a_right_one_is_unpacked_as_it_was_packed(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_mode & 0o111 == 0
 
 
-def test_what_is_counted_is_what_comes_out(tmp_path: Path) -> None:
+def test_size_limit_applies_to_the_unpacked_bytes(tmp_path: Path) -> None:
     data = archive(OK, ("data.bin", os.urandom(3000)))
     exactly = 3000 + len(OK[1])
     assert read_archive(data, most_bytes=exactly).size_bytes == exactly
@@ -180,7 +178,7 @@ names = st.lists(parts, min_size=1, max_size=4).map("/".join)
 
 @examples(150)
 @given(st.lists(names, max_size=4), st.sampled_from([0, 0o120777, 0o100644, 0o040755, 0o020666]))
-def test_whatever_the_names_all_that_is_written_is_told_of_and_inside(
+def test_files_with_arbitrary_names_are_written_inside_and_listed(
     tmp_path_factory: pytest.TempPathFactory, found: list[str], mode: int
 ) -> None:
     root = tmp_path_factory.mktemp("names")
@@ -208,7 +206,7 @@ def test_whatever_the_names_all_that_is_written_is_told_of_and_inside(
 
 @examples(200)
 @given(st.data())
-def test_whatever_is_done_to_its_bytes_it_is_read_or_refused(data: st.DataObject) -> None:
+def test_corrupted_archive_is_read_within_limits_or_refused(data: st.DataObject) -> None:
     raw = bytearray(making.archive(OK, ("a/data.json", b'{"a": 1}' * 20), ("a/x.py", b"x = 1\n")))
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(raw) - 1))

@@ -51,7 +51,7 @@ def file_in(storage: Path, package: Stored) -> Path:
     return storage / "default" / "packages" / f"{package.digest}.zip"
 
 
-def test_two_packages_with_one_name_of_a_module_each_get_their_own(tmp_path: Path) -> None:
+def test_two_packages_with_the_same_module_name_import_their_own_code(tmp_path: Path) -> None:
     """The packages run at the same time in two workers of one machine."""
     found = [uploaded(tmp_path, value) for value in (7, 8)]
     drivers = [Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package)) for package in found]
@@ -75,7 +75,7 @@ def test_two_packages_with_one_name_of_a_module_each_get_their_own(tmp_path: Pat
             driver.supervisor.close()
 
 
-def test_one_that_was_changed_in_the_storage_is_refused_and_mended_by_another_upload(tmp_path: Path) -> None:
+def test_package_changed_in_the_storage_is_refused_until_uploaded_again(tmp_path: Path) -> None:
     package = uploaded(tmp_path, 7)
     file = file_in(tmp_path / "storage", package)
     right = file.read_bytes()
@@ -96,7 +96,7 @@ def test_one_that_was_changed_in_the_storage_is_refused_and_mended_by_another_up
         driver.supervisor.close()
 
 
-def test_a_server_that_cannot_be_forked_from_goes_on_with_its_package(tmp_path: Path) -> None:
+def test_package_that_starts_threads_on_import_still_trains(tmp_path: Path) -> None:
     """The fork server restarts without importing the module in advance."""
     threads = (
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
@@ -111,7 +111,7 @@ def test_a_server_that_cannot_be_forked_from_goes_on_with_its_package(tmp_path: 
         driver.supervisor.close()
 
 
-def test_a_probe_sees_the_package_and_not_the_module_of_that_name(tmp_path: Path) -> None:
+def test_probe_reads_the_package_instead_of_an_installed_module(tmp_path: Path) -> None:
     folder = tmp_path / "unpacked"
     (folder / "mine").mkdir(parents=True)
     (folder / "mine/helper.py").write_text("VALUE = 7\n")

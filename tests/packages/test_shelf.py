@@ -1,4 +1,4 @@
-"""Packages in storage and on a machine: only the uploaded content is used, even if copies were changed since."""
+"""Test packages in the storage and on a machine: only the uploaded content is used, even if a copy was changed."""
 
 import os
 import threading
@@ -29,7 +29,7 @@ def there(folder: Path) -> dict[str, str]:
     return {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_it_lies_in_the_storage_by_its_digest_and_on_a_machine_as_it_was_packed(tmp_path: Path) -> None:
+def test_package_is_stored_by_digest_and_unpacked_unchanged_and_read_only(tmp_path: Path) -> None:
     package = stored(tmp_path)
     assert (tmp_path / f"storage/default/packages/{package.digest}.zip").read_bytes() == plain(FILES)
     assert os.listdir(tmp_path / "storage/default/packages") == [f"{package.digest}.zip"]
@@ -40,7 +40,7 @@ def test_it_lies_in_the_storage_by_its_digest_and_on_a_machine_as_it_was_packed(
     found.close()
 
 
-def test_it_is_unpacked_once_and_shared(tmp_path: Path) -> None:
+def test_package_is_unpacked_once_and_shared(tmp_path: Path) -> None:
     package = stored(tmp_path)
     first = take(package, tmp_path)
     made = first.path.stat().st_ino
@@ -51,7 +51,7 @@ def test_it_is_unpacked_once_and_shared(tmp_path: Path) -> None:
     second.close()
 
 
-def test_many_that_begin_at_once_all_have_it_whole(tmp_path: Path) -> None:
+def test_concurrent_users_all_see_the_complete_package(tmp_path: Path) -> None:
     package, found = stored(tmp_path), list[dict[str, str]]()
 
     def begin() -> None:
@@ -69,7 +69,7 @@ def test_many_that_begin_at_once_all_have_it_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["changed", "another package", "cut off", "empty"])
-def test_one_that_was_changed_in_the_storage_is_refused_in_words(tmp_path: Path, how: str) -> None:
+def test_package_changed_in_the_storage_is_refused_with_a_message(tmp_path: Path, how: str) -> None:
     package = stored(tmp_path)
     file = tmp_path / f"storage/default/packages/{package.digest}.zip"
     before = file.read_bytes()
@@ -86,7 +86,7 @@ def test_one_that_was_changed_in_the_storage_is_refused_in_words(tmp_path: Path,
     assert not (tmp_path / "shelf").exists()
 
 
-def test_one_that_is_gone_from_the_storage_is_not_used_from_the_machine(tmp_path: Path) -> None:
+def test_package_missing_in_the_storage_is_refused_despite_a_local_copy(tmp_path: Path) -> None:
     package = stored(tmp_path)
     take(package, tmp_path).close()
     (tmp_path / f"storage/default/packages/{package.digest}.zip").unlink()
@@ -133,7 +133,7 @@ HARMS = [_change, _add, _compile, _remove, _link_file, _link_folder, _pipe]
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_one_that_was_changed_on_the_machine_is_made_anew(tmp_path: Path, harm: object) -> None:
+def test_package_changed_on_the_machine_is_unpacked_again(tmp_path: Path, harm: object) -> None:
     package = stored(tmp_path)
     (tmp_path / "elsewhere.py").write_text(FILES["mine.py"])
     found = take(package, tmp_path)
@@ -147,7 +147,7 @@ def test_one_that_was_changed_on_the_machine_is_made_anew(tmp_path: Path, harm: 
     again.close()
 
 
-def test_a_shelf_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+def test_package_folder_that_others_can_write_to_or_symlink_is_refused(tmp_path: Path) -> None:
     package = stored(tmp_path)
     (tmp_path / "shelf").mkdir()
     (tmp_path / "shelf").chmod(0o777)
@@ -160,7 +160,7 @@ def test_a_shelf_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
         take(package, tmp_path)
 
 
-def test_those_that_nobody_uses_any_more_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_packages_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used, left, new = (stored(tmp_path, {"mine.py": f"VALUE = {n}\n"}) for n in range(3))
     in_use = take(used, tmp_path)
     take(left, tmp_path).close()
@@ -175,12 +175,12 @@ def test_those_that_nobody_uses_any_more_are_removed(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["pkg_../../x", "pkg_" + "A" * 64, "pkg_" + "a" * 63, "", "job_1"])
-def test_what_is_no_id_becomes_no_path(tmp_path: Path, name: str) -> None:
+def test_invalid_package_id_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="no id"):
         Stored(str(tmp_path), "default", name).get()
 
 
-def test_what_does_not_unpack_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_package_that_cannot_be_unpacked_leaves_no_files(tmp_path: Path) -> None:
     data = plain({"data.json": "{}"})
     package = Stored(str(tmp_path / "storage"), "default", id_of(data))
     package.put(data)
