@@ -96,7 +96,7 @@ def test_node_script_starts_the_watcher_with_valid_arguments(cloud: str) -> None
     assert (args.address, sources_of(args).cloud) == ("10.0.0.1:6379", cloud)
 
 
-def test_slurm_signals_earlier_than_the_grace_and_labels_its_workers() -> None:
+def test_slurm_warning_is_longer_than_watcher_grace_and_labels_are_set() -> None:
     text = (DEPLOY / "slurm/tuner.sbatch").read_text()
     args = parser().parse_args(watcher(text, {"head": "10.0.0.1", "ray_port": "6379", "grace": "100"}))
     assert (args.address, sources_of(args).cloud) == ("10.0.0.1:6379", None)

@@ -40,7 +40,7 @@ def test_periods_follow_one_another_without_gap_or_overlap(where: ZoneInfo, at: 
     assert length >= timedelta(days={"day": 0, "week": 6, "month": 28}[period])
 
 
-def test_a_month_in_which_clocks_go_back_is_an_hour_longer() -> None:
+def test_month_in_which_clocks_go_back_is_an_hour_longer() -> None:
     first, following = period_of(moment_of("2026-10-15", zone("UTC")), "month", zone("Europe/Berlin"))
     assert following is not None
     assert following - first == 31 * DAY_NS + 3600 * NS

@@ -29,7 +29,7 @@ def test_rungs_grow_by_the_reduction_factor_below_the_last_step() -> None:
     assert Fidelity(min=1, max=27).faults() == []
 
 
-def test_a_higher_score_is_better_in_either_mode() -> None:
+def test_higher_score_is_better_in_either_mode() -> None:
     up, down = Objective("acc", target=0.9), Objective("loss", "min", target=0.1)
     assert up.score(0.5) == 0.5
     assert down.score(0.5) == -0.5

@@ -58,7 +58,7 @@ def test_decreasing_meter_is_refused() -> None:
 
 
 def test_nanosecond_beyond_ten_thousand_hours_is_charged() -> None:
-    """A float could not represent it."""
+    """A float could not represent the extra nanosecond."""
     hours = 10_000 * NS_PER_HOUR
     assert Price(1).of(hours) == Money(10_000)
     assert Price(1).of(hours + 1) == Money(10_001)

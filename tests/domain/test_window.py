@@ -80,7 +80,7 @@ def test_openings_and_closings_match_the_local_clock(window: Window, moment: dat
         ("02:30", "03:30", 0.5, 1, 1.5),
     ],
 )
-def test_a_night_in_which_clocks_change_is_an_hour_shorter_or_longer(
+def test_night_in_which_clocks_change_is_an_hour_shorter_or_longer(
     start: str, end: str, forward: float, plain: float, back: float
 ) -> None:
     window = Window(start, end, "Europe/Berlin")

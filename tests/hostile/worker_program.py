@@ -24,7 +24,10 @@ LATE_S = 2.0
 
 
 def run(driver: Driver, attack: str, lease_s: float) -> dict[str, Any]:
-    """Run an attack with a lease of so many seconds. The answer has the seconds that the attempt existed, seen from outside, and what is left of it."""
+    """Run an attack with a lease of `lease_s` seconds.
+
+    Return the result, how long the attempt lived as seen from outside, and the processes that are left of it.
+    """
     before = len(driver.reports)
     began = time.monotonic()
     driver.begin(config={"attack": attack}, until=None, lease_s=lease_s)
@@ -47,7 +50,7 @@ def run(driver: Driver, attack: str, lease_s: float) -> dict[str, Any]:
 
 
 def left_over(driver: Driver) -> list[psutil.Process]:
-    """Return living descendants of this process but the fork server. This process adopts orphans."""
+    """Return the living descendants of this process, except the fork server. This process adopts orphans."""
     return [
         process
         for process in psutil.Process().children(recursive=True)

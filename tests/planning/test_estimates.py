@@ -109,7 +109,7 @@ def test_suggested_fits_stay_within_memory_and_train_the_whole_batch(
 
 
 @given(models, st.integers(1, 200), st.booleans())
-def test_more_memory_never_needs_changes_where_less_needed_none(model: Model, gib: int, bf16: bool) -> None:
+def test_model_that_fits_also_fits_in_more_memory(model: Model, gib: int, bf16: bool) -> None:
     small, large = (fit(model, Fraction(size), bf16=bf16) for size in (gib, gib + 40))
     if small is not None:
         assert large is not None

@@ -226,7 +226,10 @@ def test_drawn_paces_have_the_observed_mean() -> None:
 
 
 def test_plan_of_short_steps_includes_worker_start_time() -> None:
-    """Steps take 60 ms, the setup of a trial 1.4 s, and a worker 11 s to become ready. A hundredth of this job would not reach a step."""
+    """Steps take 60 ms, the setup of a trial 1.4 s, and a worker 11 s to become ready.
+
+    Simulated at a hundredth of its size, this job would not reach a step.
+    """
     delays = Delays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
     short = of_given(60_000_000, delays=delays)
     found = made(usd="0.1", evidence=short)  # 360 s, of which two workers take 11 s each to become ready

@@ -31,7 +31,7 @@ def test_only_the_first_job_of_the_same_code_pays_for_the_self_test(on_spot: OnS
     assert paid[0] > 0 == paid[1]
 
 
-def test_code_that_does_not_restore_fails_its_first_job_and_later_requests(
+def test_code_that_loses_its_state_fails_on_spot_and_is_then_refused(
     on_spot: OnSpot,
 ) -> None:
     wanted = {"market": "spot_with_fallback"}
@@ -83,7 +83,7 @@ def test_killed_self_test_is_billed_and_repeated_until_the_job_is_cancelled(
 
 
 def test_wall_clock_limit_ends_a_job_during_its_self_test(on_spot: OnSpot) -> None:
-    """The step takes ten times as long as the job may."""
+    """The step takes ten times as long as the job may run."""
     budget = {"usd": 0.1, "wall_clock": "6s"}
     wanted = {"market": "spot", "max_concurrent_trials": 1}
     job = on_spot.submit("misbehaving:slow", budget=budget, constants={"step_s": 60}, resources=wanted).id

@@ -1,4 +1,4 @@
-"""A training run with everything that a restart could get wrong. Also a script, without Ray.
+"""A training run with all state that a restart could restore wrongly. It also runs as a script, without Ray.
 
 `python -m tests.training.fit OPTIMIZER PRECISION DIRECTORY STEPS [KILLED_IN_STEP]` prints a line of JSON for
 each step, and at the end a digest of all parameters and buffers.

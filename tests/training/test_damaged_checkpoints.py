@@ -86,7 +86,7 @@ def test_previous_checkpoint_is_used_if_the_newest_is_damaged(
     assert count_to(5, tmp_path) == [4, 5]
 
 
-def test_a_script_that_cannot_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_that_cannot_save_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(state: object, directory: Path) -> None:
         raise OSError(28, "No space left on device")
 

@@ -121,7 +121,7 @@ def test_state_dict_keeps_its_version_metadata(tmp_path: Path) -> None:
     assert found._metadata == state._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
 
 
-def test_a_saved_state_is_a_copy() -> None:
+def test_saved_state_is_a_copy() -> None:
     state = {"array": numpy.zeros(2), "tensor": torch.zeros(2), "list": [1], "set": {1}}
     taken = checkpoint.snapshot({"part": Anything(state)}, step=1)["parts"]["part"]
     state["array"] += 1

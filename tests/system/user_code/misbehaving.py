@@ -1,4 +1,4 @@
-"""Trainables that misbehave in several ways. Each costs its own trial and nothing else."""
+"""Trainables that misbehave in several ways. Each affects only its own trial."""
 
 import os
 import signal
