@@ -78,7 +78,7 @@ CORE_TESTS := tests/domain tests/contracts \
 	tests/simulation/test_simulated_jobs.py::test_slow_sampler_suggests_the_same_outside_of_a_transaction
 # They take a minute, and no branch that the others do not.
 CORE_LEAVES := tests/store/test_shared_budgets.py::TestAboveMachine \
-	$(addprefix tests/store/test_leadership.py::test_,on_postgresql_a_leader_that_is_stopped_in_the_middle_of_a_write_is_followed processes_that_stand_still_on_one_file_write_in_the_order_of_their_terms)
+	$(addprefix tests/store/test_leadership.py::test_,postgresql_leader_suspended_during_a_write_is_succeeded suspended_processes_write_in_the_order_of_their_terms)
 
 core: install-dev
 	$(BIN)/coverage run -m pytest --hypothesis-seed=0 $(CORE_TESTS) $(addprefix --deselect ,$(CORE_LEAVES))
