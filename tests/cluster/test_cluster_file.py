@@ -1,5 +1,5 @@
-"""Test the file in which a local cluster's process describes the cluster to other processes of its home, for as
-long as it runs.
+"""Test the file in which the process of a local cluster describes the cluster to other processes with the same
+home, for as long as it runs.
 """
 
 import os

@@ -25,8 +25,8 @@ ACTION = "aws/instance-action"
 
 @dataclass
 class Cluster:
-    """A fake of what Ray knows. `here` holds the ids of the nodes on this machine. With `down`, it does not
-    answer.
+    """A fake of what Ray knows. `here` holds the ids of the nodes on this machine. The cluster does not answer
+    while `down` is set.
     """
 
     folder: Path

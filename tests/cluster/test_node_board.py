@@ -47,7 +47,7 @@ def test_earlier_deadline_replaces_the_previous_deadline(board: NodeBoard) -> No
 
 
 def test_repeated_notice_does_not_extend_the_deadline(board: NodeBoard) -> None:
-    """A restarted watcher posts the notice again, and the cloud gives no time."""
+    """A restarted watcher posts the notice with a later deadline if the cloud gives no time."""
     board.announce("a", GOES)
     board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS), text="again"))
     assert board.standing("a") == GOES

@@ -98,7 +98,7 @@ def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name
 
 @pytest.mark.parametrize("failure", ["404", "malformed"])
 @pytest.mark.parametrize("cloud", ["gcp", "azure"])
-def test_status_404_or_malformed_answer_is_a_failure_on_gcp_and_azure(cloud: Name, failure: str) -> None:
+def test_404_or_malformed_answer_does_not_withdraw_notice_on_gcp_or_azure(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
     told = Told()
     with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0) as watcher:

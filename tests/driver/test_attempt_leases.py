@@ -39,7 +39,7 @@ def begun(usd: int = 10**6) -> tuple[MemoryJournal, HoldService, AttemptLease]:
 
 
 def test_bill_does_not_exceed_the_hold() -> None:
-    """This holds however long the worker runs on. Costs that were shown before do not change."""
+    """The worker keeps running after its lease. Costs that were already reported do not change."""
     journal, hold_service, lease = begun()
     lease.read(Meter({"setup": NS, "train": 60 * NS, "idle": 5 * NS}), heard_ns=0)
     assert lease.meter.total_ns == lease.lease_ns == 10 * NS
@@ -60,7 +60,7 @@ def test_cut_lease_keeps_what_was_already_posted() -> None:
 
 
 def test_refused_hold_after_sufficient_balance_raises_and_records_nothing() -> None:
-    """Nothing of such a transaction is kept. The driver restarts from what is recorded."""
+    """The transaction is rolled back, and the driver restarts from the recorded state."""
     journal, hold_service, lease = begun()
     other = Place(DEAR, Rate(DEAR.price))
     with pytest.raises(AssertionError, match="read in this transaction"):

@@ -27,7 +27,7 @@ WAIT_NS = 60 * NS
 
 @dataclass
 class Cluster:
-    """One trial on machines that come and go. `at` is where it is, as its loop would record it."""
+    """A trial on machines that come and go. `trial.at` is its place, as the job's loop would record it."""
 
     machines: list[Machine]
     offers: tuple[Offer, ...] = (DEMAND, SPOT)
@@ -49,7 +49,7 @@ class Cluster:
         self.stands(now=Instant(self.trial.now + ns), waited_ns=waited, time_ns=left)
 
     def begins(self) -> Offer | None:
-        """Begin the trial, and return the offer on which it runs, or waits if there is no machine."""
+        """Begin the trial. Return the offer on which it runs, or for which it waits if there is no machine."""
         self.stands(at=None, waited_ns=None)
         place = self.placement.choose(self.trial)[0]
         assert place.offer is not None
@@ -298,7 +298,7 @@ def test_spot_that_does_not_start_counts_as_full_for_a_while() -> None:
 
 
 def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
-    """Return the seconds at which the trial moved to a spot machine. There is one, but another job holds it."""
+    """Return the seconds at which the trial moved to spot. The only spot machine is held by another job."""
     found = []
     for second in range(seconds):
         cluster.passes(1)

@@ -1,4 +1,4 @@
-"""Test that asking for machines returns at once, however long Ray takes to answer."""
+"""Test that querying the machines returns immediately, however long Ray takes to answer."""
 
 import threading
 from collections.abc import Iterator

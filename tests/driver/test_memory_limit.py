@@ -1,5 +1,5 @@
-"""Test the memory limit of a trial: its share of the machines that exist when it begins, not when its driver
-began.
+"""Test that the memory limit of a trial is its share of the machines that exist when the trial begins, not
+when its driver began.
 """
 
 from collections.abc import Mapping

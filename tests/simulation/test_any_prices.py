@@ -94,8 +94,8 @@ class Whims:
 
 
 def check_purses(run: SimulatedRun) -> None:
-    """Check each running attempt: posted up to the nanosecond at its own rate, and held for the rest of its
-    lease.
+    """Check that each running attempt has posted its time to the nanosecond at its own rate, and holds the
+    money for the rest of its lease.
     """
     for lease in run.loop.leases.values():
         posted, rate = total(lease.posted), lease.place.rate

@@ -129,7 +129,7 @@ def test_job_stays_within_budget_on_any_recorded_market(table: RecordedTable, se
 # Decisions
 
 
-# In the gate, each scheduler at least once, and each market; with fallback, with and without a notice.
+# The gate runs each scheduler and each market at least once, and fallback with and without a notice.
 @pytest.mark.parametrize(
     ("scheduler", "market", "notice_ns"),
     [

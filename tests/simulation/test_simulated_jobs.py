@@ -231,8 +231,8 @@ def test_restarts_change_no_decision_of_the_model(seed: int) -> None:
 
 
 def test_the_best_trial_reaches_its_last_step_within_the_budget(pytestconfig: pytest.Config) -> None:
-    """This holds in all of the first 3 runs, and in at least 95 % of 20 in the full run. No run spends more
-    than its budget.
+    """The best trial completes in all of the first 3 runs, and in at least 95 % of 20 in the full run. No run
+    spends more than its budget.
     """
     finished = []
     for seed in range(20 if pytestconfig.option.all else 3):

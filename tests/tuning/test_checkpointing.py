@@ -167,7 +167,7 @@ def test_missed_notices_shorten_the_interval() -> None:
     assert found[-1] < found[0] / 2
 
 
-def test_hazard_without_events_starts_from_prior_mean() -> None:
+def test_hazard_combines_prior_with_observed_time_and_events() -> None:
     fresh = Hazard.of_spot()
     assert fresh.mean_ns == SPOT_MEAN_NS
     assert fresh.after(10 * HOUR_NS).mean_ns == 12 * HOUR_NS

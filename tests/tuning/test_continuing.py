@@ -8,7 +8,7 @@ from tuner.tuning.rungs import FEWEST, outlooks
 
 
 def searched(rng: Random, trials: int) -> tuple[dict[int, list[float]], dict[int, float]]:
-    """Return curves that are cut off after one, two or three levels, and the value that each trial would reach."""
+    """Return curves that are cut off after one, two or three rungs, and the value that each trial would reach."""
     curves, ends = {}, {}
     for number in range(trials):
         first = rng.gauss(0, 1)

@@ -258,7 +258,7 @@ def test_job_that_ends_without_any_metric_fails() -> None:
     assert story.paused(0, 0) == [do.EndJob("failed", "wall_clock", why)]
 
 
-def test_raised_wall_clock_limit_cancels_a_pending_end() -> None:
+def test_changed_budget_cancels_a_pending_wall_clock_end() -> None:
     story = Story()
     assert story.tell(ev.WallClockEnded(AT)) == [do.Pause("trial_00000")]
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**7))))

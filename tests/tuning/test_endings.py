@@ -1,4 +1,4 @@
-"""Test how jobs end, wait for shared budgets, and follow advice, as short stories."""
+"""Test how jobs end, wait for shared budgets, and follow predictions, as short stories."""
 
 import math
 from dataclasses import replace
@@ -127,7 +127,7 @@ def test_mean_price_includes_machines_with_other_prices() -> None:
     assert story.state.mean_price == Price(3_600_000 // 4)
 
 
-# Money, time, people
+# Money, time, control requests
 
 
 def test_exhausted_shared_budget_pauses_the_job() -> None:
@@ -191,7 +191,7 @@ def test_relaunched_job_continues_after_its_budget_is_raised() -> None:
     assert begins(story.tell(ev.ControlRequested(AT, "resume"))) == [(SECOND, 9)]
 
 
-# Advice
+# Predictions
 
 
 def advised(**more: object) -> Story:

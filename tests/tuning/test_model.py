@@ -205,7 +205,7 @@ def test_reports_between_rungs_do_not_change_the_forecast() -> None:
 
 
 def dear(config: Config) -> float:
-    """Return the seconds of a step, which grow with the width."""
+    """Return the duration of a step in seconds, which grows with the width."""
     return float(str(config["width"])) / 8
 
 
@@ -252,7 +252,7 @@ def test_past_failed_configuration_is_not_copied() -> None:
 @examples(25)
 @given(data=st.data())
 def test_rebuilt_sampler_gives_the_same_answers_as_the_live_sampler(data: st.DataObject) -> None:
-    """This holds for any sequence of reports and suggestions."""
+    """Compare both samplers after a random sequence of suggestions, reports and forecasts."""
     lived, told = ModelSampler(PLANE, 3, STEPS), []
     configs: list[Config] = []
     steps: list[int] = []

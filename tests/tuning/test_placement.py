@@ -138,7 +138,7 @@ def test_uniform_progress_moves_idle_trial_on_demand_if_behind() -> None:
 
 
 def test_hysteresis_keeps_trial_on_demand_until_two_moves_ahead() -> None:
-    """At 100 min, the line is at 96 min of work 2d later."""
+    """At 100 min, the progress line 2d later is at 96 min of work."""
     there = (SPOT,)
     assert chosen(placement_request(), observation(100, 705, at=DEMAND, there=there)) == (
         DEMAND,
@@ -186,7 +186,7 @@ def test_wait_without_deadline_ends_after_patience() -> None:
 
 
 def test_patience_is_counted_from_the_last_progress() -> None:
-    """Progress counts, not the last machine: machines that brought no progress are part of the wait."""
+    """Time on machines that brought no progress is part of the wait."""
     endless = placement_request(time=None)
     memory, _ = choose(endless, FRESH, observation(now=100, left=750, at=SPOT))
     assert chosen(endless, observation(now=129, left=750), memory) == (None, "waits")
@@ -316,7 +316,7 @@ def test_effective_price_fades_back_to_list_price(paid: int, gained: int, later:
 
 @dataclass
 class World:
-    """The worst market, minute by minute.
+    """A simulated worst-case market, minute by minute.
 
     Work is saved every `every` minutes on spot, where it proceeds at `speed` percent. A machine trains `launch`
     minutes after it was requested, and leaving it takes `saving` minutes. Looks are up to a minute late.

@@ -109,7 +109,7 @@ def test_tpe_learns_from_paused_trials() -> None:
 
 @pytest.mark.parametrize("name", ["auto", "tpe", "gp"])
 def test_sampler_learns_from_earlier_jobs(name: SamplerName) -> None:
-    """This holds from the first suggestion on, and in the same way after a restart."""
+    """The sampler uses them from the first suggestion on, and suggests the same after a restart."""
     drawn = build("random", seed=5)
     found = [config for number in range(40) if (config := drawn.suggest(number)) is not None]
     history = [PastTrial(config, ((1, score(config), 10**9),)) for config in found]

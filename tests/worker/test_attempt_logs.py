@@ -1,5 +1,5 @@
-"""Test that the output of user code is stored with the job, however the attempt ends, and that it is not mixed
-up.
+"""Test that the output of user code is stored with the job, however the attempt ends, and that the outputs
+of attempts are not mixed up.
 """
 
 import time

@@ -67,7 +67,7 @@ PASSES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def strict() -> Iterator[None]:
-    """An environment with secrets, and limits on what a child may use."""
+    """Set environment variables with secrets, and limits on what a child may use."""
     with pytest.MonkeyPatch.context() as patch:
         for name in HELD_BACK:
             patch.setenv(name, SECRET)

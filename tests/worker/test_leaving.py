@@ -316,7 +316,7 @@ def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) 
 def test_worker_started_during_a_notice_reports_preemption(
     node_board: NodeBoard, node: Node, tmp_path: Path
 ) -> None:
-    """The head, for example, is never drained."""
+    """This happens on the head, for example, which is never drained."""
     entry = "tests.worker.plain_cases:counts"
     born = Supervisor(entry, notice=lambda: node_board.standing(NODE))
     try:

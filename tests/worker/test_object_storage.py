@@ -225,7 +225,7 @@ def test_stale_listing_does_not_hide_a_known_checkpoint(
     assert read_back(store, tmp_path, at_most=2, expected=Found(2, 1)) == 2
 
 
-def test_prune_with_a_stale_listing_removes_no_checkpoint(
+def test_prune_with_a_stale_listing_keeps_the_newest_checkpoint(
     store: CheckpointStore, bucket: Bucket, tmp_path: Path
 ) -> None:
     saved(store, tmp_path, 1, 2)

@@ -23,8 +23,8 @@ STEP_NS, STALL_NS, DURABLE_NS = 10 * NS, NS // 2, 2 * NS
 
 
 class Run:
-    """Steps of equal length. Each save stalls training for the same time and takes equally long to become
-    durable. `saved` lists the steps saved.
+    """A run with steps of equal length. Each save stalls training for the same time and takes equally long to
+    become durable. `saved` lists the steps saved.
     """
 
     def __init__(

@@ -150,7 +150,7 @@ def test_damaged_checkpoint_does_not_count_when_pruning(
     assert newest(store, tmp_path) == 1
 
 
-# With the number of attempts: waiting for something that will not change costs worker time.
+# Each error with its advice and the number of tries. Errors that a wait cannot resolve are retried less often.
 TAKES_NO_MORE = [
     (errno.ENOSPC, "make room", 4),
     (errno.EDQUOT, "make room", 4),
