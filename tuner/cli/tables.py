@@ -53,7 +53,8 @@ def plain(*columns: str) -> Table:
     """Return an empty table with headings and no lines. If a column is too narrow, its text is wrapped and not cut off."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        # Without a least width, Rich leaves out a column whose texts have no width, such as a lone emoji modifier.
+        table.add_column(column, overflow="fold", min_width=1)
     return table
 
 
