@@ -4,7 +4,9 @@ import math
 
 import pytest
 
-from tuner.driver.messages import Progress, end_of
+from tuner.domain.cost import Meter
+from tuner.domain.time import Instant
+from tuner.driver.messages import NAME_CHARS, NAMES_KEPT, Progress, StepReport, end_of
 
 REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
 
@@ -61,3 +63,9 @@ def test_failure_during_shutdown_counts_as_preemption(kind: str, end: str, leavi
     error = {"kind": kind, "type": "", "message": "", "traceback": ""}
     assert end_of(parse(state="failed", error=error)) == end
     assert end_of(parse(state="failed", error=error, leaving=True)) == leaving
+
+
+def test_names_of_metrics_are_cut_to_fit_an_error_message() -> None:
+    metrics = {f"{number:02}{'x' * 100}": 0.5 for number in range(NAMES_KEPT + 5)}
+    names = StepReport(1, metrics, True, Meter(), Instant(1)).names()
+    assert names == tuple(name[:NAME_CHARS] for name in list(metrics)[:NAMES_KEPT])
