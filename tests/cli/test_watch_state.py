@@ -15,10 +15,10 @@ from tuner.cli.watch.state import Facts, Happening, RungCount, Watched
 
 FACTS = Facts("job_0123456789abcdef", "digits", "val_accuracy", True, "epoch", 9, (1, 3, 9), 0.05)
 BUDGET = {"usd": 0.5, "gpu_hours": None, "wall_clock": 600.0, "trials": 20, "on_exhausted": "finish"}
-Told = tuple[str, Mapping[str, Any]]
+EventData = tuple[str, Mapping[str, Any]]
 
 
-def report(trial: int, step: int, metric: float | None, micro_usd: int = 0) -> Told:
+def report(trial: int, step: int, metric: float | None, micro_usd: int = 0) -> EventData:
     return "report", {
         "trial": f"trial_{trial:05d}",
         "step": step,
@@ -27,7 +27,7 @@ def report(trial: int, step: int, metric: float | None, micro_usd: int = 0) -> T
     }
 
 
-def row(trial: int, version: int, **changes: Any) -> Told:
+def row(trial: int, version: int, **changes: Any) -> EventData:
     found = {
         "id": f"trial_{trial:05d}",
         "config": {"lr": 0.01},
@@ -43,7 +43,7 @@ def row(trial: int, version: int, **changes: Any) -> Told:
     return "trial", {**found, **changes}
 
 
-def job(state: str = "running", **changes: Any) -> Told:
+def job(state: str = "running", **changes: Any) -> EventData:
     progress = {
         "trials": {"running": 2, "failed": 0},
         "steps": 3,
@@ -54,18 +54,18 @@ def job(state: str = "running", **changes: Any) -> Told:
     return "job", {**found, **changes}
 
 
-def spend(usd: float = 0.125, held: float = 0.01) -> Told:
+def spend(usd: float = 0.125, held: float = 0.01) -> EventData:
     return "spend", {"usd": usd, "gpu_hours": 0.0, "held_usd": held}
 
 
-def seen(*events: Told, facts: Facts = FACTS) -> Watched:
+def seen(*events: EventData, facts: Facts = FACTS) -> Watched:
     found = Watched(facts)
     for kind, data in events:
         found.take(kind, data)
     return found
 
 
-def told(*events: Told) -> list[str]:
+def told(*events: EventData) -> list[str]:
     found = Watched(FACTS)
     return [one.text for kind, data in events for one in found.take(kind, data)]
 
@@ -74,9 +74,9 @@ METRICS = st.one_of(st.none(), st.floats(-1e6, 1e6))
 
 
 @st.composite
-def of_trials(draw: st.DrawFn) -> list[Told]:
+def of_trials(draw: st.DrawFn) -> list[EventData]:
     """Generate reports and rows of some trials, in the order in which they occur."""
-    found: list[Told] = []
+    found: list[EventData] = []
     for trial in range(draw(st.integers(1, 5))):
         for step in range(1, draw(st.integers(1, 9)) + 1):
             found.append(report(trial, step, draw(METRICS), micro_usd=len(found) + 1))
@@ -86,7 +86,7 @@ def of_trials(draw: st.DrawFn) -> list[Told]:
 
 @given(of_trials(), st.randoms(use_true_random=False), st.booleans())
 def test_repeated_and_reordered_events_give_the_same_state(
-    events: list[Told], random: Random, maximise: bool
+    events: list[EventData], random: Random, maximise: bool
 ) -> None:
     facts = Facts("j", "n", "m", maximise, "epoch", 9, (1, 3, 9), 0.05)
     once, again = seen(*events, facts=facts), [*events, *random.choices(events, k=5)]
@@ -101,7 +101,7 @@ def test_repeated_and_reordered_events_give_the_same_state(
 
 
 @given(of_trials(), st.integers(0, 40))
-def test_restarted_stream_reports_nothing_twice(events: list[Told], back: int) -> None:
+def test_restarted_stream_reports_nothing_twice(events: list[EventData], back: int) -> None:
     found = Watched(FACTS)
     for kind, data in events:
         found.take(kind, data)
@@ -180,7 +180,7 @@ def test_limit_that_is_reached_first_is_named() -> None:
     st.integers(0, 30),
 )
 def test_screen_fits_any_terminal_size(
-    events: list[Told], width: int, height: int, is_told: bool, count: int
+    events: list[EventData], width: int, height: int, is_told: bool, count: int
 ) -> None:
     found = seen(*events, *([job(), spend(0.4)] if is_told else []))
     happenings = [("12:00:00", Happening("best", "né " * 100))] * count

@@ -15,8 +15,8 @@ import pytest
 from tests import deployed
 from tests.cluster.metadata_clouds import Aws
 from tests.cluster.metadata_server import MetadataServer
-from tests.cluster.told import looks_again
 from tests.cluster.waiting import until
+from tests.cluster.watchers import looks_again
 from tuner.cluster import local_watch as module
 from tuner.cluster.head import Head, LocalHead
 from tuner.cluster.launch import ray_environment

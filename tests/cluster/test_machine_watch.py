@@ -13,8 +13,8 @@ import pytest
 
 from tests.cluster.metadata_clouds import Aws, Azure
 from tests.cluster.metadata_server import MetadataServer
-from tests.cluster.told import OPERATORS, looks_again, sources
 from tests.cluster.waiting import until
+from tests.cluster.watchers import OPERATORS, looks_again, sources
 from tuner.cluster.drain import RayNode
 from tuner.cluster.notice_delivery import MachineWatch
 from tuner.cluster.notices.notice import Notice

@@ -22,8 +22,8 @@ from tests.cluster.metadata_server import (
     says,
     status,
 )
-from tests.cluster.told import Told, looks_again, watching
 from tests.cluster.waiting import until
+from tests.cluster.watchers import RecordedCalls, looks_again, watching
 from tuner.cluster.notices.notice import Notice
 from tuner.cluster.notices.watcher import Watcher
 
@@ -75,7 +75,7 @@ PAIRS = [
 def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
     how, patience = FAILURES[failure]
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0, **patience) as watcher:
         until(lambda: server.asked(part) >= 2)
         server.fail(part, how)
@@ -100,7 +100,7 @@ def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name
 @pytest.mark.parametrize("cloud", ["gcp", "azure"])
 def test_404_or_malformed_answer_does_not_withdraw_notice_on_gcp_or_azure(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0) as watcher:
         getattr(server.cloud, give_notice)()
         told.waits_for(call)
@@ -114,7 +114,7 @@ def test_404_or_malformed_answer_does_not_withdraw_notice_on_gcp_or_azure(cloud:
 
 @pytest.mark.parametrize("code", [403, 404, 500])
 def test_aws_notices_are_not_requested_without_a_token(code: int) -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server:
         server.cloud.interrupt()
         server.fail("api/token", status(code))
@@ -126,7 +126,7 @@ def test_aws_notices_are_not_requested_without_a_token(code: int) -> None:
 
 
 def test_invalid_token_is_not_sent() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server:
         server.fail("api/token", says(b"a\r\nX-Evil: b"))
         with watching(server, "aws", told) as watcher:
@@ -139,13 +139,13 @@ def test_service_down_at_watch_start_is_reported_as_trouble(monkeypatch: pytest.
         free.bind(("127.0.0.1", 0))
         server = MetadataServer(Aws())
         monkeypatch.setattr(server, "url", f"http://127.0.0.1:{free.getsockname()[1]}")
-        with server, watching(server, "aws", Told()) as watcher:
+        with server, watching(server, "aws", RecordedCalls()) as watcher:
             until(troubled(watcher, "AWS instance-action"))
             until(troubled(watcher, "AWS rebalance"))
 
 
 def test_azure_first_answer_has_a_longer_timeout() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule()
         server.fail("scheduledevents", hangs, times=1)
@@ -159,7 +159,7 @@ def test_azure_first_answer_has_a_longer_timeout() -> None:
 
 
 def test_azure_machine_name_is_requested_again_after_failure() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule()
         server.fail("compute/name", says(b"<html>"), times=3)
@@ -169,7 +169,7 @@ def test_azure_machine_name_is_requested_again_after_failure() -> None:
 
 
 def test_unreadable_event_does_not_withdraw_a_notice() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server, watching(server, "azure", told) as watcher:
         server.cloud.schedule("a")
         told.waits_for("+azure/a")
@@ -182,7 +182,7 @@ def test_unreadable_event_does_not_withdraw_a_notice() -> None:
 
 
 def test_older_document_does_not_withdraw_notice_until_repeated() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server, watching(server, "azure", told):
         server.cloud.schedule("a")
         told.waits_for("+azure/a")
@@ -195,7 +195,7 @@ def test_older_document_does_not_withdraw_notice_until_repeated() -> None:
 
 
 def test_value_without_etag_is_polled_without_waiting() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Gcp()) as server:
         tagless = {"Metadata-Flavor": "Google"}
         real = server.cloud.answer
@@ -212,14 +212,14 @@ def test_metadata_requests_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         server.cloud.interrupt()
         told.waits_for("+aws/instance-action")
 
 
 def test_failed_notice_callback_is_retried() -> None:
-    told, failures = Told(), [RuntimeError("no cluster"), OSError("still none")]
+    told, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
 
     def on_notice(notice: Notice) -> None:
         if failures:
@@ -233,7 +233,7 @@ def test_failed_notice_callback_is_retried() -> None:
 
 
 def test_callback_failure_for_a_notice_does_not_block_others() -> None:
-    told = Told()
+    told = RecordedCalls()
 
     def on_notice(notice: Notice) -> None:
         if notice.id == "azure/a":

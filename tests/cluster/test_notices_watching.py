@@ -4,8 +4,8 @@ withdrawal, too.
 
 from tests.cluster.metadata_clouds import Aws, Azure, Gcp
 from tests.cluster.metadata_server import MetadataServer
-from tests.cluster.told import OPERATORS, Told, looks_again, watching
 from tests.cluster.waiting import until
+from tests.cluster.watchers import OPERATORS, RecordedCalls, looks_again, watching
 from tuner.domain.time import parse_rfc3339
 
 EVENT = "602d9444-d2cd-49c7-8624-8643e7171297"
@@ -14,7 +14,7 @@ EVENTS = "scheduledevents"
 
 
 def test_aws_notice_and_withdrawal_are_each_reported_once() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         looks_again(server, ACTION)
         assert told.calls == []
@@ -31,7 +31,7 @@ def test_aws_notice_and_withdrawal_are_each_reported_once() -> None:
 
 
 def test_aws_recommendation_and_notice_are_both_reported() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         server.cloud.recommend()
         told.waits_for("+aws/rebalance")
@@ -42,7 +42,7 @@ def test_aws_recommendation_and_notice_are_both_reported() -> None:
 
 
 def test_aws_token_is_shared_and_renewed_after_expiry() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         looks_again(server, ACTION)
         looks_again(server, REBALANCE)
@@ -57,7 +57,7 @@ def test_aws_token_is_shared_and_renewed_after_expiry() -> None:
 
 
 def test_only_a_closer_deadline_is_reported_again() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server, watching(server, "aws", told):
         for minute in (11, 12, 13):
             server.cloud.interrupt(at=f"2026-04-24T17:{minute}:44Z")
@@ -69,7 +69,7 @@ def test_only_a_closer_deadline_is_reported_again() -> None:
 
 
 def test_google_notice_is_reported_as_soon_as_value_changes() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told, gcp_hang_s=50, gcp_lead_s=120):
         until(lambda: any(one.query.get("wait_for_change") for one in tuple(server.requests)))
         server.cloud.preempt()
@@ -80,7 +80,7 @@ def test_google_notice_is_reported_as_soon_as_value_changes() -> None:
 
 
 def test_repeated_google_value_is_reported_once() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told):
         server.cloud.preempt()
         told.waits_for("+gcp/preempted")
@@ -93,7 +93,7 @@ def test_repeated_google_value_is_reported_once() -> None:
 
 
 def test_withdrawn_google_maintenance_is_reported() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told):
         server.cloud.say("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
         server.cloud.preempt()
@@ -104,7 +104,7 @@ def test_withdrawn_google_maintenance_is_reported() -> None:
 
 
 def test_new_google_maintenance_is_reported_before_old_is_withdrawn() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", told):
         server.cloud.say("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
         until(lambda: len(told.calls) == 1)
@@ -115,7 +115,7 @@ def test_new_google_maintenance_is_reported_before_old_is_withdrawn() -> None:
 
 
 def test_azure_event_is_reported_once_and_withdrawn_at_its_end() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server, watching(server, "azure", told):
         looks_again(server, EVENTS)
         assert told.calls == []
@@ -129,7 +129,7 @@ def test_azure_event_is_reported_once_and_withdrawn_at_its_end() -> None:
 
 
 def test_azure_event_that_starts_early_is_reported_again() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server, watching(server, "azure", told):
         server.cloud.schedule(not_before="Tue, 19 Sep 2195 18:29:47 GMT")
         told.waits_for(f"+azure/{EVENT}")
@@ -140,7 +140,7 @@ def test_azure_event_that_starts_early_is_reported_again() -> None:
 
 
 def test_azure_event_of_another_machine_is_not_reported() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure("Worker_3")) as server, watching(server, "azure", told):
         server.cloud.schedule("other", machines=("worker_4",))
         looks_again(server, EVENTS)
@@ -153,7 +153,7 @@ def test_azure_event_of_another_machine_is_not_reported() -> None:
 
 
 def test_configured_azure_machine_name_is_not_requested() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server, watching(server, "azure", told, azure_machine="WORKER_4"):
         server.cloud.schedule("theirs")
         server.cloud.schedule("ours", machines=("worker_4",))
@@ -162,7 +162,7 @@ def test_configured_azure_machine_name_is_not_requested() -> None:
 
 
 def test_simultaneous_notices_are_reported_and_withdrawn_separately() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule("a", "Freeze")
         server.cloud.schedule("b", "Preempt")
@@ -173,7 +173,7 @@ def test_simultaneous_notices_are_reported_and_withdrawn_separately() -> None:
 
 
 def test_only_unshared_standing_azure_event_can_be_released() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Azure()) as server:
         with watching(server, "azure", told) as watcher:
             server.cloud.schedule()
@@ -192,7 +192,7 @@ def test_only_unshared_standing_azure_event_can_be_released() -> None:
 
 
 def test_aws_notice_cannot_be_released() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Aws()) as server, watching(server, "aws", told) as watcher:
         server.cloud.interrupt()
         told.waits_for("+aws/instance-action")

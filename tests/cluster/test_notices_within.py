@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.cluster.metadata_clouds import Aws, Azure, Gcp, Nowhere
 from tests.cluster.metadata_server import MetadataServer, hangs, no_answer, status
-from tests.cluster.told import OPERATORS, Told, looks_again, sources, watching
 from tests.cluster.waiting import until
+from tests.cluster.watchers import OPERATORS, RecordedCalls, looks_again, sources, watching
 from tuner.cluster.notices.clouds import detect
 from tuner.cluster.notices.feeds import backoff_s, metadata_client
 from tuner.cluster.notices.notice import Notice
@@ -62,7 +62,7 @@ def test_no_cloud_is_detected_without_an_answer(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_detected_cloud_is_watched() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Gcp()) as server:
         watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "detect", detect_s=300))  # type: ignore[arg-type]
         watcher.start()
@@ -73,7 +73,7 @@ def test_detected_cloud_is_watched() -> None:
 
 
 def test_operator_notice_is_reported_before_cloud_is_detected() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Nowhere()) as server:
         server.fail("", hangs)
         watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "detect", detect_s=300))  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_operator_notice_is_reported_before_cloud_is_detected() -> None:
 
 
 def test_concurrent_announcements_are_all_reported() -> None:
-    told = Told()
+    told = RecordedCalls()
     with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
 
         def announce(group: int) -> None:
@@ -108,7 +108,7 @@ def test_concurrent_announcements_are_all_reported() -> None:
 
 
 def test_sigterm_becomes_a_notice_with_the_configured_grace() -> None:
-    told, before = Told(), signal.getsignal(signal.SIGTERM)
+    told, before = RecordedCalls(), signal.getsignal(signal.SIGTERM)
     with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
         with sigterm_announced(watcher.announce, grace_s=45):
             began = time.time_ns()
@@ -125,7 +125,7 @@ def test_sigterm_becomes_a_notice_with_the_configured_grace() -> None:
 
 
 def test_callbacks_are_serialized_while_polling_continues() -> None:
-    told, let_go, inside, most = Told(), threading.Event(), [0], [0]
+    told, let_go, inside, most = RecordedCalls(), threading.Event(), [0], [0]
 
     def slow(notice: Notice) -> None:
         inside[0] += 1
@@ -146,7 +146,7 @@ def test_callbacks_are_serialized_while_polling_continues() -> None:
 
 
 def test_watcher_runs_in_the_callers_event_loop() -> None:
-    told = Told()
+    told = RecordedCalls()
 
     async def scenario(server: MetadataServer[Aws]) -> None:
         watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "aws"))

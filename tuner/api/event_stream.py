@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from tuner.api import serialize_jobs
 from tuner.domain.job import FINAL
 from tuner.service import answers
-from tuner.service.answers import Told
+from tuner.service.answers import JobChanges
 from tuner.service.bootstrap import Service
 from tuner.service.views import JobView
 
@@ -81,7 +81,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Update:
     """A piece and the changed state messages, for all watchers. `text` is both, encoded once for all of them."""
 
     piece: Piece
@@ -98,9 +98,9 @@ class _Told:
 class _Watcher:
     """The queue of one client's stream. None in the queue marks the end of the stream."""
 
-    queue: asyncio.Queue[_Told | None] = field(default_factory=lambda: asyncio.Queue(BEHIND + 1))
+    queue: asyncio.Queue[_Update | None] = field(default_factory=lambda: asyncio.Queue(BEHIND + 1))
 
-    def tell(self, update: _Told) -> bool:
+    def tell(self, update: _Update) -> bool:
         """Add a piece to the queue. If too many pieces are waiting, end the stream and return False."""
         if self.queue.qsize() < BEHIND:
             self.queue.put_nowait(update)
@@ -113,7 +113,7 @@ class _Watcher:
     def end(self) -> None:
         self.queue.put_nowait(None)
 
-    async def next(self) -> _Told | None:
+    async def next(self) -> _Update | None:
         """Return the next piece, or None at the end of the stream. Raise TimeoutError if nothing arrives within ALIVE_S seconds."""
         return await asyncio.wait_for(self.queue.get(), ALIVE_S)
 
@@ -180,7 +180,7 @@ class _Feed:
         self._standing, self.seq = look.standing, max(self.seq, look.piece.seq)
         if not look.piece.messages and not changed:
             return
-        update = _Told(look.piece, changed, (look.piece.after(-1) + changed).encode())
+        update = _Update(look.piece, changed, (look.piece.after(-1) + changed).encode())
         self._watchers = {watcher for watcher in self._watchers if watcher.tell(update)}
 
     def close(self) -> None:
@@ -290,7 +290,9 @@ class Record:
         return await asyncio.to_thread(self._look, after)
 
     async def gap(self, after: int, until: int) -> Piece:
-        return await asyncio.to_thread(lambda: told(answers.told(self._service, self._job, after, until)))
+        return await asyncio.to_thread(
+            lambda: piece_of(answers.changes_between(self._service, self._job, after, until))
+        )
 
     async def newest(self) -> int:
         return await asyncio.to_thread(answers.newest, self._service, self._job)
@@ -301,16 +303,16 @@ class Record:
         Return b"" if there are more events than are read at once.
         """
         found = answers.changes(self._service, self._job, after)
-        if found.told.more:
+        if found.changes.more:
             return b""
         stand = "".join(message for _, message in standing(found.view).values())
-        return BEGIN + (told(found.told).after(after) + stand).encode()
+        return BEGIN + (piece_of(found.changes).after(after) + stand).encode()
 
     def _look(self, after: int | None) -> Look:
         seq = answers.newest(self._service, self._job) if after is None else after
         found = answers.changes(self._service, self._job, seq)
-        piece = Piece(seq, []) if after is None else told(found.told)
-        ended = found.view.row.state in FINAL and (after is not None or found.told.seq == seq)
+        piece = Piece(seq, []) if after is None else piece_of(found.changes)
+        ended = found.view.row.state in FINAL and (after is not None or found.changes.seq == seq)
         return Look(piece, standing(found.view), ended)
 
 
@@ -327,7 +329,7 @@ def standing(view: JobView) -> dict[str, tuple[object, str]]:
     return {"spend": (spend, _message("spend", spend)), "job": (compared, _message("job", job))}
 
 
-def told(found: Told) -> Piece:
+def piece_of(found: JobChanges) -> Piece:
     """Return the `report` and `trial` messages of some events, in the order of the events.
 
     Only the last message of an event has the event's number as `id`. A `report` comes after the `trial` message of the same event, so

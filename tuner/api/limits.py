@@ -28,7 +28,7 @@ FREE = ("/healthz", "/readyz", "/metrics")
 REMEMBERED = 10_000
 CLOCK_S = 1e-6  # upper bound of the rounding errors in sums of times, in seconds
 TITLES = {
-    400: "The body's length is told twice",
+    400: "The body's length is given twice",
     413: "The body is too large",
     414: "The path and query are too long",
     431: "The headers are too large",

@@ -49,7 +49,7 @@ class Metrics:
         )
         self._requests = Counter(requests.name, requests.help, requests.labels, registry=registry)
         self.watchers = Gauge(watchers.name, watchers.help, registry=registry)
-        registry.register(_Told(read, vitals))
+        registry.register(_SnapshotCollector(read, vitals))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
@@ -65,7 +65,7 @@ class Metrics:
         return encode(self._registry), kind
 
 
-class _Told(Collector):
+class _SnapshotCollector(Collector):
     def __init__(self, read: Callable[[], MetricsSnapshot], vitals: ServiceHealth) -> None:
         self._read, self._vitals = read, vitals
 

@@ -27,7 +27,7 @@ OccupiedOffers = Mapping[Offer, int]  # how many of the job's trials run on each
 class Place:
     """A kind of machine on which an attempt may run, and the rate that it pays there."""
 
-    offer: Offer | None  #: None: any machine of the cluster.
+    offer: Offer | None  #: The kind of machine, or None for any machine of the cluster.
     rate: Rate
 
 

@@ -34,11 +34,11 @@ class Assignment:
     trial: str
     attempt: int
     config: Config
-    until: int | None  #: The step to train to. None: the trial's last step.
+    until: int | None  #: The step to train to, or None for the trial's last step.
     lease_ns: int  #: The length of its lease: the time that its hold pays for.
-    restore_step: int | None  #: The checkpoint to continue from. None: none.
+    restore_step: int | None  #: The step of the checkpoint to continue from, or None to begin without one.
     not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
-    offer: Offer | None = None  #: The kind of machine to run on. None: any.
+    offer: Offer | None = None  #: The kind of machine to run on, or None for any.
     job_best: float | None = (
         None  #: The job's best score so far. A worker always saves a step that is better.
     )

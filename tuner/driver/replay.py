@@ -145,7 +145,7 @@ class Fold:
 
     Args:
         spec: The job, with the policy's scheduler and sampler.
-        sampler: A new sampler. None: its answers cannot be computed, so the recorded ones are taken.
+        sampler: A new sampler, or None to take the recorded answers because the sampler's cannot be computed.
         events: All recorded events.
     """
 
@@ -536,7 +536,7 @@ def _objection_to_attempt(fold: Fold, event: AttemptEvent) -> Decision | None:
     if trial not in fold.attempts_open:
         return Decision(f"no attempt of {trial} runs")
     if isinstance(event, ev.Stopped) and fold.state.trial(trial).status != "stopping":
-        return Decision(f"{trial} was not told to stop")
+        return Decision(f"{trial} had no order to stop")
     return None
 
 

@@ -173,9 +173,7 @@ def _listings(reader: "csv.DictReader[str]", faults: list[str]) -> Iterator[List
 def _listing(row: _Row) -> Listing:
     on_demand, spot = row.price("on_demand"), row.price("spot")
     if not row.text("on_demand_usd_h") and not row.text("spot_usd_h"):
-        row.wrong(
-            "on_demand_usd_h", "there is no price: write one, here or in spot_usd_h, or take the line out"
-        )
+        row.wrong("on_demand_usd_h", "there is no price: write one here or in spot_usd_h, or remove the row")
     accelerator, count = row.text("accelerator"), row.number("accelerator_count") or 0.0
     memory = row.number("gpu_memory_gib")
     if accelerator and not count:

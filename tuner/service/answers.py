@@ -21,10 +21,10 @@ from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, rungs_of, view_of, views_of
 from tuner.store import answers, curves, evidence, jobs
 from tuner.store.answers import After as After
+from tuner.store.answers import JobChanges as JobChanges
 from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
 from tuner.store.answers import StoredCheckpoint as StoredCheckpoint
-from tuner.store.answers import Told as Told
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.curves import Course as Course
 from tuner.store.jobs import JobRow
@@ -154,7 +154,7 @@ class Version:
 class Changes:
     """The changes since the last event that a reader of the event stream has seen, and the current view of the job."""
 
-    told: Told
+    changes: JobChanges
     view: JobView
 
 
@@ -271,7 +271,9 @@ def changes(service: Service, job: str, after: int) -> Changes:
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        return Changes(answers.told_after(db, job, row.spec.objective.mode, after), view_of(db, service, row))
+        return Changes(
+            answers.changes_after(db, job, row.spec.objective.mode, after), view_of(db, service, row)
+        )
 
 
 def version(service: Service, job: str) -> Version:
@@ -280,14 +282,14 @@ def version(service: Service, job: str) -> Version:
         return Version(*curves.version(db, job, service.project))
 
 
-def told(service: Service, job: str, after: int, until: int) -> Told:
+def changes_between(service: Service, job: str, after: int, until: int) -> JobChanges:
     """Return the trials and reports that changed after event `after`, up to event `until`.
 
     Raise NotFound if there is no such job.
     """
     with service.database.read() as db:
         mode = jobs.get(db, job, service.project).spec.objective.mode
-        return answers.told_after(db, job, mode, after, until=until)
+        return answers.changes_after(db, job, mode, after, until=until)
 
 
 def newest(service: Service, job: str) -> int:

@@ -84,7 +84,7 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JobChanges:
     """The changes of a job after an event: new reports, and the changed trials in their current state."""
 
     seq: int  #: The newest event that is included.
@@ -218,9 +218,9 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
     return db.execute(select(r.step).where(r.job == job, r.at >= at).limit(1)).first() is not None
 
 
-def told_after(
+def changes_after(
     db: Connection, job: str, mode: Mode, seq: int, *, until: int | None = None, limit: int = 500
-) -> Told:
+) -> JobChanges:
     """Return what changed after event `seq`.
 
     Args:
@@ -239,7 +239,7 @@ def told_after(
         upper = rows[-1].seq
         rows = [row for row in rows if row.seq < upper] + list(db.execute(query.where(r.seq == upper)))
     changed = db.execute(_changed_trials(mode), {"of": job, "after": seq, "until": upper})
-    return Told(upper, [reached(row) for row in rows], [_trial(row) for row in changed], more)
+    return JobChanges(upper, [reached(row) for row in rows], [_trial(row) for row in changed], more)
 
 
 @cache

@@ -36,7 +36,7 @@ def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[BestTr
     """Return up to `limit` trials, ordered by the metric of their newest report, best first. Trials without a metric are left out."""
     rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
-    points = db.execute(_told(), {"of": job, "trials": names})
+    points = db.execute(_metrics_of_trials(), {"of": job, "trials": names})
     curves = {
         trial: tuple((row.step, row.value, row.usd) for row in found)
         for trial, found in groupby(points, key=lambda row: str(row.trial))
@@ -66,7 +66,7 @@ def _best_trials(mode: Mode) -> Select[Any]:
 
 
 @cache
-def _told() -> Select[Any]:
+def _metrics_of_trials() -> Select[Any]:
     r = reports.c
     of_these = (r.job == bindparam("of"), r.trial.in_(bindparam("trials", expanding=True)))
     points = select(r.trial, r.step, r.value, r.usd).where(*of_these, r.value.is_not(None))

@@ -16,7 +16,7 @@ OPERATORS = Notice("operator", "terminate", "operator/1", Instant(10**18), "the 
 
 
 @dataclass
-class Told:
+class RecordedCalls:
     """Record the watcher's calls: `+` and the id of a notice, `-` and the id of a withdrawn notice."""
 
     calls: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ def sources(
 def watching(
     server: MetadataServer[Any],
     cloud: Literal["aws", "gcp", "azure"] | None,
-    told: Told,
+    told: RecordedCalls,
     *,
     on_notice: Callable[[Notice], None] | None = None,
     **more: Any,
