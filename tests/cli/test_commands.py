@@ -235,7 +235,7 @@ def test_replay_shows_the_first_difference_and_exits_with_1(
     fakes.simulate(service, job)
     honest = tuner("replay", job)
     assert honest.exit_code == 0
-    assert "no difference: the record is what is decided" in honest.stdout
+    assert "no difference: replaying the events gives the recorded decisions" in honest.stdout
     other = tuner("replay", job, "--with", "sampler=grid")
     assert other.exit_code == 0
     assert "first difference" in other.stdout

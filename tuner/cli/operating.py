@@ -258,7 +258,11 @@ def _replayed(found: Replay) -> RenderableType:
     own = f"{found.policy.scheduler} and {found.policy.sampler}"
     other = "" if found.instead is None else f"{found.instead.scheduler} and {found.instead.sampler}"
     if found.difference is None:
-        same = f"the other policy ({other}) decides the same" if other else "the record is what is decided"
+        same = (
+            f"the other policy ({other}) decides the same"
+            if other
+            else "replaying the events gives the recorded decisions"
+        )
         parts.append(Text(f"no difference: {same}"))
     else:
         parts.append(_difference(found.difference, own if other else "decided", other or "recorded"))
