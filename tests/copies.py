@@ -3,7 +3,7 @@
 from sqlalchemy import Table, text
 
 from tuner.database.database import Database
-from tuner.ledger.tables import metadata
+from tuner.database.ledger_tables import metadata
 
 MOMENTS = {"at", *(f"{what}_at" for what in ("began", "created", "ended", "ends", "heartbeat", "landed"))}
 MOMENTS |= {f"{what}_at" for what in ("placed", "started", "submitted", "updated", "wanted")}

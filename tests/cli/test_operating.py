@@ -29,6 +29,7 @@ def test_migrate_prints_the_revisions_before_and_after() -> None:
 
 @pytest.mark.usefixtures("url")
 def test_migrate_downgrades_to_a_given_revision(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     with made_up.known(tmp_path / "newer"):
         assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
         said = CliRunner().invoke(app, ["migrate", "--to", "0028"])

@@ -11,6 +11,8 @@ from tests.failpoints.life import NODES, SPOT, Life
 from tests.mirrors.following import follower
 from tests.packages.making import plain
 from tests.service.restoring import back_up, put_back
+from tests.upgrades import made_up
+from tuner.database.database import newest_revision
 from tuner.domain.errors import Fenced
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS
@@ -30,14 +32,14 @@ def schema(life: Life) -> None:
 
 
 def older(life: Life) -> None:
-    """Drop the schema, and create it again."""
-    database = life.service.database
-    if "dropped" not in life.acks:
-        if database.revision() is not None:
-            database.downgrade("base")
-        life.acks["dropped"] = ""
-        life.tell("ack", "dropped", "")
-    database.migrate()
+    """Let a newer version upgrade the schema, and downgrade it again."""
+    database, revision = life.service.database, newest_revision()
+    if "downgraded" not in life.acks:
+        with made_up.known(life.service.settings.home / "newer"):
+            database.migrate()
+            database.downgrade(revision)
+        life.acks["downgraded"] = ""
+        life.tell("ack", "downgraded", "")
     life.submit("first", usd=SMALL)
     life.finish()
 

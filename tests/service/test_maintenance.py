@@ -22,6 +22,7 @@ def test_empty_database_is_migrated_once(tmp_path: Path) -> None:
 
 def test_downgrade_requires_an_earlier_revision_and_stopped_services(tmp_path: Path) -> None:
     settings, before = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")}), newest_revision()
+    migrate(settings)
     with made_up.known(tmp_path / "newer"):
         migrate(settings)
         for wrong in ("9999", "base", made_up.REVISION):

@@ -13,12 +13,12 @@ from sqlalchemy import select, update
 from tests import fakes
 from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.database.ledger_tables import accounts, holds
 from tuner.database.tables import reports
 from tuner.domain.ledger import Account
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
-from tuner.ledger.tables import accounts, holds
 from tuner.service import metrics_snapshot
 from tuner.service.audit import Audit
 from tuner.service.maintenance import StorageWatch

@@ -11,10 +11,11 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import ArgumentError
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
+from tuner.database import ledger_tables
 from tuner.database.database import Database
 from tuner.domain.events import Completed
 from tuner.domain.time import Instant
-from tuner.ledger import ledger, readable, tables
+from tuner.ledger import ledger, readable
 from tuner.store.journal import SqlJournal
 
 AT = Instant(0)
@@ -152,6 +153,6 @@ def test_other_packages_cannot_write_the_tables_that_they_read(
 @pytest.mark.parametrize("dialect", [postgresql.dialect(), sqlite.dialect()])
 def test_readable_tables_produce_the_same_sql_as_the_ledger_tables(name: str, dialect: Dialect) -> None:
     own, others = (
-        str(select(getattr(module, name)).compile(dialect=dialect)) for module in (tables, readable)
+        str(select(getattr(module, name)).compile(dialect=dialect)) for module in (ledger_tables, readable)
     )
     assert others == own.replace(f"FROM {name}", f"FROM {name} AS {name}")

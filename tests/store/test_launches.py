@@ -9,10 +9,10 @@ from sqlalchemy import func, select
 
 from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
 from tuner.database.database import Database
+from tuner.database.ledger_tables import metadata
 from tuner.domain.errors import Fenced
 from tuner.domain.events import Completed, Event
 from tuner.domain.time import Instant
-from tuner.ledger.tables import metadata
 from tuner.store import jobs, launches
 from tuner.store.journal import SqlJournal
 from tuner.store.launches import Launch

@@ -19,6 +19,7 @@ from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
 from tuner.database.database import Database, newest_revision
+from tuner.database.ledger_tables import metadata
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
@@ -26,7 +27,6 @@ from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
-from tuner.ledger.tables import metadata
 from tuner.store import best, jobs, launches, leadership, spend
 from tuner.store.best import Limits
 from tuner.store.journal import SqlJournal

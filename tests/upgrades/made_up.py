@@ -1,14 +1,18 @@
-"""A fictitious newer version: the existing migrations, and one that makes every kind of allowed addition."""
+"""The schema of the first release, and a fictitious newer version: the existing migrations, and one that makes every kind of
+allowed addition.
+"""
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 from tuner.database import database
 from tuner.database.database import Database, newest_revision
 
+FIRST_RELEASE = Path(__file__).with_name("schema_0028.sql")
 REVISION = "9001"
 SOURCE = '''"""What a newer version has in addition"""
 
@@ -41,9 +45,22 @@ def downgrade() -> None:
 '''
 
 
+def first_release(file: Path) -> Database:
+    """Create a SQLite database with the schema of the first release, which later migrations build on."""
+    with closing(sqlite3.connect(file)) as db:
+        db.executescript(FIRST_RELEASE.read_text())
+        db.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        db.execute("INSERT INTO alembic_version VALUES ('0028')")
+        db.commit()
+    return Database(f"sqlite:///{file}")
+
+
 @contextmanager
 def known(folder: Path) -> Iterator[None]:
-    """Make this process the newer version. `folder` holds its migrations, and is empty or was used for this before."""
+    """Make this process the newer version, which can upgrade a database but not create one: it has the tables of this version.
+
+    `folder` holds its migrations, and is empty or was used for this before.
+    """
     migrations = folder / "migrations"
     if not migrations.exists():
         before = newest_revision()

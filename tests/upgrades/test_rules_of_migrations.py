@@ -20,38 +20,42 @@ Schema = dict[str, dict[str, Any]]
 
 def schema(db: Connection) -> Schema:
     """Return the columns and constraints of each table."""
-    found = inspect(db)
+    inspector = inspect(db)
     return {
         table: {
-            "columns": {column["name"]: column for column in found.get_columns(table)},
-            "checks": {str(one["sqltext"]) for one in found.get_check_constraints(table)},
-            "unique": {tuple(one["column_names"]) for one in found.get_unique_constraints(table)}
-            | {tuple(one["column_names"]) for one in found.get_indexes(table) if one["unique"]},
-            "foreign": {tuple(one["constrained_columns"]) for one in found.get_foreign_keys(table)},
+            "columns": {column["name"]: column for column in inspector.get_columns(table)},
+            "checks": {str(check["sqltext"]) for check in inspector.get_check_constraints(table)},
+            "unique": {tuple(rule["column_names"]) for rule in inspector.get_unique_constraints(table)}
+            | {tuple(index["column_names"]) for index in inspector.get_indexes(table) if index["unique"]},
+            "foreign": {tuple(key["constrained_columns"]) for key in inspector.get_foreign_keys(table)},
         }
-        for table in found.get_table_names()
+        for table in inspector.get_table_names()
         if table != "alembic_version"
     }
 
 
 def broken(before: Schema, after: Schema) -> list[str]:
     """Return the changes that break code written for the earlier schema."""
-    found = [f"the table {table} is gone" for table in before.keys() - after.keys()]
+    breaks = [f"the table {table} is gone" for table in before.keys() - after.keys()]
     for table in sorted(before.keys() & after.keys()):
         old, new = before[table]["columns"], after[table]["columns"]
-        found += [f"{table}.{name} is gone" for name in old.keys() - new.keys()]
+        breaks += [f"{table}.{name} is gone" for name in old.keys() - new.keys()]
         for name in old.keys() & new.keys():
             if str(old[name]["type"]) != str(new[name]["type"]):
-                found.append(f"{table}.{name} is of another type")
+                breaks.append(f"{table}.{name} is of another type")
             if old[name]["nullable"] and not new[name]["nullable"]:
-                found.append(f"{table}.{name} may not be null any more")
+                breaks.append(f"{table}.{name} may not be null any more")
         for name in new.keys() - old.keys():
             if not new[name]["nullable"] and new[name]["default"] is None:
-                found.append(f"{table}.{name} has to be given")
+                breaks.append(f"{table}.{name} has to be given")
         for rule in ("checks", "unique", "foreign"):
-            added = {one for one in after[table][rule] - before[table][rule] if not _is_of_new(one, old, new)}
-            found += [f"{table} has a new rule: {one}" for one in sorted(added, key=str)]
-    return found
+            added = after[table][rule] - before[table][rule]
+            breaks += [
+                f"{table} has a new rule: {columns}"
+                for columns in sorted(added, key=str)
+                if not _is_of_new(columns, old, new)
+            ]
+    return breaks
 
 
 def _is_of_new(rule: object, old: dict[str, Any], new: dict[str, Any]) -> bool:
@@ -60,18 +64,18 @@ def _is_of_new(rule: object, old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def steps() -> list[Script]:
-    """Return the migrations after the first, which creates the tables."""
-    found = list(ScriptDirectory(str(store.MIGRATIONS)).walk_revisions())[::-1]
-    return [script for script in found if script.down_revision is not None]
+    """Return the migrations after the first release, oldest first."""
+    scripts = list(ScriptDirectory(str(store.MIGRATIONS)).walk_revisions())[::-1]
+    return [script for script in scripts if script.down_revision is not None]
 
 
-def breaking(found: Database, upto: str) -> list[str]:
+def breaking(database: Database, upto: str) -> list[str]:
     """Migrate the database to this revision, and return what its migration breaks."""
-    with found.write() as db:
+    with database.write() as db:
         config = Config()
         config.set_main_option("script_location", str(store.MIGRATIONS))
         config.attributes["connection"] = db
-        (script,) = (one for one in steps() if one.revision == upto)
+        (script,) = (script for script in steps() if script.revision == upto)
         command.upgrade(config, str(script.down_revision))
         before = schema(db)
         command.upgrade(config, upto)
@@ -79,20 +83,19 @@ def breaking(found: Database, upto: str) -> list[str]:
     return broken(before, after)
 
 
-@pytest.fixture(scope="module")
-def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A database that is migrated from one test to the next."""
-    found = Database(f"sqlite:///{tmp_path_factory.mktemp('growing')}/tuner.db")
-    yield found
-    found.dispose()
+@pytest.fixture
+def first_release(tmp_path: Path) -> Iterator[Database]:
+    database = made_up.first_release(tmp_path / "tuner.db")
+    yield database
+    database.dispose()
 
 
-def test_migrations_do_not_break_the_previous_release(growing: Database) -> None:
+def test_migrations_do_not_break_the_previous_release(first_release: Database) -> None:
     for script in steps():
-        found = breaking(growing, script.revision)
+        breaks = breaking(first_release, script.revision)
         unused_since = getattr(script.module, "unused_since", None)
         if unused_since is None:
-            assert found == [], (
+            assert breaks == [], (
                 "add now, and remove a release later, with unused_since naming the last release that used it"
             )
         else:
@@ -116,7 +119,7 @@ def test_made_up_migration_follows_the_rules(newer: Path, database: Database) ->
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "problem"),
     [
         ('op.drop_column("jobs", "code")', "jobs.code is gone"),
         ('op.drop_table("leases")', "the table leases is gone"),
@@ -135,6 +138,6 @@ def test_made_up_migration_follows_the_rules(newer: Path, database: Database) ->
         ('op.create_index("ux", "jobs", ["name"], unique=True)', "jobs has a new rule: ('name',)"),
     ],
 )
-def test_breaking_migration_is_detected(newer: Path, database: Database, change: str, said: str) -> None:
+def test_breaking_migration_is_detected(newer: Path, database: Database, change: str, problem: str) -> None:
     newer.write_text(newer.read_text().replace("\n\n\ndef downgrade", f"\n    {change}\n\n\ndef downgrade"))
-    assert said in breaking(database, made_up.REVISION)
+    assert problem in breaking(database, made_up.REVISION)

@@ -18,13 +18,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy.orm  # noqa: F401  Mirrors import it in their own thread. Until that import is done, no other thread can build a query.
-from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url
+from sqlalchemy import URL, Engine, create_engine, event, insert, inspect, make_url
 from sqlalchemy import Connection as Connection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.database.failpoints import Failpoint
+from tuner.database.ledger_tables import metadata
 from tuner.database.sqlite_locks import BUSY_TIMEOUT_S, Turns, insist
+from tuner.database.tables import projects
 from tuner.domain.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -174,7 +176,10 @@ class Database:
             time.sleep(ASK_AGAIN_S)
 
     def migrate(self) -> None:
-        """Bring the schema up to date. Nothing is written if it already is.
+        """Create the schema in an empty database, or bring an older one up to date. Nothing is written if it is up to date.
+
+        A new schema is created from the table definitions (`tuner.database.tables`) and gets the newest revision, so the
+        migrations run only on older databases.
 
         Several processes may call this at the same time: one migrates, and the others then find the schema up to date.
         Drivers may run meanwhile: if the migration cannot lock a table soon, it lets them go first and tries again.
@@ -197,7 +202,13 @@ class Database:
         from alembic import command  # imported here, because it is rarely needed
 
         with self.write("schema.migrate") as connection:
-            command.upgrade(self._migrating(connection), "head")
+            config = self._migrating(connection)
+            if _revision(connection) is not None:
+                command.upgrade(config, "head")
+                return
+            metadata.create_all(connection, checkfirst=False)
+            connection.execute(insert(projects).values(name="default", created_at=time.time_ns()))
+            command.stamp(config, "head")
 
     def downgrade(self, to: str) -> None:
         """Take the schema back to an older revision, for a version of tuner that does not know the newer one.

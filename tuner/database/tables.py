@@ -3,13 +3,17 @@
 Times are nanoseconds since 1970, money is in micro-dollars, GPU time in milliseconds of one GPU. The `seq` of a trial
 or report is the number of the job's event with which it last changed, so that a reader can continue from any event.
 Every row that belongs to a project names it. Invariants that must hold even if the code has a bug are constraints on
-the row. The tables with money are in `tuner.ledger.tables`, because only the ledger may write them.
+the row. The tables with money are in `tuner.database.ledger_tables`, because only the ledger may write them.
+
+A new database is created from these definitions, an existing one is changed by migrations. So every change of a definition
+needs a migration that makes the same change.
 """
 
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Connection,
     Float,
     ForeignKey,
     Index,
@@ -18,6 +22,8 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    event,
+    text,
 )
 
 metadata = MetaData(
@@ -37,6 +43,42 @@ def of_project() -> Column[str]:
 
 def of_job(*, primary_key: bool = False) -> Column[str]:
     return Column("job", String(40), ForeignKey("jobs.id"), primary_key=primary_key, nullable=False)
+
+
+def append_only(table: Table, *, same: str) -> None:
+    """Create triggers with the table that refuse to change or delete its rows, for every database user.
+
+    Args:
+        same: The condition under which a new row would replace an existing one.
+    """
+    refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
+    # INSERT OR REPLACE deletes without a DELETE trigger.
+    is_there = f"WHEN EXISTS (SELECT 1 FROM {table.name} WHERE {same})"
+    sqlite = (
+        f"CREATE TRIGGER {table.name}_no_update BEFORE UPDATE ON {table.name} {refuse}",
+        f"CREATE TRIGGER {table.name}_no_delete BEFORE DELETE ON {table.name} {refuse}",
+        f"CREATE TRIGGER {table.name}_no_replace BEFORE INSERT ON {table.name} {is_there} {refuse}",
+    )
+    postgresql = (
+        f"CREATE TRIGGER {table.name}_append_only BEFORE UPDATE OR DELETE ON {table.name} "
+        "FOR EACH ROW EXECUTE FUNCTION refuse_change()"
+    )
+
+    @event.listens_for(table, "after_create")
+    def create_triggers(_table: Table, connection: Connection, **_more: object) -> None:
+        for statement in sqlite if connection.dialect.name == "sqlite" else [postgresql]:
+            connection.execute(text(statement))
+
+
+@event.listens_for(metadata, "before_create")
+def _create_function(_metadata: MetaData, connection: Connection, **_more: object) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(
+            text(
+                "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
+            )
+        )
 
 
 jobs = Table(
@@ -235,6 +277,7 @@ events = Table(
     Column("type", String(20), nullable=False),
     Column("body", Text, nullable=False),
 )
+append_only(events, same="job = NEW.job AND seq = NEW.seq")
 
 warm_starts = Table(
     "warm_starts",
@@ -337,6 +380,7 @@ audit_log = Table(
     Index("ix_audit_log_project", "project", "seq"),
     Index("ix_audit_log_target", "project", "target", "seq"),
 )
+append_only(audit_log, same="seq = NEW.seq")
 
 
 deliveries = Table(

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from tuner.database.ledger_tables import budget_waits
 from tuner.database.tables import jobs
 from tuner.domain.errors import NotFound
 from tuner.domain.money import ZERO, Cost, Money
 from tuner.domain.shared_budget import SharedBudget, applying
 from tuner.domain.time import NS, Instant
 from tuner.ledger import shared_budgets
-from tuner.ledger.tables import budget_waits
 
 FIRST_NS = 60 * NS
 LONGEST_NS = 3600 * NS

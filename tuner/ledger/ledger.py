@@ -24,6 +24,7 @@ from sqlalchemy import (
     update,
 )
 
+from tuner.database.ledger_tables import accounts, entries, holds
 from tuner.domain.cost import CostKind, total
 from tuner.domain.errors import Conflict
 from tuner.domain.ids import entry_id
@@ -32,7 +33,6 @@ from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
 from tuner.ledger import shared_budgets
-from tuner.ledger.tables import accounts, entries, holds
 
 UNITS = ("usd", "gpu_ms")
 # Which types of entries add up to the amounts of an account: posted = entered, and held = put - taken.

@@ -6,7 +6,7 @@ They have the names and the columns of the tables, so the SQL of a query is the 
 from sqlalchemy import Table
 from sqlalchemy.sql.selectable import FromClauseAlias
 
-from tuner.ledger import tables
+from tuner.database import ledger_tables
 
 
 class ReadOnly(FromClauseAlias):
@@ -23,6 +23,6 @@ def _read_only(table: Table) -> ReadOnly:
     return ReadOnly._construct(table, name=table.name)
 
 
-accounts = _read_only(tables.accounts)
-holds = _read_only(tables.holds)
-entries = _read_only(tables.entries)
+accounts = _read_only(ledger_tables.accounts)
+holds = _read_only(ledger_tables.holds)
+entries = _read_only(ledger_tables.entries)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tuner.database.codec import decode, encode
+from tuner.database.ledger_tables import budget_accounts, budget_holds, budgets, entries, holds
 from tuner.database.tables import job_tags, jobs
 from tuner.domain.errors import Conflict
 from tuner.domain.ledger import Account
@@ -12,7 +13,6 @@ from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.shared_budget import SharedBudget, applying
 from tuner.domain.time import Instant
 from tuner.ledger import budget_waits, shared_budgets
-from tuner.ledger.tables import budget_accounts, budget_holds, budgets, entries, holds
 
 
 def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Instant) -> None:

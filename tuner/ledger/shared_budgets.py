@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select, text, update
 
 from tuner.database.codec import decode
+from tuner.database.ledger_tables import budget_accounts, budget_holds, budgets
 from tuner.database.tables import job_tags
 from tuner.domain.errors import NotFound
 from tuner.domain.ledger import Account, Allowance
@@ -25,7 +26,6 @@ from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.shared_budget import SharedBudget, applying
 from tuner.domain.time import Instant
-from tuner.ledger.tables import budget_accounts, budget_holds, budgets
 
 PERIODS_MAX = 40  # covers a month of daily periods, for which webhooks may be due
 

@@ -2,10 +2,9 @@
 
 from alembic import context
 
-from tuner.database.tables import metadata
+from tuner.database.ledger_tables import metadata
 
-# Operations read the naming convention of `target_metadata`, and none of its tables. So it does not matter that the tables of
-# `tuner.ledger`, a higher layer, may be missing from it.
+# Operations on a table read the naming convention of `target_metadata`.
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,

@@ -1,13 +1,14 @@
-"""The tables that only this package writes: accounts, holds, entries, and what belongs to shared budgets.
+"""The tables that only `tuner.ledger` writes: accounts, holds, entries, and those of shared budgets.
 
-`lint-imports` lets no module outside of `tuner.ledger` import this one. Queries elsewhere read the same tables through
+`lint-imports` lets no other package import this module. Queries elsewhere read the same tables through
 `tuner.ledger.readable`. The units are those of `tuner.database.tables`. Every account has a CHECK for
 `posted + held <= limit`, so that a bug cannot overspend it.
 """
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Integer, String, Table, Text
 
-from tuner.database.tables import metadata, of_job, of_project
+from tuner.database.tables import append_only, of_job, of_project
+from tuner.database.tables import metadata as metadata
 
 accounts = Table(
     "accounts",
@@ -65,6 +66,7 @@ entries = Table(
     Index("ix_entries_attempt", "job", "trial", "attempt"),
     Index("ix_entries_at", "project", "at"),
 )
+append_only(entries, same="id = NEW.id OR seq = NEW.seq")
 
 budgets = Table(
     "budgets",
