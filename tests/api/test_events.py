@@ -145,7 +145,7 @@ def at_look(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obje
     """Call `act` when the stream reads changes for the `number`th time."""
     looks, changes = iter(range(1, 10_000)), answers.changes
 
-    def looked(service: Service, job: str, after: int) -> answers.Changes:
+    def looked(service: Service, job: str, after: int) -> answers.ChangesView:
         if next(looks) == number:
             act()
         return changes(service, job, after)

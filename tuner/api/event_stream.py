@@ -346,7 +346,7 @@ def piece_of(found: JobChanges) -> Piece:
     return Piece(found.seq, messages, found.more)
 
 
-def _report(point: answers.Reached) -> dict[str, Any]:
+def _report(point: answers.StepReport) -> dict[str, Any]:
     shown = serialize_jobs.best_of(point).model_dump(exclude={"config", "checkpoint"})
     return {**shown, "seq": point.seq}
 

@@ -1,6 +1,5 @@
 """Convert answers about jobs, trials, bills and best configurations to the models of `tuner.schemas`."""
 
-import json
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -19,7 +18,7 @@ from tuner.schemas import answers as answers_models
 from tuner.schemas import best as best_models
 from tuner.schemas import job as job_models
 from tuner.service.answers import BillView, EntryRow, TrialRow, TrialView
-from tuner.service.best import BestView, Forecast, Priced, Pricing, Reached
+from tuner.service.best import BestView, Forecast, Priced, Pricing, StepReport
 from tuner.service.next_dollar import Continuation
 from tuner.service.queue import Wait
 from tuner.service.replay import Decision, Difference, ReplayView
@@ -240,11 +239,11 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def best_of(point: Reached) -> job_models.Best:
+def best_of(point: StepReport) -> job_models.Best:
     return job_models.Best(**best_fields(point))
 
 
-def best_fields(point: Reached) -> dict[str, Any]:
+def best_fields(point: StepReport) -> dict[str, Any]:
     return {
         "trial": point.trial,
         "step": point.step,
@@ -287,7 +286,7 @@ def trial_detail_of(view: TrialView) -> answers_models.TrialDetail:
         answers_models.CurvePoint(
             step=point.step,
             metric=point.value,
-            metrics=json.loads(point.metrics),
+            metrics=dict(point.metrics),
             cost_usd=point.cost.usd.usd,
             cost_to_train_usd=point.cost.usd.usd,
             gpu_hours=hours(point.cost),

@@ -12,7 +12,6 @@ from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money, Price
 from tuner.domain.records import AttemptRow
-from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
 from tuner.ledger import ledger
 from tuner.ledger.ledger import EntryRow as EntryRow
@@ -21,10 +20,10 @@ from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, rungs_of, view_of, views_of
 from tuner.store import answers, curves, evidence, jobs
 from tuner.store.answers import After as After
+from tuner.store.answers import DurableCheckpoint as DurableCheckpoint
 from tuner.store.answers import JobChanges as JobChanges
-from tuner.store.answers import Reached as Reached
 from tuner.store.answers import Sort as Sort
-from tuner.store.answers import StoredCheckpoint as StoredCheckpoint
+from tuner.store.answers import StepReport as StepReport
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.curves import Course as Course
 from tuner.store.jobs import JobRow
@@ -73,7 +72,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective.metric
         # read first, so that no event is missed: later events come from the stream
-        seq = curves.newest(db, job)
+        seq = jobs.newest_event(db, job)
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
             answers.all_trials(db, job, row.spec.objective.mode),
@@ -90,27 +89,15 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
 
 
 @dataclass(frozen=True)
-class CurveView:
-    """One report of a trial."""
-
-    step: int
-    value: float | None
-    metrics: str  #: All reported metrics, as JSON text.
-    cost: Cost
-    duration_ns: int
-    at: Instant
-
-
-@dataclass(frozen=True)
 class TrialView:
     """A trial with everything that is recorded of it."""
 
     row: TrialRow
-    curve: list[CurveView]
+    curve: list[StepReport]
     bill: Mapping[CostKind, Cost]
     attempts: list[tuple[AttemptRow, Usage | None]]
     inherited: Inherited | None  #: The trial of an earlier job that it continues, if any.
-    checkpoints: list[StoredCheckpoint]
+    checkpoints: list[DurableCheckpoint]
 
 
 @dataclass(frozen=True)
@@ -147,11 +134,11 @@ class Version:
     """A value that differs from an earlier one if any answer about the job may have changed since."""
 
     state: str
-    standing: tuple[int, ...]
+    numbers: tuple[int, ...]  #: The number of the job's newest event, and the amounts of its account.
 
 
 @dataclass(frozen=True)
-class Changes:
+class ChangesView:
     """The changes since the last event that a reader of the event stream has seen, and the current view of the job."""
 
     changes: JobChanges
@@ -202,17 +189,19 @@ def trial(service: Service, job: str, name: str) -> TrialView:
         NotFound: There is no such job or trial.
     """
     with service.database.read() as db:
-        found = jobs.get(db, job, service.project)
-        row = answers.trial(db, job, found.spec.objective.mode, name) if TRIAL_ID.fullmatch(name) else None
-        if row is None:
+        row = jobs.get(db, job, service.project)
+        mode = row.spec.objective.mode
+        trial_row = answers.trial(db, job, mode, name) if TRIAL_ID.fullmatch(name) else None
+        if trial_row is None:
             raise NotFound(f"{job} has no trial {name!r}")
-        curve = [
-            CurveView(r.step, r.value, r.metrics, Cost(Money(r.usd), r.gpu_ms), r.duration_ns, Instant(r.at))
-            for r in answers.curve(db, job, name)
-        ]
-        paid, attempts = ledger.posted_by_kind(db, job, name), list(evidence.attempts_of(db, job, [name]))
-        stored = answers.checkpoints_of(db, job, name)
-        return TrialView(_with_reason(row, found), curve, paid, attempts, inherited(db, job, name), stored)
+        return TrialView(
+            _with_reason(trial_row, row),
+            answers.curve(db, job, name),
+            ledger.posted_by_kind(db, job, name),
+            list(evidence.attempts_of(db, job, [name])),
+            inherited(db, job, name),
+            answers.checkpoints_of(db, job, name),
+        )
 
 
 def bill(service: Service, job: str) -> BillView:
@@ -264,14 +253,14 @@ def ledger_lines(
         left = None if left is None else left - len(found)
 
 
-def changes(service: Service, job: str, after: int) -> Changes:
+def changes(service: Service, job: str, after: int) -> ChangesView:
     """Return the trials and reports that changed after event `after`, and the job's current view.
 
     Raise NotFound if there is no such job.
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        return Changes(
+        return ChangesView(
             answers.changes_after(db, job, row.spec.objective.mode, after), view_of(db, service, row)
         )
 
@@ -295,7 +284,7 @@ def changes_between(service: Service, job: str, after: int, until: int) -> JobCh
 def newest(service: Service, job: str) -> int:
     """Return the number of the newest event of a job."""
     with service.database.read() as db:
-        return curves.newest(db, job)
+        return jobs.newest_event(db, job)
 
 
 def _full_fidelity(db: Connection, row: JobRow) -> Money | None:

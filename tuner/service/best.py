@@ -19,7 +19,7 @@ from tuner.service.repricing import Pricing as Pricing
 from tuner.service.repricing import pricing
 from tuner.store import best as fronts
 from tuner.store import jobs
-from tuner.store.answers import Reached as Reached
+from tuner.store.answers import StepReport as StepReport
 from tuner.store.best import Limits as Limits
 from tuner.store.jobs import JobRow
 
@@ -30,7 +30,7 @@ HERE = Asked()
 class Priced:
     """A configuration at a step (a point), with the cost and time to train it on the requested machine."""
 
-    point: Reached
+    point: StepReport
     elsewhere: Repriced | None = None  #: None if the recorded cost and time apply.
 
     @property
@@ -58,7 +58,7 @@ class BestView:
         assert self.best.point.value is not None
         return self.best.point.value
 
-    def gain(self, point: Reached) -> float:
+    def gain(self, point: StepReport) -> float:
         """Return how much better a point is than the best affordable one.
 
         The value is positive for a better point, even if the metric is minimized.

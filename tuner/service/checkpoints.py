@@ -12,12 +12,12 @@ from tuner.domain.errors import NotFound, Unavailable
 from tuner.domain.ids import TRIAL_ID
 from tuner.service.bootstrap import Service
 from tuner.store import answers, jobs
-from tuner.store.answers import StoredCheckpoint
+from tuner.store.answers import DurableCheckpoint
 
 
 def open_checkpoint(
     service: Service, job: str, trial: str, step: int | None
-) -> tuple[StoredCheckpoint, CheckpointArchive]:
+) -> tuple[DurableCheckpoint, CheckpointArchive]:
     """Return a trial's checkpoint and its files as one tar file.
 
     Args:
@@ -40,7 +40,7 @@ def open_checkpoint(
         raise Unavailable(f"the checkpoint cannot be read: {explained(error)}") from error
 
 
-def _choose(service: Service, job: str, trial: str, step: int | None) -> StoredCheckpoint:
+def _choose(service: Service, job: str, trial: str, step: int | None) -> DurableCheckpoint:
     with service.database.read() as db:
         spec = jobs.get(db, job, service.project).spec
         if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, spec.objective.mode, trial) is None:

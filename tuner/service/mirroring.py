@@ -21,7 +21,7 @@ from tuner.store import best as stored_best
 from tuner.store import jobs, leadership, mirrored
 from tuner.store.jobs import JobRow
 from tuner.store.leadership import clock
-from tuner.store.mirrored import ToldTrial
+from tuner.store.mirrored import ChangedTrial
 from tuner.tuning.rungs import ladder
 
 REPORTS_AT_ONCE = 1000
@@ -54,7 +54,7 @@ class StoredRecord:
                 db, job, mode, before.seq, limit=REPORTS_AT_ONCE, everything=moved
             )
             best = stored_best.best(db, job)
-            newest = mirrored.newest(db, job)
+            newest = jobs.newest_event(db, job)
         shown = Job(
             row.id,
             row.spec.name,
@@ -84,25 +84,26 @@ def _rungs(row: JobRow) -> tuple[int, ...]:
     return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
 
 
-def _trial(trial: ToldTrial) -> Trial:
+def _trial(trial: ChangedTrial) -> Trial:
     """Return a trial as it was after the last change that has been read.
 
     If the trial has changed again since, it is shown as running, because its state at that time is not recorded.
     """
+    row = trial.row
     return Trial(
-        trial.trial,
-        trial.number,
-        trial.config,
-        trial.state if trial.is_as_of_then else "running",
-        trial.reason,
-        trial.value,
-        trial.best,
-        trial.cost,
-        trial.attempts,
-        trial.preemptions,
-        trial.created_at,
-        trial.updated_at,
-        [Point(one.step, one.at, one.value, one.metrics, one.cost, one.best) for one in trial.reports],
+        row.trial,
+        row.number,
+        row.config,
+        row.state if trial.is_as_of_then else "running",
+        row.reason,
+        row.value,
+        row.best,
+        row.cost,
+        row.attempts,
+        row.preemptions,
+        row.created_at,
+        row.updated_at,
+        [Point(r.step, r.at, r.value, r.metrics, r.cost, best) for r, best in trial.reports],
     )
 
 

@@ -12,7 +12,7 @@ from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.planning.scale import Scale, scale_of
 from tuner.service.bootstrap import Service
-from tuner.store import best
+from tuner.store import best, jobs
 from tuner.store.best import BestTrial
 from tuner.store.jobs import JobRow
 from tuner.tuning.rungs import Outlook, ladder, outlooks
@@ -96,7 +96,7 @@ def forecast(service: Service, row: JobRow) -> Forecast:
     with _NEW:
         remembered = _REMEMBERED.setdefault(service.database, _Remembered())
     with service.database.read() as db:
-        newest = best.newest_event(db, row.id)
+        newest = jobs.newest_event(db, row.id)
     with remembered.making:
         found = remembered.find(row, newest)
         if found is None:
@@ -110,7 +110,7 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:
-        as_of = best.newest_event(db, row.id)
+        as_of = jobs.newest_event(db, row.id)
         if last is None:
             return Forecast((), NO_END, as_of)
         known = best.best_trials(db, row.id, objective.mode, TRIALS)

@@ -17,7 +17,7 @@ from tuner.planning.paths import End, Point, Seen
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
 from tuner.store import best, curves, jobs, spend
-from tuner.store.answers import Reached
+from tuner.store.answers import StepReport
 from tuner.store.curves import Improvement as Improvement
 from tuner.store.curves import Trained
 from tuner.store.jobs import JobRow
@@ -34,7 +34,7 @@ class ReportView:
 
     job: JobRow
     spent: Money
-    best: Reached | None
+    best: StepReport | None
     curve: Sequence[Improvement]
     trials: int  #: Number of trials that reported the metric.
     estimates: Sequence[Estimate]

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from weakref import WeakKeyDictionary
 
 from tuner.database.codec import encode
@@ -17,7 +15,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.queue import Wait, waits_of
 from tuner.service.ray_dashboard import optuna_link, ray_link
 from tuner.store import answers, best, job_summaries, jobs
-from tuner.store.answers import Reached
+from tuner.store.answers import StepReport
 from tuner.store.job_summaries import JobSummary
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch as Launch
@@ -31,10 +29,10 @@ class JobView:
     """A job with all facts that users see of it."""
 
     row: JobRow
-    standing: JobSummary
+    summary: JobSummary
     states: Mapping[TrialState, int]  #: Number of trials in each state.
     steps: int  #: Steps that its trials have reported.
-    best: Reached | None
+    best: StepReport | None
     running_ns: int  #: How long the job has run so far.
     wait: Wait  #: What the job waits for if it has no driver.
     ray_dashboard: str | None
@@ -43,15 +41,15 @@ class JobView:
     @property
     def seq(self) -> int:
         """Return the number of the job's newest event."""
-        return self.standing.seq
+        return self.summary.seq
 
     @property
     def account(self) -> Account:
-        return self.standing.account
+        return self.summary.account
 
     @property
     def launch(self) -> Launch | None:
-        return self.standing.launch
+        return self.summary.launch
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -84,70 +82,45 @@ class JobView:
         """
         if self.row.running_since is not None:
             return None
-        return self.row, self.standing, self.wait, self.ray_dashboard, self.optuna_dashboard
+        return self.row, self.summary, self.wait, self.ray_dashboard, self.optuna_dashboard
 
 
 @dataclass(frozen=True, slots=True)
-class _CameTo:
+class _Progress:
     """A summary of the trials of a job."""
 
     states: Mapping[TrialState, int]
     steps: int
-    best: Reached | None
+    best: StepReport | None
 
 
-_NOTHING = _CameTo({}, 0, None)
+# The cache, by database: without it a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the number of the job's newest
+# event, so that a cached summary never becomes wrong.
+_KEPT: WeakKeyDictionary[Database, dict[Hashable, _Progress]] = WeakKeyDictionary()
 
 
-class _Kept:
-    """Cache of up to `KEPT` summaries of jobs in one database. Thread-safe.
-
-    Without it, all trials and reports of a job would be read for each request. The key contains the number of the job's
-    newest event, so that a cached summary never becomes wrong.
-    """
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, _CameTo] = OrderedDict()
-        self._lock = Lock()
-
-    def find(self, at: Hashable) -> _CameTo | None:
-        with self._lock:
-            found = self._kept.get(at)
-            if found is not None:
-                self._kept.move_to_end(at)
-            return found
-
-    def keep(self, at: Hashable, came: _CameTo) -> None:
-        with self._lock:
-            self._kept[at] = came
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-
-
-_KEPT: WeakKeyDictionary[Database, _Kept] = WeakKeyDictionary()
-
-
-def _came_to(
-    db: Connection, service: Service, rows: Sequence[JobRow], standings: Mapping[str, JobSummary]
-) -> dict[str, _CameTo]:
+def _progress_of(
+    db: Connection, service: Service, rows: Sequence[JobRow], summaries: Mapping[str, JobSummary]
+) -> dict[str, _Progress]:
     """Return the summary of each job's trials, from the cache if possible.
 
     The cache key contains the job's state in addition to its newest event, because `end_open` ends trials of a job
     without a driver and adds no event.
     """
-    kept = _KEPT.setdefault(service.database, _Kept())
-    at = {row.id: (row.id, standings[row.id].seq, row.state, row.ended_at) for row in rows}
+    kept = _KEPT.setdefault(service.database, {})
+    keys = {row.id: (row.id, summaries[row.id].seq, row.state, row.ended_at) for row in rows}
+    known = {job: progress for job, key in keys.items() if (progress := kept.get(key)) is not None}
     # A job without events has no trials.
-    known = {row.id: _NOTHING for row in rows if not standings[row.id].seq}
-    known |= {name: came for name, place in at.items() if (came := kept.find(place)) is not None}
-    unread = [name for name in at if name not in known]
+    known |= {row.id: _Progress({}, 0, None) for row in rows if not summaries[row.id].seq}
+    unread = [job for job in keys if job not in known]
     if not unread:
         return known
     states, steps = answers.states_of(db, unread), answers.steps_of(db, unread)
-    found = best.best_of_each(db, unread)
-    for name in unread:
-        known[name] = _CameTo(states[name], steps[name], found.get(name))
-        kept.keep(at[name], known[name])
+    reports = best.best_of_each(db, unread)
+    if len(kept) + len(unread) > KEPT:
+        kept.clear()
+    for job in unread:
+        kept[keys[job]] = known[job] = _Progress(states[job], steps[job], reports.get(job))
     return known
 
 
@@ -174,21 +147,21 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
 
 def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
     """Return the views of these jobs. The number of queries does not depend on the number of jobs."""
-    now, standings = service.now(), job_summaries.of_jobs(db, [row.id for row in rows])
-    launched = {name: one.launch for name, one in standings.items() if one.launch is not None}
-    came = _came_to(db, service, rows, standings)
+    now, summaries = service.now(), job_summaries.of_jobs(db, [row.id for row in rows])
+    launched = {job: one.launch for job, one in summaries.items() if one.launch is not None}
+    progress = _progress_of(db, service, rows, summaries)
     waits = waits_of(db, rows, launched, now)
     with_links = bool(rows) and shows_all(db, service.actor)
     return [
         JobView(
             row,
-            standings[row.id],
-            came[row.id].states,
-            came[row.id].steps,
-            came[row.id].best,
+            summaries[row.id],
+            progress[row.id].states,
+            progress[row.id].steps,
+            progress[row.id].best,
             row.running_ns(now),
             waits[row.id],
-            ray_link(service, standings[row.id].launch) if with_links else None,
+            ray_link(service, summaries[row.id].launch) if with_links else None,
             optuna_link(service.settings, row.id) if with_links else None,
         )
         for row in rows

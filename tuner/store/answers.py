@@ -1,21 +1,22 @@
 """Answers as queries over recorded reports, ledger entries and trials. No total is maintained by hand."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bindparam, case, func, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bindparam, func, select
 
-from tuner.database.tables import attempts, checkpoints, events, reports, trials
+from tuner.database.tables import attempts, checkpoints, reports, trials
 from tuner.domain.cost import CostKind
-from tuner.domain.money import FREE, Cost, Money, Price
+from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.ledger.readable import entries
+from tuner.store import jobs
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
 _JOBS: Any = bindparam("jobs", expanding=True)
@@ -28,8 +29,8 @@ _STEPS = select(reports.c.job, func.count()).where(reports.c.job.in_(_JOBS)).gro
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """A trial at a step: its metric there, and the cost of training its configuration up to that step."""
+class StepReport:
+    """The report of a trial at a step, with the cost of training its configuration up to that step."""
 
     trial: str
     step: int
@@ -64,7 +65,7 @@ class TrialRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCheckpoint:
+class DurableCheckpoint:
     """A durable checkpoint of a trial."""
 
     step: int
@@ -88,18 +89,27 @@ class JobChanges:
     """The changes of a job after an event: new reports, and the changed trials in their current state."""
 
     seq: int  #: The newest event that is included.
-    reports: list[Reached]
+    reports: list[StepReport]
     trials: list[TrialRow]
     more: bool = False  #: Whether later events may have been left out because of the limit.
 
 
-def curve(db: Connection, job: str, trial: str) -> list[Row[Any]]:
+def last_reports(db: Connection, job: str) -> list[Row[Any]]:
+    """Return the report with the highest step of each trial. It has the trial's progress and the cost of reaching it."""
+    r = reports.c
+    last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
+    same = (r.trial == last.c.trial) & (r.step == last.c.step)
+    return list(db.execute(select(reports).join(last, same).where(r.job == job)))
+
+
+def curve(db: Connection, job: str, trial: str) -> list[StepReport]:
     """Return all reports of a trial by step, including those without a metric."""
     r = reports.c
-    return list(db.execute(select(reports).where(r.job == job, r.trial == trial).order_by(r.step)))
+    rows = db.execute(select(reports).where(r.job == job, r.trial == trial).order_by(r.step))
+    return [step_report(row) for row in rows]
 
 
-def checkpoints_of(db: Connection, job: str, trial: str) -> list[StoredCheckpoint]:
+def checkpoints_of(db: Connection, job: str, trial: str) -> list[DurableCheckpoint]:
     """Return the trial's durable checkpoints by step, each with the objective's value there."""
     c, r = checkpoints.c, reports.c
     query = (
@@ -108,7 +118,7 @@ def checkpoints_of(db: Connection, job: str, trial: str) -> list[StoredCheckpoin
         .where(c.job == job, c.trial == trial)
         .order_by(c.step)
     )
-    return [StoredCheckpoint(**row._mapping) for row in db.execute(query)]
+    return [DurableCheckpoint(**row._mapping) for row in db.execute(query)]
 
 
 def page_of_trials(
@@ -122,9 +132,8 @@ def page_of_trials(
 
 @cache
 def _page_of_trials(mode: Mode, sort: Sort, descending: bool, goes_on: bool) -> Select[Any]:
-    costs = _costs_by_trial()
-    key, t = _sort_key(sort, costs.c, mode, descending), trials.c
-    query = _trial_rows(costs, mode)
+    key, t = _sort_key(sort, mode, descending), trials.c
+    query = _trial_rows(mode)
     if goes_on:
         place: BindParameter[float] = bindparam("key", type_=key.type)
         beyond = key < place if descending else key > place
@@ -146,13 +155,16 @@ def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
 
 
 def trial(db: Connection, job: str, mode: Mode, name: str) -> TrialRow | None:
-    row = db.execute(_one_trial(mode), {"of": job, "only": name}).first()
-    return None if row is None else _trial(row)
+    return next(iter(trials_named(db, job, mode, [name])), None)
+
+
+def trials_named(db: Connection, job: str, mode: Mode, names: Collection[str]) -> list[TrialRow]:
+    return [_trial(row) for row in db.execute(_trials_named(mode), {"of": job, "names": list(names)})]
 
 
 @cache
-def _one_trial(mode: Mode) -> Select[Any]:
-    return _trial_rows(_costs_by_trial(one=True), mode, one=True)
+def _trials_named(mode: Mode) -> Select[Any]:
+    return _trial_rows(mode).where(trials.c.trial.in_(bindparam("names", expanding=True)))
 
 
 def all_trials(db: Connection, job: str, mode: Mode) -> list[TrialRow]:
@@ -161,7 +173,7 @@ def all_trials(db: Connection, job: str, mode: Mode) -> list[TrialRow]:
 
 @cache
 def _all_trials(mode: Mode) -> Select[Any]:
-    return _trial_rows(_costs_by_trial(), mode).order_by(trials.c.number)
+    return _trial_rows(mode).order_by(trials.c.number)
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
@@ -229,9 +241,7 @@ def changes_after(
     """
     r = reports.c
     # Read the newest event's number first. If a later query sees newer commits, as on PostgreSQL, `last` leaves them for the next call.
-    last = until
-    if last is None:
-        last = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+    last = jobs.newest_event(db, job) if until is None else until
     query = select(reports).where(r.job == job).order_by(r.seq, r.step)
     rows = list(db.execute(query.where(r.seq > seq, r.seq <= last).limit(limit)))
     upper, more = last, len(rows) == limit
@@ -239,48 +249,46 @@ def changes_after(
         upper = rows[-1].seq
         rows = [row for row in rows if row.seq < upper] + list(db.execute(query.where(r.seq == upper)))
     changed = db.execute(_changed_trials(mode), {"of": job, "after": seq, "until": upper})
-    return JobChanges(upper, [reached(row) for row in rows], [_trial(row) for row in changed], more)
+    return JobChanges(upper, [step_report(row) for row in rows], [_trial(row) for row in changed], more)
 
 
 @cache
 def _changed_trials(mode: Mode) -> Select[Any]:
     t = trials.c
-    query = _trial_rows(_costs_by_trial(), mode)
-    return query.where(t.seq > bindparam("after"), t.seq <= bindparam("until")).order_by(t.seq, t.number)
+    query = _trial_rows(mode).where(t.seq > bindparam("after"), t.seq <= bindparam("until"))
+    return query.order_by(t.seq, t.number)
 
 
-def reached(row: Row[Any]) -> Reached:
+def step_report(row: Row[Any]) -> StepReport:
     cost = Cost(Money(row.usd), row.gpu_ms)
     metrics = json.loads(row.metrics)
-    return Reached(row.trial, row.step, row.value, cost, row.duration_ns, Instant(row.at), row.seq, metrics)
-
-
-def _costs_by_trial(*, one: bool = False) -> Any:
-    """Return a subquery of the costs by trial of the job `of`, or only of the trial `only` if `one` is set."""
-    e = entries.c
-    costs = select(e.trial, func.sum(e.usd).label("usd"), func.sum(e.gpu_ms).label("gpu_ms"))
-    wanted = [e.job == bindparam("of"), e.kind.is_not(None), *([e.trial == bindparam("only")] if one else [])]
-    return costs.where(*wanted).group_by(e.trial).subquery()
-
-
-def _trial_rows(costs: Any, mode: Mode, *, one: bool = False) -> Select[Any]:
-    t, a = trials.c, attempts.c
-    counts = select(a.trial, func.count().label("attempts"), func.sum(_preempted()).label("preemptions"))
-    of_these = [a.job == bindparam("of"), *([a.trial == bindparam("only")] if one else [])]
-    runs = counts.where(*of_these).group_by(a.trial).subquery()
-    return (
-        select(
-            trials,
-            costs.c.usd,
-            costs.c.gpu_ms,
-            runs.c.attempts,
-            runs.c.preemptions,
-            _best(mode).label("best"),
-        )
-        .outerjoin(costs, costs.c.trial == t.trial)
-        .outerjoin(runs, runs.c.trial == t.trial)
-        .where(t.job == bindparam("of"), *([t.trial == bindparam("only")] if one else []))
+    return StepReport(
+        row.trial, row.step, row.value, cost, row.duration_ns, Instant(row.at), row.seq, metrics
     )
+
+
+def _trial_rows(mode: Mode) -> Select[Any]:
+    """Return a query of the trials of the job `of`.
+
+    The costs and counts are correlated subqueries, which the database computes only for the rows that it returns.
+    """
+    t, a, e = trials.c, attempts.c, entries.c
+    posted = (e.job == t.job) & (e.trial == t.trial) & e.kind.is_not(None)
+    ran = (a.job == t.job) & (a.trial == t.trial)
+    return select(
+        trials,
+        _best(mode).label("best"),
+        _spent_usd().label("usd"),
+        select(func.coalesce(func.sum(e.gpu_ms), 0)).where(posted).scalar_subquery().label("gpu_ms"),
+        select(func.count()).where(ran).scalar_subquery().label("attempts"),
+        select(func.count()).where(ran, a.end == "preempted").scalar_subquery().label("preemptions"),
+    ).where(t.job == bindparam("of"))
+
+
+def _spent_usd() -> ColumnElement[int]:
+    e = entries.c
+    posted = (e.job == trials.c.job) & (e.trial == trials.c.trial) & e.kind.is_not(None)
+    return select(func.coalesce(func.sum(e.usd), 0)).where(posted).scalar_subquery()
 
 
 def _best(mode: Mode) -> ColumnElement[float | None]:
@@ -293,11 +301,7 @@ def _best(mode: Mode) -> ColumnElement[float | None]:
     return select(best).where(r.job == trials.c.job, r.trial == trials.c.trial).scalar_subquery()
 
 
-def _preempted() -> ColumnElement[int]:
-    return case((attempts.c.end == "preempted", 1), else_=0)
-
-
-def _sort_key(sort: Sort, costs: Any, mode: Mode, descending: bool) -> ColumnElement[Any]:
+def _sort_key(sort: Sort, mode: Mode, descending: bool) -> ColumnElement[Any]:
     t = trials.c
     match sort:
         case "number":
@@ -305,7 +309,7 @@ def _sort_key(sort: Sort, costs: Any, mode: Mode, descending: bool) -> ColumnEle
         case "steps":
             return t.steps
         case "cost_usd":
-            return func.coalesce(costs.usd, 0)
+            return _spent_usd()
         case "metric":
             return func.coalesce(_best(mode), _worst(descending))
 
@@ -315,7 +319,6 @@ def _worst(descending: bool) -> float:
 
 
 def _trial(row: Row[Any]) -> TrialRow:
-    cost = FREE if row.usd is None else Cost(Money(int(row.usd)), int(row.gpu_ms))
     return TrialRow(
         row.trial,
         row.number,
@@ -325,23 +328,10 @@ def _trial(row: Row[Any]) -> TrialRow:
         row.steps,
         row.value,
         row.best,
-        cost,
-        int(row.attempts or 0),
-        int(row.preemptions or 0),
+        Cost(Money(int(row.usd)), int(row.gpu_ms)),
+        row.attempts,
+        row.preemptions,
         row.seq,
-        Instant(row.created_at),
-        Instant(row.updated_at),
-    )
-
-
-def last_reports(db: Connection, job: str) -> Iterator[Row[Any]]:
-    """Return the report with the highest step of each trial. It has the trial's progress and the cost of reaching it."""
-    r = reports.c
-    last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
-    return iter(
-        db.execute(
-            select(reports)
-            .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
-            .where(r.job == job)
-        )
+        row.created_at,
+        row.updated_at,
     )

@@ -10,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
 
-from tuner.database.tables import checkpoints, events, front, jobs, reports, trials
+from tuner.database.tables import checkpoints, front, jobs, reports, trials
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
-from tuner.store.answers import Reached, reached
+from tuner.store.answers import StepReport, step_report
 from tuner.store.pareto_front import loss_of
 
 
@@ -78,16 +78,6 @@ def _saved() -> Select[Any]:
     c = checkpoints.c
     of_these = (c.job == bindparam("of"), c.trial.in_(bindparam("trials", expanding=True)))
     return select(c.trial, func.max(c.step)).where(*of_these).group_by(c.trial)
-
-
-@cache
-def _newest_event() -> Select[Any]:
-    return select(func.max(events.c.seq)).where(events.c.job == bindparam("of"))
-
-
-def newest_event(db: Connection, job: str) -> int:
-    """Return the number of the job's newest event, or 0 if it has none."""
-    return db.execute(_newest_event(), {"of": job}).scalar() or 0
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:
@@ -169,7 +159,7 @@ def _at_places() -> Select[Any]:
 _PLACES, _AT_PLACES = _places(), _at_places()
 
 
-def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
+def best(db: Connection, job: str, limits: Limits = ANY) -> StepReport | None:
     """Return the report with the best metric within the limits, or None if there is none.
 
     Among equal metrics the cheapest in dollars wins, then the one with the shortest training, the least GPU time, and the earliest.
@@ -180,7 +170,7 @@ def best(db: Connection, job: str, limits: Limits = ANY) -> Reached | None:
     )
 
 
-def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
+def best_of_each(db: Connection, names: Collection[str]) -> dict[str, StepReport]:
     """Return the report with the best metric of each of these jobs, without cost limits. A job without a metric is left out."""
     places = [tuple(row) for row in db.execute(_PLACES, {"jobs": list(names)}) if row[1] is not None]
     if not places:
@@ -188,12 +178,12 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, Reached]:
     return {row.job: _in_whole(row) for row in db.execute(_AT_PLACES, {"places": places})}
 
 
-def next_better(db: Connection, job: str, mode: Mode, than: float) -> Reached | None:
+def next_better(db: Connection, job: str, mode: Mode, than: float) -> StepReport | None:
     """Return the cheapest report of the front whose metric is better than `than`, or None if there is none."""
     return _first(db, job, _NEXT_BETTER, below=loss_of(mode, than))
 
 
-def cheapest(db: Connection, job: str) -> Reached | None:
+def cheapest(db: Connection, job: str) -> StepReport | None:
     """Return the cheapest report of the front, or None if the front is empty."""
     return _first(db, job, _CHEAPEST)
 
@@ -203,7 +193,7 @@ def points(db: Connection, job: str) -> list[Row[Any]]:
     return list(db.execute(_POINTS.order_by(*CHEAPEST_FIRST), {"of": job}))
 
 
-def pareto(db: Connection, job: str) -> list[Reached]:
+def pareto(db: Connection, job: str) -> list[StepReport]:
     """Return the Pareto front of dollars and metric, cheapest first: each report is better than all cheaper ones."""
     found: list[Row[Any]] = []
     least = math.inf
@@ -214,7 +204,7 @@ def pareto(db: Connection, job: str) -> list[Reached]:
     return whole(db, job, [(row.trial, row.step) for row in found])
 
 
-def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[Reached]:
+def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[StepReport]:
     """Return complete reports, with configuration and checkpoint, for these (trial, step) points of the front, in the same order."""
     if len(places) == 1:
         rows = db.execute(_ONE_IN_WHOLE, {"of": job, "trial": places[0][0], "step": places[0][1]})
@@ -241,10 +231,10 @@ _IN_WHOLE = _all_in_whole()
 _ONE_IN_WHOLE = _IN_WHOLE.where(front.c.trial == bindparam("trial"), front.c.step == bindparam("step"))
 
 
-def _in_whole(row: Row[Any]) -> Reached:
-    return replace(reached(row), config=json.loads(row.config), checkpoint_uri=row.uri)
+def _in_whole(row: Row[Any]) -> StepReport:
+    return replace(step_report(row), config=json.loads(row.config), checkpoint_uri=row.uri)
 
 
-def _first(db: Connection, job: str, query: Select[Any], **given: float) -> Reached | None:
+def _first(db: Connection, job: str, query: Select[Any], **given: float) -> StepReport | None:
     row = db.execute(query, {"of": job, **given}).first()
     return None if row is None else whole(db, job, [(row.trial, row.step)])[0]

@@ -143,11 +143,6 @@ class Course:
     spent: list[int | None]
 
 
-def newest(db: Connection, job: str) -> int:
-    """Return the number of the job's newest event, or 0 if it has none."""
-    return db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
-
-
 def _version() -> Select[Any]:
     j, a, e = jobs.c, accounts.c, events.c
     seq = select(func.max(e.seq)).where(e.job == bindparam("of")).scalar_subquery()

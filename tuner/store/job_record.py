@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from tuner.database.codec import decode
 from tuner.database.database import Database
@@ -64,17 +64,11 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
     """
     for _ in range(TRIES):
         with database.read() as db:
-            before, row = _newest(db, job), jobs.get(db, job, project)
+            before, row = jobs.newest_event(db, job), jobs.get(db, job, project)
             found = _trials(db, job)
-            if _newest(db, job) == before:
+            if jobs.newest_event(db, job) == before:
                 return RecordedRows(before, row, found)
     return RecordedRows(before, row, None)
-
-
-def _newest(db: Connection, job: str) -> int:
-    return int(
-        db.execute(select(func.coalesce(func.max(events.c.seq), 0)).where(events.c.job == job)).scalar_one()
-    )
 
 
 def _trials(db: Connection, job: str) -> dict[str, tuple[TrialState, Config]]:
@@ -104,7 +98,7 @@ def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
     return [
         source
         for source in spec.warm_start_jobs
-        if source not in counted or _newest(db, source) < counted[source]
+        if source not in counted or jobs.newest_event(db, source) < counted[source]
     ]
 
 

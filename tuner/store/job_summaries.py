@@ -42,11 +42,11 @@ _QUERY = (
 
 
 def of_jobs(db: Connection, names: Collection[str]) -> dict[str, JobSummary]:
-    return {row.job: _standing(tuple(row)) for row in db.execute(_QUERY, {"jobs": list(names)}).all()}
+    return {row.job: _summary(tuple(row)) for row in db.execute(_QUERY, {"jobs": list(names)}).all()}
 
 
 @lru_cache(maxsize=4096)
-def _standing(values: tuple[Any, ...]) -> JobSummary:
+def _summary(values: tuple[Any, ...]) -> JobSummary:
     """Convert a row. Equal rows are converted once and cached, because the same pages are requested again and again."""
     row = dict(zip(_COLUMNS, values, strict=True))
     launch = None if row["epoch"] is None else Launch(row["job"], **{name: row[name] for name in _NAMES})

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, tuple_, update
 
 from tuner.database.codec import decode, encode
-from tuner.database.tables import attempts, idempotency, job_tags, jobs, trials
+from tuner.database.tables import attempts, events, idempotency, job_tags, jobs, trials
 from tuner.domain.budget import Budget
 from tuner.domain.errors import IdempotencyConflict, NotFound
 from tuner.domain.job import JobSpec, JobState, StopReason, check_move
@@ -25,6 +25,7 @@ _GET = select(jobs).where(jobs.c.id == bindparam("job"))
 _OF_KEY = select(idempotency).where(
     idempotency.c.project == bindparam("project"), idempotency.c.key == bindparam("key")
 )
+_NEWEST_EVENT = select(func.coalesce(func.max(events.c.seq), 0)).where(events.c.job == bindparam("job"))
 _TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=True))).order_by(job_tags.c.key)
 
 
@@ -173,6 +174,11 @@ def get(db: Connection, job: str, project: str | None = None) -> JobRow:
     if row is None or (project is not None and row.project != project):
         raise NotFound(f"there is no job {job!r}")
     return _job(row, _tags(db, [job]).get(job, {}))
+
+
+def newest_event(db: Connection, job: str) -> int:
+    """Return the number of the job's newest event, or 0 if it has none."""
+    return int(db.execute(_NEWEST_EVENT, {"job": job}).scalar_one())
 
 
 def page(

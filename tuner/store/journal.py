@@ -64,7 +64,7 @@ class SqlJournal:
             self._ran_ns = jobs.running_ns(db, job, now)
             self.budget_version = jobs.control(db, job).budget_version
             self._mode = jobs.get(db, job).spec.objective.mode
-            self._seq = db.execute(select(func.max(events.c.seq)).where(events.c.job == job)).scalar() or 0
+            self._seq = jobs.newest_event(db, job)
 
     @contextmanager
     def transaction(self) -> Iterator["SqlTx"]:
