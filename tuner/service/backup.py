@@ -20,7 +20,8 @@ from tuner.service.leading import ROLE
 from tuner.settings import Settings, release
 from tuner.store import copies, restore_corrections
 from tuner.store.backup_file import About, digest, pack, unpack
-from tuner.store.restore_corrections import Books, Checkpoint, Paused
+from tuner.store.restore_corrections import CheckpointKey, RestoredRows
+from tuner.store.restore_corrections import PausedJob as PausedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
             raise Conflict(
                 f"the database is at revision {revision}, newer than this version of tuner: back it up with that one"
             )
-        with _beside(file) as folder:
+        with _folder_next_to(file) as folder:
             copy = folder / "copy"
             copies.take(database, copy)
             about = About(
@@ -76,10 +77,6 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
         _sync(file.parent)
     finally:
         database.dispose()
-    return described(file, about)
-
-
-def described(file: Path, about: About) -> BackedUp:
     return BackedUp(
         str(file),
         file.stat().st_size,
@@ -93,7 +90,7 @@ def described(file: Path, about: About) -> BackedUp:
 
 
 @contextmanager
-def _beside(file: Path) -> Iterator[Path]:
+def _folder_next_to(file: Path) -> Iterator[Path]:
     """Create a temporary folder next to the file, on the same disk.
 
     Raises:
@@ -121,19 +118,6 @@ def _sync(folder: Path) -> None:
 
 AT_ONCE = 16  # number of parallel requests to the storage
 FUTURE_NS = 5 * 60 * NS  # tolerance for a wrong clock of the machine that made the backup
-
-
-@dataclass(frozen=True, slots=True)
-class PausedJob:
-    """A job that had not ended when the backup was made. The restore pauses it."""
-
-    id: str
-    name: str
-    state_before: str
-    settled_usd: float  #: Held in the ledger when the backup was made. The restore posts it as spent.
-    #: Spent after the backup. If `exact`, it is posted as lost. Otherwise it is an upper bound, by which the budget is reduced.
-    since_usd: float
-    exact: bool  #: Whether `since_usd` was read from the replaced database.
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +159,7 @@ def restore(
             about = unpack(file.expanduser(), copy)
             _refuse_unfit(about, database)
             _refuse_future(about, now())
-            before = copies.there(database, now())
+            before = copies.contents(database, now())
             if before.led_by is not None:
                 raise Conflict(
                     f"a service works on this database: {before.led_by}; stop all services first, and wait for three seconds"
@@ -184,11 +168,10 @@ def restore(
                 raise Conflict(
                     "the database has jobs, or budgets above them: --replace puts the backup in their place; make a backup of them before"
                 )
-            known = None if before.empty or not before.readable else before.accounts
-            books, kept = _put(database, copy, about, known, now(), settings.failpoint)
-        missing, fault = _missing(settings, books.checkpoints)
-        paused = {one.id for one in books.paused}
-        gone = [one for one in missing if one.job in paused and _went_on(settings, one)]
+            rows, kept = _put(database, copy, about, before.accounts, now(), settings.failpoint)
+        missing, fault = _missing(settings, rows.checkpoints)
+        paused = {job.id for job in rows.paused}
+        gone = [key for key in missing if key.job in paused and _has_later(settings, key)]
         with database.write("restore.checkpoints") as db:
             restore_corrections.forget(db, gone)
     finally:
@@ -198,10 +181,10 @@ def restore(
         about.tuner,
         about.revision,
         newest_revision(),
-        len(books.jobs),
-        tuple(_told(one) for one in books.paused),
-        tuple(sorted((known or {}).keys() - books.jobs)),
-        tuple(f"{one.job} {one.trial} step {one.step}" for one in missing),
+        len(rows.jobs),
+        rows.paused,
+        tuple(sorted(before.accounts.keys() - rows.jobs)),
+        tuple(f"{key.job} {key.trial} step {key.step}" for key in missing),
         fault,
         None if kept is None else str(kept),
     )
@@ -249,10 +232,10 @@ def _put(
     database: Database,
     copy: Path,
     about: About,
-    known: Mapping[str, Account] | None,
+    replaced: Mapping[str, Account],
     now: Instant,
     failpoint: str,
-) -> tuple[Books, Path | None]:
+) -> tuple[RestoredRows, Path | None]:
     """Replace the database by the backup. Return its corrected content, and where a damaged database was moved.
 
     With SQLite the money is corrected before the backup becomes the database. With PostgreSQL old drivers are fenced
@@ -260,50 +243,46 @@ def _put(
     """
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
-        return _made_right(database, about, known, now), None
+        return _correct(database, about, replaced, now), None
     _refuse_altered(copy)
     staged = Database(f"sqlite:///{copy}", failpoint=failpoint)
     try:
-        books = _made_right(staged, about, known, now)
+        rows = _correct(staged, about, replaced, now)
     finally:
         staged.dispose()
-    return books, copies.put(database, copy, at=now)
+    return rows, copies.put(database, copy, at=now)
 
 
-def _made_right(database: Database, about: About, known: Mapping[str, Account] | None, now: Instant) -> Books:
+def _correct(database: Database, about: About, replaced: Mapping[str, Account], now: Instant) -> RestoredRows:
     database.migrate()
     with database.write("restore.books") as db:
-        return restore_corrections.close(db, taken_at=about.taken_at, at=now, role=ROLE, replaced=known)
+        return restore_corrections.close(db, taken_at=about.taken_at, at=now, role=ROLE, replaced=replaced)
 
 
-def _missing(settings: Settings, named: Sequence[Checkpoint]) -> tuple[list[Checkpoint], str | None]:
+def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[CheckpointKey], str | None]:
     """Return the checkpoints that the storage does not have. If that cannot be determined, return none and the reason."""
-    stores = {one.job: CheckpointStore(settings.storage, one.project, one.job) for one in named}
+    stores = {key.job: CheckpointStore(settings.storage, key.project, key.job) for key in keys}
 
-    def is_there(one: Checkpoint) -> bool:
-        return stores[one.job].has(one.trial, Found(one.step, one.attempt))
+    def is_there(key: CheckpointKey) -> bool:
+        return stores[key.job].has(key.trial, Found(key.step, key.attempt))
 
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(is_there, named))
+            exists = list(pool.map(is_there, keys))
     except Exception as error:  # every storage backend raises its own error types
         return [], f"{settings.storage}: {explained(error)}"
-    return [one for one, has in zip(named, found, strict=True) if not has], None
+    return [key for key, has in zip(keys, exists, strict=True) if not has], None
 
 
-def _went_on(settings: Settings, missing: Checkpoint) -> bool:
+def _has_later(settings: Settings, missing: CheckpointKey) -> bool:
     """Return whether the storage has a later checkpoint of the same trial.
 
     If it has, retention removed the missing one. If not, this may be the wrong storage. The missing checkpoint then
     stays in the database, and a trial that resumes from it reports the fault.
     """
     try:
-        found = CheckpointStore(settings.storage, missing.project, missing.job).found(missing.trial)
+        stored = CheckpointStore(settings.storage, missing.project, missing.job).found(missing.trial)
     except Exception:
         # every storage backend raises its own error types; in doubt the checkpoint stays recorded
         return False
-    return any(one.step > missing.step for one in found)
-
-
-def _told(one: Paused) -> PausedJob:
-    return PausedJob(one.id, one.name, one.state, one.settled.usd.usd, one.since.usd.usd, one.exactly)
+    return any(checkpoint.step > missing.step for checkpoint in stored)

@@ -91,7 +91,7 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
             raise Invalid.at(
                 "--to", f"{to!r} is no revision before {before}: {', '.join(older) or 'there is none'}"
             )
-        led_by = copies.there(database, now()).led_by
+        led_by = copies.contents(database, now()).led_by
         if led_by is not None:
             raise Conflict(
                 f"a service works on this database: {led_by}; stop all services first, and wait for three seconds"

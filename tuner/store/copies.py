@@ -80,19 +80,26 @@ def put_in_place(source: Path, target: Path) -> Path | None:
     return kept
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the database. Raise BadFile if it cannot be read."""
+    try:
+        with closing(_open(path)) as db:
+            yield db
+    except sqlite3.DatabaseError as error:
+        raise BadFile(f"{path} is damaged: {error}") from error
+
+
 def check(path: Path) -> None:
     """Raise BadFile if the database is damaged."""
-    try:
-        with closing(sqlite3.connect(path, timeout=LOCKED_S)) as db:
-            said = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
-            said += [
-                f"{row[0]} names a row of {row[2]} that is missing"
-                for row in db.execute("PRAGMA foreign_key_check")
-            ]
-    except sqlite3.DatabaseError as error:
-        said = [str(error)]
-    if said != ["ok"]:
-        raise BadFile(f"{path} is damaged: {'; '.join(one for one in said[:3] if one != 'ok')}")
+    with _reading(path) as db:
+        faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
+        faults += [
+            f"{row[0]} names a row of {row[2]} that is missing"
+            for row in db.execute("PRAGMA foreign_key_check")
+        ]
+    if faults:
+        raise BadFile(f"{path} is damaged: {'; '.join(faults[:3])}")
 
 
 def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> None:
@@ -103,39 +110,29 @@ def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> 
     Args:
         known: Type, name and SQL text of each trigger and view of a database of this version.
     """
-    for found in triggers_and_views(path):
-        if found not in known:
-            raise BadFile(
-                f"the backup has a {found[0]} {found[1][:100]!r} that tuner did not make: it was altered"
-            )
+    for kind, name, sql in triggers_and_views(path):
+        if (kind, name, sql) not in known:
+            raise BadFile(f"the backup has a {kind} {name[:100]!r} that tuner did not make: it was altered")
 
 
 def refuse_negative_balances(path: Path) -> None:
     """Raise BadFile if an account has a negative limit, or a negative amount posted or held."""
-    try:
-        with closing(_open(path)) as db:
-            names = [row[1] for row in db.execute("PRAGMA table_info(accounts)")]
-            amounts = [name for name in names if name.startswith(("posted_", "held_", "limit_"))]
-            below = " OR ".join(f'"{name}" < 0' for name in amounts)
-            found = (
-                db.execute(f"SELECT job FROM accounts WHERE {below} LIMIT 1").fetchone() if below else None
-            )
-    except sqlite3.DatabaseError as error:
-        raise BadFile(f"{path} is damaged: {error}") from error
-    if found is not None:
+    with _reading(path) as db:
+        names = [row[1] for row in db.execute("PRAGMA table_info(accounts)")]
+        amounts = [name for name in names if name.startswith(("posted_", "held_", "limit_"))]
+        below = " OR ".join(f'"{name}" < 0' for name in amounts)
+        row = db.execute(f"SELECT job FROM accounts WHERE {below} LIMIT 1").fetchone() if below else None
+    if row is not None:
         raise BadFile(
-            f"the backup's account of job {str(found[0])[:100]} has a negative amount: it was altered"
+            f"the backup's account of job {str(row[0])[:100]} has a negative amount: it was altered"
         )
 
 
 def triggers_and_views(path: Path) -> frozenset[tuple[str, str, str]]:
     """Return type, name and SQL text of each trigger and view. Raise BadFile if the database cannot be read."""
     query = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')"
-    try:
-        with closing(_open(path)) as db:
-            return frozenset((row[0], row[1], row[2] or "") for row in db.execute(query))
-    except sqlite3.DatabaseError as error:
-        raise BadFile(f"{path} is damaged: {error}") from error
+    with _reading(path) as db:
+        return frozenset((row[0], row[1], row[2] or "") for row in db.execute(query))
 
 
 def _copy(source: Path, to: Path) -> None:
@@ -285,13 +282,13 @@ def _run(program: str, words: Sequence[str], env: dict[str, str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class Contents:
     """The relevant contents of a database that is about to be replaced by a copy."""
 
-    accounts: dict[str, Account] = field(default_factory=dict)  #: The account of each job.
+    #: The account of each job. Empty if they cannot be read: the file is damaged or not a database of tuner, or a restore was
+    #: interrupted.
+    accounts: dict[str, Account] = field(default_factory=dict)
     empty: bool = True  #: Whether the database has neither jobs nor shared budgets.
-    #: False if the accounts cannot be read: the file is damaged or not a database of tuner, or a restore was interrupted.
-    readable: bool = True
     led_by: str | None = None  #: The service that is the current leader.
 
 
@@ -344,33 +341,33 @@ def jobs_in(database: Database) -> int:
         return int(db.execute(select(func.count()).select_from(jobs)).scalar_one())
 
 
-def there(database: Database, now: Instant) -> There:
+def contents(database: Database, now: Instant) -> Contents:
     """Return what the database contains. Raise Unavailable if the PostgreSQL server does not answer."""
     if database.is_sqlite and not Path(str(database.url.database)).exists():
-        return There()
+        return Contents()
     try:
         with database.read() as db:
-            return _there(db, now)
+            return _contents(db, now)
     except (DatabaseError, Unavailable):
         if not database.is_sqlite:
             raise
-        return There(empty=False, readable=False)
+        return Contents(empty=False)
 
 
-def _there(db: Connection, now: Instant) -> There:
+def _contents(db: Connection, now: Instant) -> Contents:
     known = set(inspect(db).get_table_names())
     empty = not any(
         db.execute(text(f"SELECT 1 FROM {name} LIMIT 1")).first() for name in RECORDS if name in known
     )
     if not {"jobs", "accounts"} <= known:
-        return There(empty=empty)
+        return Contents(empty=empty)
     led_by = _led_by(db, now) if "leadership" in known else None
     if db.dialect.name == "postgresql":
-        said = db.execute(text("SELECT obj_description('launches'::regclass, 'pg_class')")).scalar()
-        if said == RESTORING:
-            return There(empty=empty, readable=False, led_by=led_by)
+        comment = db.execute(text("SELECT obj_description('launches'::regclass, 'pg_class')")).scalar()
+        if comment == RESTORING:
+            return Contents(empty=empty, led_by=led_by)
     every = db.execute(select(accounts.c.job)).scalars().all()
-    return There({job: ledger.account(db, job) for job in every}, empty=empty, led_by=led_by)
+    return Contents({job: ledger.account(db, job) for job in every}, empty=empty, led_by=led_by)
 
 
 def _led_by(db: Connection, now: Instant) -> str | None:

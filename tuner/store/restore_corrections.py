@@ -13,7 +13,6 @@ from sqlalchemy import Connection, delete, func, insert, select, text, update
 from tuner.database.tables import checkpoints, launches, leadership, trials
 from tuner.database.tables import jobs as jobs_table
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
-from tuner.domain.cost import CostKind
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.job import FINAL
 from tuner.domain.ledger import Account
@@ -35,20 +34,20 @@ _EPOCHS_FROM = 1_577_836_800 * NS
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
-    """A job that had not ended when the backup was made."""
+class PausedJob:
+    """A job that had not ended when the backup was made. The restore pauses it."""
 
     id: str
-    project: str
     name: str
-    state: str
-    settled: Cost  #: The job's open holds in the backup, which were posted as lost.
-    since: Cost  #: What the job spent after the backup: the exact amount, or an upper bound.
-    exactly: bool  #: True if `since` is known and was posted. False if it is an upper bound, which was subtracted from the budget.
+    state_before: str
+    settled_usd: float  #: Held in the ledger when the backup was made. The restore posts it as spent.
+    #: Spent after the backup. If `exact`, it is posted as lost. Otherwise it is an upper bound, by which the budget is reduced.
+    since_usd: float
+    exact: bool  #: Whether `since_usd` was read from the replaced database.
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointKey:
     """A checkpoint that the database knows of."""
 
     project: str
@@ -59,19 +58,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class RestoredRows:
     """What a restored database contains, and which jobs were paused."""
 
     jobs: frozenset[str]
-    paused: tuple[Paused, ...]
-    checkpoints: tuple[Checkpoint, ...]
+    paused: tuple[PausedJob, ...]
+    checkpoints: tuple[CheckpointKey, ...]
 
 
-def forget(db: Connection, gone: Sequence[Checkpoint]) -> None:
+def forget(db: Connection, gone: Sequence[CheckpointKey]) -> None:
     """Delete the records of these checkpoints. Their trials resume from older checkpoints, or start from the beginning."""
     c = checkpoints.c
-    for one in gone:
-        db.execute(delete(checkpoints).where(c.job == one.job, c.trial == one.trial, c.step == one.step))
+    for key in gone:
+        db.execute(delete(checkpoints).where(c.job == key.job, c.trial == key.trial, c.step == key.step))
 
 
 def closing_epoch(at: Instant) -> int:
@@ -89,34 +88,37 @@ def close(
     taken_at: Instant,
     at: Instant,
     role: str,
-    replaced: Mapping[str, Account] | None = None,
-) -> Books:
+    replaced: Mapping[str, Account],
+) -> RestoredRows:
     """Pause all jobs that have not ended, fence earlier drivers and leaders, and correct the accounts.
 
     Args:
         taken_at: When the backup was made.
         at: The current time.
         role: The leadership role whose term ends.
-        replaced: The accounts of the replaced database, by job. None if they are not known.
+        replaced: The accounts of the replaced database, by job. Empty if they are not known.
     """
     greatest = func.max if db.dialect.name == "sqlite" else func.greatest
     epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
     db.execute(update(launches).values(epoch=epoch, state="ended", quick_deaths=0, not_before=0))
     _end_terms(db, role, at)
-    query = (
-        select(jobs_table.c.id)
-        .where(jobs_table.c.state.not_in(FINAL))
-        .order_by(jobs_table.c.created_at, jobs_table.c.id)
-    )
-    found = [jobs.get(db, job) for job in db.execute(query).scalars().all()]
-    known = replaced or {}
-    paused = [_pause(db, row, taken_at, at, known.get(row.id)) for row in found]
-    going = tuple(one for row, one in zip(found, paused, strict=True) if row.wish != "cancel")
-    _note_all(db, known, at)
+    j, c = jobs_table.c, checkpoints.c
+    query = select(j.id).where(j.state.not_in(FINAL)).order_by(j.created_at, j.id)
+    paused: list[PausedJob] = []
+    for job in db.execute(query).scalars().all():
+        row = jobs.get(db, job)
+        paused_job = _pause(db, row, taken_at, at, replaced.get(job))
+        if row.wish != "cancel":
+            paused.append(paused_job)
+    _note_all(db, replaced, at)
     if db.dialect.name == "postgresql":
         db.execute(text("COMMENT ON TABLE launches IS NULL"))
-    every = frozenset(db.execute(select(jobs_table.c.id)).scalars())
-    return Books(every, going, _checkpoints(db))
+    keys = select(c.project, c.job, c.trial, c.step, c.attempt).order_by(c.job, c.trial, c.step)
+    return RestoredRows(
+        frozenset(db.execute(select(j.id)).scalars()),
+        tuple(paused),
+        tuple(CheckpointKey(*key) for key in db.execute(keys)),
+    )
 
 
 def _end_terms(db: Connection, role: str, at: Instant) -> None:
@@ -132,9 +134,12 @@ def _end_terms(db: Connection, role: str, at: Instant) -> None:
         db.execute(insert(leadership).values(role=role, token=token, **over))
 
 
-def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: Account | None) -> Paused:
+def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: Account | None) -> PausedJob:
     before = ledger.account(db, row.id)
-    settled = ledger.settle_open(db, row.project, row.id, _all_lost, taken_at)
+    # A whole hold counts as lost, because its worker may have worked on after the backup.
+    settled = ledger.settle_open(
+        db, row.project, row.id, lambda hold: {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
+    )
     if known is None:
         since = _at_most(row, at - taken_at, before.left)
         limit = row.budget.limit - since
@@ -142,30 +147,23 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
         since, limit = _within(known.posted + known.held - before.posted - settled), known.limit
     if row.wish != "cancel":
         _lower(db, row, limit)
-    paused = Paused(row.id, row.project, row.spec.name, row.state, settled, since, known is not None)
-    jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=_detail(paused, taken_at))
+    if since.nothing:
+        spent = "it spent nothing since then"
+    elif known is not None:
+        spent = f"it spent {since.usd} since then, which counts as lost"
+    else:
+        spent = f"it may have spent {since.usd} since then, which is taken off its budget"
+    detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; `tuner resume` lets it go on"
+    jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=detail)
     budget_waits.end(db, row.id)
     if row.wish == "cancel":
         end_open(db, row.id, taken_at)
     t = trials.c
     ran = update(trials).where(t.job == row.id, t.state == "running")
     db.execute(ran.values(state="paused", reason=WHY, updated_at=taken_at))
-    return paused
-
-
-def _all_lost(hold: OpenHold) -> dict[CostKind, Cost]:
-    """Count the whole hold as lost, because its worker may have worked on after the backup."""
-    return {} if hold.cost.nothing else {"lost": hold.cost}
-
-
-def _detail(paused: Paused, taken_at: Instant) -> str:
-    if paused.since.nothing:
-        said = "it spent nothing since then"
-    elif paused.exactly:
-        said = f"it spent {paused.since.usd} since then, which counts as lost"
-    else:
-        said = f"it may have spent {paused.since.usd} since then, which is taken off its budget"
-    return f"restored from the backup of {rfc3339(taken_at)}; {said}; `tuner resume` lets it go on"
+    return PausedJob(
+        row.id, row.spec.name, row.state, settled.usd.usd, since.usd.usd, exact=known is not None
+    )
 
 
 def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None:
@@ -213,9 +211,3 @@ def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
 
 def _within(cost: Cost) -> Cost:
     return Cost(max(cost.usd, FREE.usd), max(cost.gpu_ms, 0))
-
-
-def _checkpoints(db: Connection) -> tuple[Checkpoint, ...]:
-    c = checkpoints.c
-    query = select(c.project, c.job, c.trial, c.step, c.attempt).order_by(c.job, c.trial, c.step)
-    return tuple(Checkpoint(*row) for row in db.execute(query))
