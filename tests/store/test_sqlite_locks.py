@@ -1,5 +1,5 @@
-"""Test transactions on a SQLite file: threads of one process take turns, and processes retry until they can
-proceed.
+"""Test transactions on a SQLite file: the threads of one process read and commit one at a time, and processes
+retry until they can proceed.
 """
 
 import sqlite3
@@ -16,14 +16,14 @@ from sqlalchemy.exc import IntegrityError
 from tests.store.crowd import FORKS
 from tuner.database import sqlite_locks
 from tuner.database.database import Database
-from tuner.database.sqlite_locks import Turns, insist
+from tuner.database.sqlite_locks import ReaderWriterLock, insist
 from tuner.domain.errors import Unavailable
 
 LONG_S = 60.0
 
 
 class Other:
-    """A thread that takes a turn and keeps it until `leave`."""
+    """A thread that takes the lock and keeps it until `leave`."""
 
     def __init__(self, turn: Callable[[], AbstractContextManager[None]], order: list[str], name: str) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
@@ -43,26 +43,26 @@ class Other:
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
-    """Turns with a very long timeout."""
+def lock(monkeypatch: pytest.MonkeyPatch) -> ReaderWriterLock:
+    """A lock with a very long timeout."""
     monkeypatch.setattr(sqlite_locks, "PATIENCE_S", LONG_S)
-    return Turns()
+    return ReaderWriterLock()
 
 
-def waiting(turns: Turns, count: int) -> None:
-    """Wait until `count` threads are waiting for a turn."""
-    while len(turns._waiting) + len(turns._commits) < count:
+def waiting(lock: ReaderWriterLock, count: int) -> None:
+    """Wait until `count` threads are waiting for the lock."""
+    while len(lock._changed._waiters) < count:  # type: ignore[attr-defined]
         threading.Event().wait(0.001)
 
 
-def test_commit_waits_for_readers_and_blocks_later_readers(turns: Turns) -> None:
+def test_commit_waits_for_readers_and_blocks_later_readers(lock: ReaderWriterLock) -> None:
     order = list[str]()
-    reader = Other(turns.reading, order, "reader")
+    reader = Other(lock.reading, order, "reader")
     assert reader.inside.wait(LONG_S)
-    commit = Other(turns.committing, order, "commit")
-    waiting(turns, 1)
-    late = Other(turns.reading, order, "late")
-    waiting(turns, 2)
+    commit = Other(lock.committing, order, "commit")
+    waiting(lock, 1)
+    late = Other(lock.reading, order, "late")
+    waiting(lock, 2)
     assert order == ["reader"]
     reader.leave()
     assert commit.inside.wait(LONG_S)
@@ -73,21 +73,8 @@ def test_commit_waits_for_readers_and_blocks_later_readers(turns: Turns) -> None
     assert order == ["reader", "commit", "late"]
 
 
-def test_readers_take_turns_in_order_of_arrival(turns: Turns) -> None:
-    order = list[str]()
-    others = [Other(turns.reading, order, "0")]
-    assert others[0].inside.wait(LONG_S)
-    for number in range(1, 4):
-        others.append(Other(turns.reading, order, str(number)))
-        waiting(turns, number)
-    for number, other in enumerate(others):
-        assert other.inside.wait(LONG_S)
-        assert order == [str(one) for one in range(number + 1)]
-        other.leave()
-
-
-def test_no_reader_starves(turns: Turns) -> None:
-    """Other readers and commits request the next turn as soon as their turn ends."""
+def test_no_reader_starves(lock: ReaderWriterLock) -> None:
+    """Other readers and commits take the lock again as soon as they have released it."""
     over, through = threading.Event(), threading.Event()
 
     def again(turn: Callable[[], AbstractContextManager[None]]) -> None:
@@ -97,11 +84,11 @@ def test_no_reader_starves(turns: Turns) -> None:
 
     def once() -> None:
         for _ in range(50):
-            with turns.reading():
+            with lock.reading():
                 pass
         through.set()
 
-    hot = [threading.Thread(target=again, args=[turn]) for turn in (*[turns.reading] * 3, turns.committing)]
+    hot = [threading.Thread(target=again, args=[turn]) for turn in (*[lock.reading] * 3, lock.committing)]
     asked = threading.Thread(target=once)
     for thread in (*hot, asked):
         thread.start()
@@ -109,16 +96,16 @@ def test_no_reader_starves(turns: Turns) -> None:
     over.set()
     for thread in (*hot, asked):
         thread.join(LONG_S)
-    assert (turns._readers, len(turns._waiting), len(turns._commits), turns._passed_by) == (0, 0, 0, 0)
+    assert (lock._readers, lock._commits) == (0, 0)
 
 
-def test_thread_that_waits_too_long_proceeds_without_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_waits_too_long_proceeds_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that reads twice at once waits neither for itself nor for a commit that waits for it."""
     monkeypatch.setattr(sqlite_locks, "PATIENCE_S", 0.01)
-    turns = Turns()
-    with turns.reading(), turns.reading(), turns.committing(), turns.reading():
+    lock = ReaderWriterLock()
+    with lock.reading(), lock.reading(), lock.committing(), lock.reading():
         pass
-    assert (turns._readers, len(turns._waiting), len(turns._commits), turns._passed_by) == (0, 0, 0, 0)
+    assert (lock._readers, lock._commits) == (0, 0)
 
 
 def holds(path: Path, how: str, told: Connection) -> None:

@@ -12,7 +12,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.database.failpoints import Failpoint
 from tuner.database.ledger_tables import metadata
-from tuner.database.sqlite_locks import BUSY_TIMEOUT_S, Turns, insist
+from tuner.database.sqlite_locks import BUSY_TIMEOUT_S, ReaderWriterLock, insist
 from tuner.database.tables import projects
 from tuner.domain.errors import Unavailable
 
@@ -39,14 +39,14 @@ _WORDS = re.compile(r'^(revision|down_revision) = "(\w+)"', re.MULTILINE)
 def known(migrations: Path) -> Mapping[str, str | None]:
     """Return the previous revision of each known revision. It is None for the first."""
     files = (migrations / "versions").glob("[0-9]*.py")
-    found = (dict(_WORDS.findall(file.read_text(encoding="utf-8"))) for file in files)
-    return {one["revision"]: one.get("down_revision") for one in found}
+    headers = (dict(_WORDS.findall(file.read_text(encoding="utf-8"))) for file in files)
+    return {header["revision"]: header.get("down_revision") for header in headers}
 
 
 def newest(migrations: Path) -> str:
     """Return the revision that no other follows."""
-    found = known(migrations)
-    (last,) = set(found) - set(found.values())
+    revisions = known(migrations)
+    (last,) = set(revisions) - set(revisions.values())
     return last
 
 
@@ -93,9 +93,9 @@ class Database:
     def __init__(self, url: str, *, failpoint: str = "", patience_s: float = 0.0) -> None:
         self.url, self._patience_s = _url(url), patience_s
         self._failpoint = Failpoint.parse(failpoint) if failpoint else None
-        self._one_writes = Lock()
+        self._writer_lock = Lock()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._turns = Turns() if self.is_sqlite else None
+        self._file_lock = ReaderWriterLock() if self.is_sqlite else None
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # A database in memory has one connection per thread.
@@ -124,32 +124,34 @@ class Database:
         Raises:
             Unavailable: The database does not answer, refuses the write, or is damaged.
         """
-        with _said(), self._turn(), self._writing() as connection, connection.begin():
+        with (
+            _as_unavailable(),
+            self._only_writer(),
+            self._connected() as connection,
+            connection.execution_options(write=True).begin(),
+        ):
             yield connection
             if self._failpoint is not None:
                 self._failpoint.reached(name, "before")
-            if self._turns is not None:
-                with self._turns.committing():
+            if self._file_lock is not None:
+                with self._file_lock.committing():
                     _insist(connection, "COMMIT")
         if self._failpoint is not None:
             self._failpoint.reached(name, "after")
 
-    def _writing(self) -> Connection:
-        return self._connected().execution_options(write=True)
-
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _only_writer(self) -> Iterator[None]:
         """If the database is SQLite, wait until no other thread of this process writes.
 
         SQLite allows one writer at a time. A waiting writer only polls for the lock, so other writers could get it first for
         seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway: SQLite's own lock still keeps writers apart.
         """
-        mine = self.is_sqlite and self._one_writes.acquire(timeout=BUSY_TIMEOUT_S)
+        mine = self.is_sqlite and self._writer_lock.acquire(timeout=BUSY_TIMEOUT_S)
         try:
             yield
         finally:
             if mine:
-                self._one_writes.release()
+                self._writer_lock.release()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -158,11 +160,9 @@ class Database:
         With SQLite, all its queries see the same state. With PostgreSQL (isolation level READ COMMITTED by default), each
         query sees everything that was committed before it began.
         """
-        with _said(), self._reading(), self._connected() as connection, connection.begin():
+        turn = nullcontext() if self._file_lock is None else self._file_lock.reading()
+        with _as_unavailable(), turn, self._connected() as connection, connection.begin():
             yield connection
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._turns is None else self._turns.reading()
 
     def _connected(self) -> Connection:
         """Open a connection, retrying for `patience_s`. Retrying is safe, because no statement was sent yet."""
@@ -234,7 +234,12 @@ class Database:
         if not self.is_sqlite:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATING})")
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCKED_OUT_MS}")
-        _refuse_newer(_revision(connection))
+        revision = _revision(connection)
+        if not knows_revision(revision):
+            raise Unavailable(
+                f"the database is at revision {revision}, and this version of tuner knows none after {newest_revision()}: "
+                "a newer version has upgraded it; run that version, or restore the backup made before"
+            )
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         config.attributes["connection"] = connection
@@ -264,7 +269,7 @@ def _url(text: str) -> URL:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
+def _as_unavailable() -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
@@ -286,10 +291,10 @@ def newest_revision() -> str:
 
 def older_revisions(revision: str | None) -> list[str]:
     """Return the revisions that a database at this revision can go back to, newest first."""
-    before, found = known(MIGRATIONS), list[str]()
-    while (revision := before.get(revision or "")) is not None:
-        found.append(revision)
-    return found
+    previous, older = known(MIGRATIONS), list[str]()
+    while (revision := previous.get(revision or "")) is not None:
+        older.append(revision)
+    return older
 
 
 def knows_revision(revision: str | None) -> bool:
@@ -300,22 +305,14 @@ def knows_revision(revision: str | None) -> bool:
 def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    return found
+    revision: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return revision
 
 
 def _is_locked(error: Unavailable) -> bool:
     """Return True if a lock could not be taken: PostgreSQL's lock_not_available or deadlock_detected."""
     cause = error.__cause__
     return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
-
-
-def _refuse_newer(revision: str | None) -> None:
-    if not knows_revision(revision):
-        raise Unavailable(
-            f"the database is at revision {revision}, and this version of tuner knows none after {newest_revision()}: "
-            "a newer version has upgraded it; run that version, or restore the backup made before"
-        )
 
 
 def _listen_sqlite(engine: Engine) -> None:

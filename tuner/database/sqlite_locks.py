@@ -9,7 +9,6 @@ process wait for each other here and are woken, and a lock held by another proce
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,93 +18,44 @@ PATIENCE_S = 1.0
 LOOK_AGAIN_S, SLOWER = 0.001, 50  # after n seconds, retry every n / 50 s, but not sooner than every 1 ms
 
 
-class Turns:
-    """Fair reader/writer lock between the threads of one process.
+class ReaderWriterLock:
+    """Lock between the threads of one process that read and commit. A waiting commit blocks new readers.
 
-    A waiting commit blocks new readers. Only one thread reads at a time: several would share Python's interpreter, so each
-    of them, and every thread that waits for them, would take longer.
+    Only one thread reads at a time: several would share Python's interpreter, so each of them, and every thread that
+    waits for them, would take longer.
+
+    Measured with eight reading and four writing threads: 99 % of the writes took up to 0.2 to 0.4 s with it, and 0.4 to
+    1 s with a lock that lets a reader pass a waiting commit, with a quarter of the writes. With requests to two services,
+    see docs/decisions/0001-sqlite-rollback-journal.md.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._readers, self._passed_by = 0, 0
-        self._waiting: deque[threading.Lock] = deque()
-        self._commits: deque[threading.Lock] = deque()
+        self._changed = threading.Condition()
+        self._readers, self._commits = 0, 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        self._begin_reading()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._readers and not self._commits, PATIENCE_S)
+            self._readers += 1
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._readers -= 1
-                self._wake()
+                self._changed.notify_all()
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        mine = _locked()
-        with self._lock:
-            self._commits.append(mine)
-            free = not self._readers
-        if not free:
-            mine.acquire(timeout=PATIENCE_S)
+        with self._changed:
+            self._commits += 1
+            self._changed.wait_for(lambda: not self._readers, PATIENCE_S)
         try:
             yield
         finally:
-            with self._lock:
-                self._commits.remove(mine)
-                self._wake()
-
-    def _begin_reading(self) -> None:
-        """Wait until this thread may read.
-
-        If the lock is free, an arriving thread may read at once, even if a waiting thread has just been woken for it, because
-        waking takes a while. The waiting thread that was passed in this way comes next: until it reads, no arriving thread may
-        pass again.
-        """
-        with self._lock:
-            if self._is_free() and not self._passed_by:
-                self._readers += 1
-                return
-            mine, deadline = _locked(), time.monotonic() + PATIENCE_S
-            self._waiting.append(mine)
-        passed_by = 0
-        while True:
-            woken = mine.acquire(timeout=PATIENCE_S)
-            with self._lock:
-                self._passed_by -= passed_by
-                if not woken and mine in self._waiting:
-                    self._waiting.remove(mine)
-                if self._is_free() or time.monotonic() >= deadline:
-                    self._readers += 1
-                    return
-                passed_by = 1
-                self._passed_by += 1
-                self._waiting.appendleft(mine)
-
-    def _is_free(self) -> bool:
-        return not self._commits and not self._readers
-
-    def _wake(self) -> None:
-        """Wake the next thread: the first commit, or the first reader if no commit waits."""
-        if self._readers:
-            return
-        if self._commits:
-            self._release(self._commits[0])
-        elif self._waiting:
-            self._release(self._waiting.popleft())
-
-    @staticmethod
-    def _release(one: threading.Lock) -> None:
-        if one.locked():
-            one.release()
-
-
-def _locked() -> threading.Lock:
-    made = threading.Lock()
-    made.acquire()
-    return made
+            with self._changed:
+                self._commits -= 1
+                self._changed.notify_all()
 
 
 def insist(do: Callable[[], object]) -> sqlite3.Error | None:
