@@ -31,7 +31,7 @@ from tuner.domain.records import ReportRow
 from tuner.domain.time import NS, Instant
 from tuner.service import next_dollar
 from tuner.store import best, jobs, journal, pareto_front
-from tuner.store.best import Limits
+from tuner.store.best import CostLimits
 
 QUESTIONS, SCANS, WRITES = 300, 20, 500
 MICRO_USD_PER_HOUR = 2_000_000
@@ -154,7 +154,7 @@ def curve(rng: Random, number: int, steps: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def questions(db: Connection) -> Iterator[Limits]:
+def questions(db: Connection) -> Iterator[CostLimits]:
     """Yield limits on dollars, GPU time, duration or several of them, between nothing and everything."""
     rng = Random(1)
     dearest = max(row.usd for row in best.points(db, JOB))
@@ -164,17 +164,17 @@ def questions(db: Connection) -> Iterator[Limits]:
         usd, ns = int(dearest * share), int(longest * share * rng.uniform(0.3, 3))
         yield rng.choice(
             (
-                Limits(),
-                Limits(Money(usd)),
-                Limits(gpu_ms=ns // 10**6),
-                Limits(duration_ns=ns),
-                Limits(Money(usd), duration_ns=ns),
-                Limits(Money(usd), ns // 10**6, ns),
+                CostLimits(),
+                CostLimits(Money(usd)),
+                CostLimits(gpu_ms=ns // 10**6),
+                CostLimits(duration_ns=ns),
+                CostLimits(Money(usd), duration_ns=ns),
+                CostLimits(Money(usd), ns // 10**6, ns),
             )
         )
 
 
-def scan(db: Connection, limits: Limits) -> Any:
+def scan(db: Connection, limits: CostLimits) -> Any:
     r = reports.c
     query = select(reports).where(r.job == JOB, r.value.is_not(None))
     for column, most in (

@@ -39,11 +39,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_head_environment_excludes_settings_of_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuner.cluster.launch import Launch
+    from tuner.cluster.launch import HeadLaunch
 
     monkeypatch.setenv("TUNER_API_KEY", "secret")
     monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
-    environment = Launch("s", tmp_path, tmp_path / "token", tuple(range(9)), 1, 0).environment()
+    environment = HeadLaunch("s", tmp_path, tmp_path / "token", tuple(range(9)), 1, 0).environment()
     assert not {"TUNER_API_KEY", "RAY_ADDRESS"} & set(environment)
     assert environment["PATH"] == os.environ["PATH"]
 

@@ -130,4 +130,4 @@ def test_listing_is_bounded_and_marked_as_truncated(
     assert listed(("*",)).truncated
     monkeypatch.undo()
     monkeypatch.chdir(folder)
-    assert listed(("*",), read_s=-1) == listing.Listing([], truncated=True)
+    assert listed(("*",), read_s=-1) == listing.TrainableListing([], truncated=True)

@@ -16,7 +16,7 @@ from tuner.domain.time import Instant
 from tuner.planning.comparisons import Evidence, estimates, rungs_of
 from tuner.planning.paths import End, Point, Seen
 from tuner.store import curves
-from tuner.store.curves import Trained
+from tuner.store.curves import TrainedTrial
 from tuner.store.journal import SqlJournal
 
 AT = Instant(0)
@@ -40,7 +40,7 @@ def report(
         tx.append(Reported(AT, trial, step, value, cost(usd).usd))
 
 
-def read(database: Database, objective: Objective) -> list[Trained]:
+def read(database: Database, objective: Objective) -> list[TrainedTrial]:
     return list(curves.trained(database, JOB, objective.mode, RUNGS))
 
 
@@ -110,5 +110,5 @@ def test_trial_without_a_metric_is_left_out(database: Database, journal: SqlJour
     assert read(database, Objective("acc")) == []
     report(journal, 0, 2, 0.5, usd=2)
     assert [replace(one, setup=0) for one in read(database, Objective("acc"))] == [
-        Trained("running", 0, ((2, 0.5, 2),))
+        TrainedTrial("running", 0, ((2, 0.5, 2),))
     ]

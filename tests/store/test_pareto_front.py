@@ -22,7 +22,7 @@ from tuner.domain.objective import Mode, Objective
 from tuner.domain.records import ReportRow
 from tuner.domain.time import Instant
 from tuner.store import best
-from tuner.store.best import Limits
+from tuner.store.best import CostLimits
 from tuner.store.journal import SqlJournal
 
 NUMBERS = iter(range(10**9))
@@ -52,7 +52,9 @@ VALUES = st.none() | FEW.map(float) | st.sampled_from([float("nan"), float("inf"
 REPORTS = st.lists(st.builds(Given, FEW, FEW, VALUES, FEW, FEW, FEW), max_size=20)
 MODES = st.sampled_from(["max", "min"])
 SOME = (None, 0, 2)
-LIMITS = [Limits(None if usd is None else Money(usd), gpu, ns) for usd, gpu, ns in product(SOME, SOME, SOME)]
+LIMITS = [
+    CostLimits(None if usd is None else Money(usd), gpu, ns) for usd, gpu, ns in product(SOME, SOME, SOME)
+]
 
 
 def job_with(database: Database, mode: Mode, found: list[Given]) -> str:
@@ -137,7 +139,7 @@ def test_queries_use_only_the_index_of_the_pareto_front(database: Database) -> N
     event.listen(database.engine, "before_cursor_execute", note)
     try:
         with database.read() as db:
-            best.best(db, job, Limits(Money(7), 9, 11))
+            best.best(db, job, CostLimits(Money(7), 9, 11))
             best.next_better(db, job, "max", 0.5)
     finally:
         event.remove(database.engine, "before_cursor_execute", note)

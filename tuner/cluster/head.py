@@ -25,7 +25,7 @@ import psutil
 
 from tuner.cluster.cluster_file import ClusterFile
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
-from tuner.cluster.launch import PORTS, Launch, free_ports, tail
+from tuner.cluster.launch import PORTS, HeadLaunch, free_ports, tail
 from tuner.cluster.nodes import Node, nodes
 from tuner.cluster.processes import kill_marked, mark_of
 
@@ -182,7 +182,7 @@ class LocalHead:
         _ = self.token
         # If the local cluster's nodes run the jobs, the head offers no CPUs and GPUs of its own.
         counts = (0, 0) if self.is_for_a_cluster() else (self._cpus, self._gpus)
-        launch = Launch(
+        launch = HeadLaunch(
             session=f"{self.tag}-{secrets.token_hex(8)}",
             temp_dir=self.temp_dir,
             token_path=self.token_path,

@@ -68,7 +68,7 @@ _ENVIRONMENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class HeadLaunch:
     """The parameters of one start of a head."""
 
     session: str

@@ -18,7 +18,7 @@ LONGEST_NS = 3600 * NS
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class BudgetWait:
     """A paused job that waits for a shared budget.
 
     Until the budget's next period begins, the job is not resumed before `not_before`. Each time it is resumed and paused
@@ -73,7 +73,7 @@ def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None
         db.execute(update(budget_waits).where(w.job == job).values(values))
 
 
-def claim(db: Connection, wait: Wait) -> bool:
+def claim(db: Connection, wait: BudgetWait) -> bool:
     """Lock the row of `wait` until the transaction ends. Call it before resuming the job.
 
     Return False if the row was removed or changed since `wait` was read.
@@ -108,13 +108,13 @@ def projects(db: Connection) -> list[str]:
     return list(db.execute(select(budget_waits.c.project).distinct()).scalars())
 
 
-def waiting(db: Connection, project: str) -> list[Wait]:
+def waiting(db: Connection, project: str) -> list[BudgetWait]:
     """Return the project's jobs that wait for a shared budget and are still paused."""
     w = budget_waits.c
     query = select(budget_waits).join(jobs, jobs.c.id == w.job)
     rows = db.execute(query.where(w.project == project, jobs.c.state == "paused").order_by(w.job))
     return [
-        Wait(
+        BudgetWait(
             r.job,
             r.project,
             r.name,
@@ -127,7 +127,7 @@ def waiting(db: Connection, project: str) -> list[Wait]:
     ]
 
 
-def over(db: Connection, project: str, at: Instant) -> list[Wait]:
+def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
     """Return the project's waiting jobs that can be resumed now.
 
     A job can also be resumed if the budget that it waits for was removed or no longer covers it.
@@ -146,7 +146,7 @@ def over(db: Connection, project: str, at: Instant) -> list[Wait]:
     return found
 
 
-def _is_above(db: Connection, wait: Wait, budgets: Mapping[str, SharedBudget]) -> bool:
+def _is_above(db: Connection, wait: BudgetWait, budgets: Mapping[str, SharedBudget]) -> bool:
     return any(
         one.name == wait.name for one in applying(budgets.values(), shared_budgets.tags_of(db, wait.job))
     )

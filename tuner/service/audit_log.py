@@ -15,7 +15,7 @@ from tuner.domain.shared_budget import PPM, SharedBudget
 from tuner.domain.time import NS
 from tuner.service.bootstrap import Service
 from tuner.store import audit_log
-from tuner.store.audit_log import Entry as Entry
+from tuner.store.audit_log import AuditLogEntry as AuditLogEntry
 from tuner.store.audit_log import EntryFilter as EntryFilter
 from tuner.store.audit_log import Facts
 from tuner.store.jobs import JobRow
@@ -39,13 +39,13 @@ def note(
         after: Facts after the change; None for a removed object.
     """
     actor = service.actor
-    entry = Entry(
+    entry = AuditLogEntry(
         service.project, service.now(), actor.user, actor.key, actor.request, action, target, before, after
     )
     audit_log.add(db, entry)
 
 
-def page(service: Service, only: EntryFilter, *, before: int | None, limit: int) -> Sequence[Entry]:
+def page(service: Service, only: EntryFilter, *, before: int | None, limit: int) -> Sequence[AuditLogEntry]:
     """Return a page of the project's entries, newest first."""
     with service.database.read() as db:
         return audit_log.page(db, service.project, only, before=before, limit=limit)

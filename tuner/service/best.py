@@ -20,7 +20,7 @@ from tuner.service.repricing import pricing
 from tuner.store import best as fronts
 from tuner.store import jobs
 from tuner.store.answers import StepReport as StepReport
-from tuner.store.best import Limits as Limits
+from tuner.store.best import CostLimits as CostLimits
 from tuner.store.jobs import JobRow
 
 HERE = Asked()
@@ -69,7 +69,7 @@ class BestView:
 
 
 def best(
-    service: Service, job: str, limits: Limits, asked: Asked = HERE, *, with_forecast: bool = False
+    service: Service, job: str, limits: CostLimits, asked: Asked = HERE, *, with_forecast: bool = False
 ) -> BestView:
     """Return the best configuration whose training stays within these limits of cost, GPU-hours and time.
 
@@ -88,7 +88,7 @@ def best(
 
 
 def best_of_all(
-    service: Service, trainable: str, metric: str, limits: Limits, asked: Asked = HERE
+    service: Service, trainable: str, metric: str, limits: CostLimits, asked: Asked = HERE
 ) -> BestView:
     """Return the best configuration over all jobs that tuned this trainable for this metric.
 
@@ -149,7 +149,7 @@ class _Elsewhere:
         self._db, self._row = db, row
         self._points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
 
-    def best(self, limits: Limits) -> tuple[Priced, float] | None:
+    def best(self, limits: CostLimits) -> tuple[Priced, float] | None:
         """Return the best point within the limits, with its loss: its metric, negated if larger is better."""
         within = [
             (cost, point)
@@ -189,7 +189,7 @@ def _cheapest_first(cost: Repriced, point: Any) -> tuple[Money, float, int, int]
     return cost.cost.usd, point.loss, cost.duration_ns, point.seq
 
 
-def _best(db: Connection, row: JobRow, limits: Limits, there: Pricing | None) -> BestView | None:
+def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None) -> BestView | None:
     if there is not None:
         elsewhere = _Elsewhere(db, row, there)
         found = elsewhere.best(limits)

@@ -16,7 +16,7 @@ from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.node_prices import priced
 from tuner.store import cluster_hours
-from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, Time, Watch
+from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, MachineTime, Observation
 
 LOOK_NS = 5 * NS
 # After a longer pause it is not known which machines were running in the meantime.
@@ -118,8 +118,8 @@ class ClusterMeter:
             key = (node.instance_type, node.market), price
             alive_ns, idle_ns = found.get(key, (0, 0))
             found[key] = alive_ns + passed_ns, idle_ns + passed_ns * (node.id in idle)
-        times = [Time(kind, price, *ns) for (kind, price), ns in found.items()]
-        cluster_hours.add(db, project, now, times, Watch(passed_ns, unpriced))
+        times = [MachineTime(kind, price, *ns) for (kind, price), ns in found.items()]
+        cluster_hours.add(db, project, now, times, Observation(passed_ns, unpriced))
 
     def _price(self, node: Node) -> Price | None:
         try:
@@ -162,7 +162,7 @@ def cluster_cost(service: Service, since: Instant | None, until: Instant | None)
     return ClusterCost(known.since, found, watch.watched_ns, unseen_ns, watch.unpriced_ns)
 
 
-def _of_kind(kind: Kind, times: list[Time]) -> KindCost:
+def _of_kind(kind: Kind, times: list[MachineTime]) -> KindCost:
     alive, idle = sum(one.alive_ns for one in times), sum(one.idle_ns for one in times)
     cost, wasted = sum((one.cost for one in times), ZERO), sum((one.idle_cost for one in times), ZERO)
     return KindCost(kind, alive, idle, cost, wasted)

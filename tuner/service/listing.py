@@ -41,14 +41,14 @@ HINT = re.compile(rb"\btrain\b|\breport\b|Trainable\b|\b(?:" + "|".join(sorted(C
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TrainableListing:
     """The trainables that were found."""
 
     items: list[Described]
     truncated: bool  #: Whether there are more files than were read.
 
 
-def listed(allowed: Sequence[str], read_s: float = READ_S) -> Listing:
+def listed(allowed: Sequence[str], read_s: float = READ_S) -> TrainableListing:
     """List the trainables of the modules that `TUNER_ALLOWED_MODULES` allows.
 
     For `*`, these are the modules on PYTHONPATH and in the service's working directory, and the shipped ones.
@@ -61,7 +61,7 @@ def listed(allowed: Sequence[str], read_s: float = READ_S) -> Listing:
     for module, file in walk.modules(allowed):
         for found in _read(module, str(file), *_facts(file)):
             items.setdefault(found.trainable, found)
-    return Listing(list(items.values()), walk.truncated)
+    return TrainableListing(list(items.values()), walk.truncated)
 
 
 class _Walk:

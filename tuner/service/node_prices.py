@@ -14,14 +14,14 @@ from tuner.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class NodePrice:
     """A price and its source."""
 
     price: Price | None  #: None if it is not known.
     source: str  #: The source of the price. If the price is None: why it is not known, and what to do.
 
 
-def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: float) -> Priced:
+def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: float) -> NodePrice:
     """Return the price of a whole machine with these labels.
 
     The first source that has one is used: the machine's price label, TUNER_NODE_PRICES, or the catalogue. A machine
@@ -32,21 +32,21 @@ def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: 
     """
     said, market = its.usd_per_hour(labels), its.market_of(labels)
     if said is not None:
-        return Priced(Price.from_usd_per_hour(said), f"the node's label {its.PRICE}")
+        return NodePrice(Price.from_usd_per_hour(said), f"the node's label {its.PRICE}")
     kind = its.instance_type_of(labels)
     named = settings.node_price(kind, market)
     if named is not None:
-        return Priced(Price.from_usd_per_hour(named), "TUNER_NODE_PRICES")
+        return NodePrice(Price.from_usd_per_hour(named), "TUNER_NODE_PRICES")
     here = catalogue(settings)
     listings = here.find(instance_type=kind)
     if listings:
         return listed(here, listings, market, region=its.region_of(labels), zone=its.zone_of(labels))
     usd, source = settings.local_price(cpus=cpus, gpus=gpus, market=market)
     why = "" if kind == its.LOCAL else f"{kind} is not in the catalogue; "
-    return Priced(Price.from_usd_per_hour(usd), f"{why}{source}")
+    return NodePrice(Price.from_usd_per_hour(usd), f"{why}{source}")
 
 
-def priced_kind(settings: Settings, offer: Offer, market: Market) -> Priced:
+def priced_kind(settings: Settings, offer: Offer, market: Market) -> NodePrice:
     """Return the price of a machine of the offer's type and size on another market."""
     named = {"instance-type": offer.instance_type, its.MARKET: its.MARKETS[market]}
     where = {} if offer.region is None else {"region": offer.region}
@@ -55,7 +55,7 @@ def priced_kind(settings: Settings, offer: Offer, market: Market) -> Priced:
 
 def listed(
     here: Catalogue, listings: list[Listing], market: Market, *, region: str | None, zone: str | None
-) -> Priced:
+) -> NodePrice:
     """Return the highest known price of an instance type on this market in the zone.
 
     If the zone is None or not listed, all listings in the region count. If the region is None, those of all regions do.
@@ -67,11 +67,11 @@ def listed(
         found, where = [one for one in found if one.zone == zone], zone
     known = [(price, one) for one in found if (price := one.price(market)) is not None]
     if not known:
-        return Priced(None, _unknown(here, kind, market, where))
+        return NodePrice(None, _unknown(here, kind, market, where))
     price, dearest = max(known, key=lambda pair: pair[0])
     of_several = "the most expensive of " if len(known) > 1 else ""
     date, source = dearest.date(market), dearest.source(market)
-    return Priced(
+    return NodePrice(
         price, f"{here.name}: {of_several}{dearest.cloud} {where}, {_word(market)}, {date}, {source}"
     )
 
@@ -93,10 +93,14 @@ def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], O
     return find
 
 
-def _admitted(machine: Machine, offers: Sequence[Offer], why: str) -> Priced:
+def _admitted(machine: Machine, offers: Sequence[Offer], why: str) -> NodePrice:
     kind = its.instance_type_of(machine.labels), its.market_of(machine.labels)
     found = next((one for one in offers if (one.instance_type, one.market) == kind), None)
-    return Priced(None, why) if found is None else Priced(found.price, f"{found.source}, as admitted: {why}")
+    return (
+        NodePrice(None, why)
+        if found is None
+        else NodePrice(found.price, f"{found.source}, as admitted: {why}")
+    )
 
 
 def offer_of(machine: Machine, price: Price, source: str) -> Offer:

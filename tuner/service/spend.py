@@ -19,7 +19,7 @@ from tuner.service.cluster_meter import ClusterCost, cluster_cost
 from tuner.store import best, curves, jobs, spend
 from tuner.store.answers import StepReport
 from tuner.store.curves import Improvement as Improvement
-from tuner.store.curves import Trained
+from tuner.store.curves import TrainedTrial
 from tuner.store.jobs import JobRow
 from tuner.store.spend import Span
 from tuner.store.spend import SpendRow as SpendRow
@@ -75,12 +75,12 @@ def _evidence(service: Service, row: JobRow, best: float) -> Evidence:
     return Evidence(seen, spec.objective.score(best), spec.fidelity, learned, spec.algorithm.seed)
 
 
-def _seen(trial: Trained, objective: Objective) -> Seen:
+def _seen(trial: TrainedTrial, objective: Objective) -> Seen:
     curve = tuple(Point(step, objective.score(value), usd) for step, value, usd in trial.curve)
     return Seen(curve, trial.setup, _end(trial))
 
 
-def _end(trial: Trained) -> End:
+def _end(trial: TrainedTrial) -> End:
     match trial.state:
         case "completed":
             return "completed"

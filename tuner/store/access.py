@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Row, Select, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, Insert, Row, Select, delete, exists, func, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from tuner.database.tables import api_keys, members, projects, users
@@ -81,13 +81,13 @@ def project(db: Connection, name: str) -> ProjectRow:
     row = db.execute(select(projects).where(projects.c.name == name)).first()
     if row is None:
         raise NotFound(f"there is no project {name!r}")
-    return _project(row)
+    return ProjectRow(**row._mapping)
 
 
 def page_of_projects(db: Connection, *, after: str, limit: int) -> list[ProjectRow]:
     """Return up to `limit` projects by name, starting after the name `after`."""
     query = select(projects).where(projects.c.name > after).order_by(projects.c.name).limit(limit)
-    return [_project(row) for row in db.execute(query)]
+    return [ProjectRow(**row._mapping) for row in db.execute(query)]
 
 
 def has_several_projects(db: Connection) -> bool:
@@ -100,7 +100,7 @@ def has_several_projects(db: Connection) -> bool:
 def page_of_users(db: Connection, *, after: str, limit: int) -> list[UserRow]:
     """Return up to `limit` users by name, starting after the name `after`."""
     query = select(users).where(users.c.name > after).order_by(users.c.name).limit(limit)
-    return [_user(row) for row in db.execute(query)]
+    return [UserRow(**row._mapping) for row in db.execute(query)]
 
 
 def user(db: Connection, name: str) -> UserRow:
@@ -108,7 +108,7 @@ def user(db: Connection, name: str) -> UserRow:
     row = db.execute(select(users).where(users.c.name == name)).first()
     if row is None:
         raise NotFound(f"there is no user {name!r}")
-    return _user(row)
+    return UserRow(**row._mapping)
 
 
 def set_disabled(db: Connection, name: str, at: Instant | None) -> None:
@@ -141,8 +141,8 @@ def member(db: Connection, project: str, name: str, *, alone: bool = False) -> M
 def role_of(db: Connection, project: str, name: str) -> MemberRole | None:
     """Return the user's role in the project, or None if they are not a member."""
     mine = (members.c.project == project) & (members.c.user == name)
-    found: MemberRole | None = db.execute(select(members.c.role).where(mine)).scalar()
-    return found
+    role: MemberRole | None = db.execute(select(members.c.role).where(mine)).scalar()
+    return role
 
 
 def put_member(db: Connection, project: str, name: str, role: MemberRole, at: Instant) -> bool:
@@ -190,7 +190,7 @@ def bearer(db: Connection, id_: str) -> Bearer | None:
         .where(k.id == id_)
     )
     row = db.execute(query).first()
-    return None if row is None else Bearer(_key(row), row.role, row.disabled_at is not None)
+    return None if row is None else Bearer(KeyRow(*row[:-2]), row.role, row.disabled_at is not None)
 
 
 def key(db: Connection, project: str, id_: str, *, user: str | None, alone: bool = False) -> KeyRow:
@@ -207,7 +207,7 @@ def key(db: Connection, project: str, id_: str, *, user: str | None, alone: bool
     row = db.execute(query.with_for_update() if alone else query).first()
     if row is None or row.project != project or (user is not None and row.user != user):
         raise NotFound(f"there is no key {id_!r}")
-    return _key(row)
+    return KeyRow(**row._mapping)
 
 
 def page_of_keys(
@@ -224,10 +224,9 @@ def page_of_keys(
     if user is not None:
         query = query.where(k.user == user)
     if before is not None:
-        at, id_ = before
-        query = query.where((k.created_at < at) | ((k.created_at == at) & (k.id < id_)))
+        query = query.where(tuple_(k.created_at, k.id) < before)
     rows = db.execute(query.order_by(k.created_at.desc(), k.id.desc()).limit(limit))
-    return [_key(row) for row in rows]
+    return [KeyRow(**row._mapping) for row in rows]
 
 
 def revoke_key(db: Connection, id_: str, at: Instant) -> None:
@@ -254,7 +253,7 @@ def keys_that_end(db: Connection, since: Instant, until: Instant) -> list[KeyRow
         .where(u.disabled_at.is_(None))
         .order_by(k.expires_at, k.id)
     )
-    return [_key(row) for row in db.execute(query)]
+    return [KeyRow(**row._mapping) for row in db.execute(query)]
 
 
 def _members() -> Select[Any]:
@@ -271,31 +270,5 @@ def _insert_unless_there(db: Connection, statement: Insert) -> bool:
     return True
 
 
-def _project(row: Row[tuple[object, ...]]) -> ProjectRow:
-    return ProjectRow(row.name, Instant(row.created_at))
-
-
-def _user(row: Row[tuple[object, ...]]) -> UserRow:
-    return UserRow(row.name, Instant(row.created_at), _instant(row.disabled_at))
-
-
 def _member(row: Row[tuple[object, ...]]) -> MemberRow:
-    return MemberRow(row.project, row.user, row.role, Instant(row.since), row.disabled_at is not None)
-
-
-def _key(row: Row[tuple[object, ...]]) -> KeyRow:
-    return KeyRow(
-        row.id,
-        row.project,
-        row.user,
-        row.name,
-        row.sha256,
-        Instant(row.created_at),
-        Instant(row.expires_at),
-        _instant(row.revoked_at),
-        row.replaced_by,
-    )
-
-
-def _instant(at: int | None) -> Instant | None:
-    return None if at is None else Instant(at)
+    return MemberRow(row.project, row.user, row.role, row.since, row.disabled_at is not None)

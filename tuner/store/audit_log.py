@@ -14,7 +14,7 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditLogEntry:
     project: str
     at: Instant
     user: str
@@ -38,13 +38,15 @@ class EntryFilter:
     until: Instant | None = None
 
 
-def add(db: Connection, entry: Entry) -> None:
-    values = {name: getattr(entry, name) for name in Entry.__slots__ if name != "seq"}
+def add(db: Connection, entry: AuditLogEntry) -> None:
+    values = {name: getattr(entry, name) for name in AuditLogEntry.__slots__ if name != "seq"}
     facts = {name: _text(values[name]) for name in ("before", "after")}
     db.execute(insert(audit_log), {**values, **facts})
 
 
-def page(db: Connection, project: str, only: EntryFilter, *, before: int | None, limit: int) -> list[Entry]:
+def page(
+    db: Connection, project: str, only: EntryFilter, *, before: int | None, limit: int
+) -> list[AuditLogEntry]:
     """Return up to `limit` entries, newest first, starting before sequence number `before`."""
     a = audit_log.c
     query = select(audit_log).where(a.project == project)
@@ -59,7 +61,10 @@ def page(db: Connection, project: str, only: EntryFilter, *, before: int | None,
         query = query.where(a.seq < before)
     rows = db.execute(query.order_by(a.seq.desc()).limit(limit))
     found = (dict(row._mapping) for row in rows)
-    return [Entry(**{**one, "before": _facts(one["before"]), "after": _facts(one["after"])}) for one in found]
+    return [
+        AuditLogEntry(**{**one, "before": _facts(one["before"]), "after": _facts(one["after"])})
+        for one in found
+    ]
 
 
 def _text(facts: Facts | None) -> str | None:

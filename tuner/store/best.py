@@ -95,7 +95,7 @@ def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CostLimits:
     """What training a configuration may cost. None means any amount."""
 
     usd: Money | None = None
@@ -116,7 +116,7 @@ class Limits:
         return {name: most for name, most in each.items() if most is not None}
 
 
-ANY = Limits()
+ANY = CostLimits()
 BEST_FIRST = (front.c.loss, front.c.usd, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
 CHEAPEST_FIRST = (front.c.usd, front.c.loss, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
 
@@ -159,7 +159,7 @@ def _at_places() -> Select[Any]:
 _PLACES, _AT_PLACES = _places(), _at_places()
 
 
-def best(db: Connection, job: str, limits: Limits = ANY) -> StepReport | None:
+def best(db: Connection, job: str, limits: CostLimits = ANY) -> StepReport | None:
     """Return the report with the best metric within the limits, or None if there is none.
 
     Among equal metrics the cheapest in dollars wins, then the one with the shortest training, the least GPU time, and the earliest.

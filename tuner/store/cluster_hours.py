@@ -22,13 +22,13 @@ Kind = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class MeteredSpan:
     since: Instant  #: When observation began.
     until: Instant  #: Until when machine time has been counted.
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class MachineTime:
     """The summed time of the machines of one type, market and price."""
 
     kind: Kind
@@ -46,7 +46,7 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Observation:
     """How long the cluster was observed, and the summed time of machines whose price is unknown."""
 
     watched_ns: int
@@ -62,9 +62,9 @@ class Busy:
     elsewhere: tuple[tuple[str | None, str | None], ...]
 
 
-def clock(db: Connection, project: str) -> Clock | None:
+def clock(db: Connection, project: str) -> MeteredSpan | None:
     row = db.execute(select(cluster_clock).where(cluster_clock.c.project == project)).first()
-    return None if row is None else Clock(Instant(row.since), Instant(row.until))
+    return None if row is None else MeteredSpan(Instant(row.since), Instant(row.until))
 
 
 def begin(db: Connection, project: str, at: Instant) -> None:
@@ -75,7 +75,7 @@ def begin(db: Connection, project: str, at: Instant) -> None:
         return  # another process has inserted it
 
 
-def advance(db: Connection, project: str, seen: Clock, now: Instant) -> bool:
+def advance(db: Connection, project: str, seen: MeteredSpan, now: Instant) -> bool:
     """Move the project's clock from `seen.until` to `now`.
 
     Return True if the caller must now count the machine time in between. Return False if another process has moved the
@@ -86,7 +86,7 @@ def advance(db: Connection, project: str, seen: Clock, now: Instant) -> bool:
     return db.execute(update(cluster_clock).where(mine).values(until=now)).rowcount == 1
 
 
-def add(db: Connection, project: str, at: Instant, times: Iterable[Time], watch: Watch) -> None:
+def add(db: Connection, project: str, at: Instant, times: Iterable[MachineTime], watch: Observation) -> None:
     hour = at // HOUR_NS
     here = {"project": project, "hour": hour}
     _add(
@@ -105,7 +105,7 @@ def add(db: Connection, project: str, at: Instant, times: Iterable[Time], watch:
         _add(db, cluster_hours, key, {"alive_ms": one.alive_ns // MS, "idle_ms": one.idle_ns // MS})
 
 
-def times(db: Connection, project: str, since: Instant, until: Instant) -> list[Time]:
+def times(db: Connection, project: str, since: Instant, until: Instant) -> list[MachineTime]:
     """Return the machine times of the hours that begin in this span, by machine type, market and price."""
     c = cluster_hours.c
     sums = func.sum(c.alive_ms), func.sum(c.idle_ms)
@@ -114,7 +114,7 @@ def times(db: Connection, project: str, since: Instant, until: Instant) -> list[
         select(*keys, *sums).where(_within(cluster_hours, project, since, until)).group_by(*keys)
     ).all()
     return [
-        Time((kind, market), Price(price), int(alive) * MS, int(idle) * MS)
+        MachineTime((kind, market), Price(price), int(alive) * MS, int(idle) * MS)
         for kind, market, price, alive, idle in rows
     ]
 
@@ -126,17 +126,17 @@ def has_seen_any(db: Connection, project: str) -> bool:
     return bool(db.execute(select(of_price | of_none)).scalar_one())
 
 
-def watched(db: Connection, project: str, since: Instant, until: Instant) -> Watch:
+def watched(db: Connection, project: str, since: Instant, until: Instant) -> Observation:
     c = cluster_watch.c
     row = db.execute(
         select(func.sum(c.watched_ms), func.sum(c.unpriced_ms)).where(
             _within(cluster_watch, project, since, until)
         )
     ).one()
-    return Watch(int(row[0] or 0) * MS, int(row[1] or 0) * MS)
+    return Observation(int(row[0] or 0) * MS, int(row[1] or 0) * MS)
 
 
-def idle_cost(times: Iterable[Time]) -> dict[Kind, Money]:
+def idle_cost(times: Iterable[MachineTime]) -> dict[Kind, Money]:
     found: dict[Kind, Money] = {}
     for one in times:
         found[one.kind] = found.get(one.kind, ZERO) + one.idle_cost

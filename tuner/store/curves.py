@@ -36,7 +36,7 @@ class Improvement:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedTrial:
     """A trial with the reports that show its progress, ascending by step.
 
     A report with a metric is included if it is the trial's first or last, is better than all before it, or is the first
@@ -77,7 +77,7 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
     return found
 
 
-def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[Trained]:
+def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[TrainedTrial]:
     """Yield every trial that has reported a metric.
 
     The reports are read page by page, because with SQLite's rollback journal nobody can commit during a read.
@@ -100,11 +100,11 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
             curve = list(found)
             begun = min(setup.get((trial, curve[0].attempt), 0), curve[0].usd)
             points = tuple((row.step, row.value, row.usd) for row in curve)
-            yield Trained(state_of[trial], begun, points)
+            yield TrainedTrial(state_of[trial], begun, points)
 
 
 def _curve_reports(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
-    """Return a query for the reports of these trials that belong in `Trained.curve`, ordered by trial and step."""
+    """Return a query for the reports of these trials that belong in `TrainedTrial.curve`, ordered by trial and step."""
     r = reports.c
     of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
     best = func.max(r.value) if mode == "max" else func.min(r.value)

@@ -8,7 +8,7 @@ from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.domain.time import rfc3339
 from tuner.schemas.access import AuditEntry, AuditPage
 from tuner.service import audit_log
-from tuner.service.audit_log import Entry, EntryFilter
+from tuner.service.audit_log import AuditLogEntry, EntryFilter
 from tuner.service.spend import between
 
 router = APIRouter(prefix="/audit", tags=["access"])
@@ -46,7 +46,7 @@ def list_audit(
     )
 
 
-def _shown(entry: Entry) -> AuditEntry:
+def _shown(entry: AuditLogEntry) -> AuditEntry:
     return AuditEntry(
         seq=entry.seq,
         at=rfc3339(entry.at),

@@ -11,7 +11,7 @@ from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import best as show
 from tuner.service import best
-from tuner.service.best import Asked, Limits
+from tuner.service.best import Asked, CostLimits
 
 router = APIRouter(tags=["answers"])
 Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
@@ -21,12 +21,12 @@ Name = Annotated[str | None, Query(max_length=100)]
 
 def _limits(
     max_cost_usd: Usd = None, max_gpu_hours: GpuHours = None, max_duration: str | None = None
-) -> Limits:
+) -> CostLimits:
     try:
         duration_ns = None if max_duration is None else parse_duration_ns(max_duration)
     except ValueError as error:
         raise Invalid.at("max_duration", str(error)) from error
-    return Limits(
+    return CostLimits(
         None if max_cost_usd is None else Money(int(max_cost_usd * 1_000_000 + 1e-6)),
         None if max_gpu_hours is None else int(max_gpu_hours * MS_PER_HOUR + 1e-6),
         duration_ns,
@@ -38,7 +38,7 @@ def _elsewhere(market: Name = None, instance_type: Name = None, region: Name = N
     return Asked(market, instance_type, region)
 
 
-Within = Annotated[Limits, Depends(_limits)]
+Within = Annotated[CostLimits, Depends(_limits)]
 Elsewhere = Annotated[Asked, Depends(_elsewhere)]
 
 
@@ -56,7 +56,7 @@ def get_best(
         found = best.best(service, job, limits, asked, with_forecast=forecast)
         return serialize_jobs.best_answer_of(found)
 
-    plain = forecast and limits == Limits(None, None, None) and asked == Asked(None, None, None)
+    plain = forecast and limits == CostLimits(None, None, None) and asked == Asked(None, None, None)
     return response_cache.answer(request, service, "best", job, make) if plain else make()
 
 
