@@ -1,7 +1,8 @@
 """The audit log has one entry per change, none without a change, and no entry can be altered."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -35,160 +36,99 @@ def member(client: TestClient, user: str = "ada") -> None:
     put(client, f"/v1/members/{user}", {"role": "submitter"})
 
 
-def key(client: TestClient) -> str:
+def key(_: FakeService, client: TestClient) -> str:
     member(client)
     answer = client.post("/v1/keys", json={"user": "ada", "name": "laptop"})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 
 
+def ada(_: FakeService, client: TestClient) -> str:
+    member(client)
+    return "ada"
+
+
+def new_member(_: FakeService, client: TestClient) -> str:
+    member(client)
+    return ""
+
+
+def job(_: FakeService, client: TestClient) -> str:
+    return fakes.submit(client)
+
+
 def paused(service: FakeService, client: TestClient) -> str:
-    job = fakes.submit(client)
-    assert client.post(f"/v1/jobs/{job}/pause").status_code == 202
-    return job
+    name = job(service, client)
+    assert client.post(f"/v1/jobs/{name}/pause").status_code == 202
+    return name
 
 
-Change = Callable[[FakeService, TestClient], Iterator[Any]]
-
-
-def _submit(_: FakeService, client: TestClient) -> Iterator[Any]:
-    yield "job.submit"
-    answer = client.post("/v1/jobs", json=fakes.body())
-    yield answer, answer.json()["id"]
-
-
-def _pilot(_: FakeService, client: TestClient) -> Iterator[Any]:
-    yield "job.submit"
-    answer = client.post("/v1/pilots", json=fakes.body(planning={"pilot": {"usd": 0.0005}}))
-    yield answer, answer.json()["id"]
-
-
-def _patch(_: FakeService, client: TestClient) -> Iterator[Any]:
-    job = fakes.submit(client)
-    yield "job.change"
-    yield client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.005}, "tags": {"owner": "ada"}}), job
-
-
-def _pause(_: FakeService, client: TestClient) -> Iterator[Any]:
-    job = fakes.submit(client)
-    yield "job.pause"
-    yield client.post(f"/v1/jobs/{job}/pause"), job
-
-
-def _resume(service: FakeService, client: TestClient) -> Iterator[Any]:
-    job = paused(service, client)
-    yield "job.resume"
-    yield client.post(f"/v1/jobs/{job}/resume"), job
-
-
-def _cancel(_: FakeService, client: TestClient) -> Iterator[Any]:
-    job = fakes.submit(client)
-    yield "job.cancel"
-    yield client.post(f"/v1/jobs/{job}/cancel"), job
-
-
-def _budget(_: FakeService, client: TestClient) -> Iterator[Any]:
-    yield "budget.put"
-    alert = {"at": 0.5, "url": "https://hooks.example/T0/secret"}
-    yield client.put("/v1/budgets/vision", json={"usd": 3, "alerts": [alert]}), "vision"
-
-
-def _no_budget(_: FakeService, client: TestClient) -> Iterator[Any]:
+def vision(_: FakeService, client: TestClient) -> str:
     put(client, "/v1/budgets/vision", {"usd": 3})
-    yield "budget.remove"
-    yield client.delete("/v1/budgets/vision"), "vision"
+    return "vision"
 
 
-def _quota(_: FakeService, client: TestClient) -> Iterator[Any]:
-    yield "quota.put"
-    yield client.put("/v1/quota", json={"usd": 3, "concurrent_jobs": 2}), "default"
+@dataclass(frozen=True)
+class Change:
+    """A request that changes something."""
+
+    action: str  #: The action of the entry.
+    body: Any = None
+    #: Create what the request changes, and return its name.
+    prepare: Callable[[FakeService, TestClient], str] = lambda *_: ""
+    #: The entry's target. None for the name that `prepare` returns, or the id in the answer if that is empty.
+    target: str | None = None
 
 
-def _member(_: FakeService, client: TestClient) -> Iterator[Any]:
-    yield "member.put"
-    yield client.put("/v1/members/ada", json={"role": "viewer"}), "ada"
-
-
-def _no_member(_: FakeService, client: TestClient) -> Iterator[Any]:
-    member(client)
-    yield "member.remove"
-    yield client.delete("/v1/members/ada"), "ada"
-
-
-def _key(_: FakeService, client: TestClient) -> Iterator[Any]:
-    member(client)
-    yield "key.make"
-    answer = client.post("/v1/keys", json={"user": "ada", "name": "laptop"})
-    yield answer, answer.json()["id"]
-
-
-def _rotate(_: FakeService, client: TestClient) -> Iterator[Any]:
-    made = key(client)
-    yield "key.rotate"
-    yield client.post(f"/v1/keys/{made}/rotate", json={}), made
-
-
-def _revoke(_: FakeService, client: TestClient) -> Iterator[Any]:
-    made = key(client)
-    yield "key.revoke"
-    yield client.delete(f"/v1/keys/{made}"), made
-
-
-def _project(_: FakeService, client: TestClient) -> Iterator[Any]:
-    yield "project.add"
-    yield client.post("/v1/projects", json={"name": "vision"}), "vision"
-
-
-def _user(_: FakeService, client: TestClient) -> Iterator[Any]:
-    member(client)
-    yield "user.change"
-    yield client.patch("/v1/users/ada", json={"disabled": True}), "ada"
-
-
-def _package(service: FakeService, _: TestClient) -> Iterator[Any]:
-    yield "package.put"
-    on = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
-    answer = on.post("/v1/packages", content=plain({"mine.py": ""}), params={"name": "mine"}, headers=ZIP)
-    yield answer, answer.json()["id"]
-
-
+ALERT = {"at": 0.5, "url": "https://hooks.example/T0/secret"}
+PILOT = fakes.body(planning={"pilot": {"usd": 0.0005}})
 CHANGES: dict[tuple[str, str], Change] = {
-    ("POST", "/v1/jobs"): _submit,
-    ("POST", "/v1/pilots"): _pilot,
-    ("PATCH", "/v1/jobs/{job}"): _patch,
-    ("POST", "/v1/jobs/{job}/pause"): _pause,
-    ("POST", "/v1/jobs/{job}/resume"): _resume,
-    ("POST", "/v1/jobs/{job}/cancel"): _cancel,
-    ("PUT", "/v1/budgets/{name}"): _budget,
-    ("DELETE", "/v1/budgets/{name}"): _no_budget,
-    ("PUT", "/v1/quota"): _quota,
-    ("POST", "/v1/packages"): _package,
-    ("PUT", "/v1/members/{user}"): _member,
-    ("DELETE", "/v1/members/{user}"): _no_member,
-    ("POST", "/v1/keys"): _key,
-    ("POST", "/v1/keys/{key}/rotate"): _rotate,
-    ("DELETE", "/v1/keys/{key}"): _revoke,
-    ("POST", "/v1/projects"): _project,
-    ("PATCH", "/v1/users/{user}"): _user,
+    ("POST", "/v1/jobs"): Change("job.submit", fakes.body()),
+    ("POST", "/v1/pilots"): Change("job.submit", PILOT),
+    ("PATCH", "/v1/jobs/{job}"): Change(
+        "job.change", {"budget": {"usd": 0.005}, "tags": {"owner": "ada"}}, job
+    ),
+    ("POST", "/v1/jobs/{job}/pause"): Change("job.pause", None, job),
+    ("POST", "/v1/jobs/{job}/resume"): Change("job.resume", None, paused),
+    ("POST", "/v1/jobs/{job}/cancel"): Change("job.cancel", None, job),
+    ("PUT", "/v1/budgets/{name}"): Change("budget.put", {"usd": 3, "alerts": [ALERT]}, lambda *_: "vision"),
+    ("DELETE", "/v1/budgets/{name}"): Change("budget.remove", None, vision),
+    ("PUT", "/v1/quota"): Change("quota.put", {"usd": 3, "concurrent_jobs": 2}, target="default"),
+    ("POST", "/v1/packages?name=mine"): Change("package.put", plain({"mine.py": ""})),
+    ("PUT", "/v1/members/{user}"): Change("member.put", {"role": "viewer"}, lambda *_: "ada"),
+    ("DELETE", "/v1/members/{user}"): Change("member.remove", None, ada),
+    ("POST", "/v1/keys"): Change("key.make", {"user": "ada", "name": "laptop"}, new_member),
+    ("POST", "/v1/keys/{key}/rotate"): Change("key.rotate", {}, key),
+    ("DELETE", "/v1/keys/{key}"): Change("key.revoke", None, key),
+    ("POST", "/v1/projects"): Change("project.add", {"name": "vision"}, target="vision"),
+    ("PATCH", "/v1/users/{user}"): Change("user.change", {"disabled": True}, ada),
 }
 
 
 def test_every_changing_route_has_an_audit_test() -> None:
     changing = {route for route in RULES if route[0] != "GET"} - CHANGES_NOTHING
-    assert set(CHANGES) == changing
+    assert {(method, path.partition("?")[0]) for method, path in CHANGES} == changing
 
 
 @pytest.mark.parametrize("route", CHANGES, ids=" ".join)
 def test_each_change_adds_one_entry_with_its_user(
     service: FakeService, client: TestClient, route: tuple[str, str]
 ) -> None:
-    steps = CHANGES[route](service, client)
-    action = next(steps)
+    (method, path), change = route, CHANGES[route]
+    client = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
+    name = change.prepare(service, client)
     before = entries(client)
-    answer, target = next(steps)
+    path = re.sub(r"\{\w+\}", name, path)
+    if isinstance(change.body, bytes):
+        answer = client.request(method, path, content=change.body, headers=ZIP)
+    else:
+        answer = client.request(method, path, json=change.body)
     assert answer.is_success, answer.text
+    target = change.target or name or answer.json()["id"]
     new = entries(client)[: -len(before) or None]
-    assert [(one["action"], one["target"], one["user"]) for one in new] == [(action, target, "operator")]
+    assert [(entry["action"], entry["target"], entry["user"]) for entry in new] == [
+        (change.action, target, "operator")
+    ]
     assert new[0]["request"] == answer.headers["X-Request-Id"]
     assert new[0]["before"] is not None or new[0]["after"] is not None
     assert new[0]["before"] != new[0]["after"]
@@ -199,10 +139,10 @@ def test_each_change_adds_one_entry_with_its_user(
 
 
 def test_entry_shows_only_changed_fields_before_and_after(client: TestClient) -> None:
-    job = fakes.submit(client, tags={"team": "a"})
-    client.patch(f"/v1/jobs/{job}", json={"tags": {"team": "b"}, "priority": 3})
-    found = entries(client, target=job)[0]
-    assert (found["before"], found["after"]) == (
+    name = fakes.submit(client, tags={"team": "a"})
+    client.patch(f"/v1/jobs/{name}", json={"tags": {"team": "b"}, "priority": 3})
+    entry = entries(client, target=name)[0]
+    assert (entry["before"], entry["after"]) == (
         {"tags": {"team": "a"}, "priority": 0},
         {"tags": {"team": "b"}, "priority": 3},
     )
@@ -227,13 +167,13 @@ def test_request_id_unsafe_for_a_log_is_replaced(client: TestClient, given: str)
 
 
 def test_refused_and_ineffective_requests_add_no_entry(service: FakeService, client: TestClient) -> None:
-    job = paused(service, client)
+    name = paused(service, client)
     put(client, "/v1/members/ada", {"role": "viewer"})
     before = entries(client)
     check_problem(client.post("/v1/jobs", json=fakes.body(budget={})), 422)
     check_problem(client.post("/v1/jobs/job_none/cancel"), 404)
-    assert client.post(f"/v1/jobs/{job}/pause").status_code == 202
-    assert client.patch(f"/v1/jobs/{job}", json={"priority": 0}).status_code == 200
+    assert client.post(f"/v1/jobs/{name}/pause").status_code == 202
+    assert client.patch(f"/v1/jobs/{name}", json={"priority": 0}).status_code == 200
     put(client, "/v1/members/ada", {"role": "viewer"})
     assert entries(client) == before
 

@@ -15,7 +15,7 @@ from tuner.cluster.nodes import Node
 from tuner.database.tables import attempts
 from tuner.domain.money import NS_PER_HOUR, Price
 from tuner.domain.time import Instant, rfc3339
-from tuner.service.cluster_meter import GAP_NS, ClusterMeter, cluster_cost, idle_of
+from tuner.service.cluster_meter import GAP_NS, ClusterCost, ClusterMeter, cluster_cost, idle_of
 from tuner.store import cluster_hours
 from tuner.store.cluster_hours import HOUR_NS, Busy, MachineTime
 
@@ -37,6 +37,12 @@ def begun(service: FakeService) -> ClusterMeter:
     meter = ClusterMeter(service)
     meter.look()
     return meter
+
+
+def measured(service: FakeService, since: Instant | None = None, until: Instant | None = None) -> ClusterCost:
+    cost = cluster_cost(service, since, until)
+    assert cost is not None
+    return cost
 
 
 def test_idle_workers_are_counted_by_market_without_the_head(
@@ -61,9 +67,8 @@ def test_idle_workers_are_counted_by_market_without_the_head(
 def test_several_and_restarted_services_count_the_same_time_once(service: FakeService) -> None:
     watch(service, begun(service), ClusterMeter(service), times=10)
     watch(service, ClusterMeter(service), times=10)
-    found = cluster_cost(service, None, None)
-    assert found is not None
-    assert [one.alive_ns for one in found.kinds] == [100 * 10**9] * 2
+    cost = measured(service)
+    assert [kind.alive_ns for kind in cost.kinds] == [100 * 10**9] * 2
 
 
 def test_unobserved_time_is_reported_and_not_guessed(service: FakeService) -> None:
@@ -71,10 +76,9 @@ def test_unobserved_time_is_reported_and_not_guessed(service: FakeService) -> No
     watch(service, meter, times=4)
     service.now.pass_s(2 * 3600)
     watch(service, meter, times=4)
-    found = cluster_cost(service, None, None)
-    assert found is not None
-    assert found.unseen_ns == (2 * 3600 + 5) * 10**9 > GAP_NS
-    assert [one.alive_ns for one in found.kinds] == [35 * 10**9] * 2
+    cost = measured(service)
+    assert cost.unseen_ns == (2 * 3600 + 5) * 10**9 > GAP_NS
+    assert [kind.alive_ns for kind in cost.kinds] == [35 * 10**9] * 2
 
 
 def test_time_without_answers_from_the_cluster_counts_as_unseen(service: FakeService) -> None:
@@ -82,9 +86,8 @@ def test_time_without_answers_from_the_cluster_counts_as_unseen(service: FakeSer
     watch(service, meter, times=1)
     service.cluster.is_down = True
     watch(service, meter, times=20)
-    found = cluster_cost(service, None, None)
-    assert found is not None
-    assert (len(found.kinds), found.unseen_ns) == (2, 100 * 10**9)
+    cost = measured(service)
+    assert (len(cost.kinds), cost.unseen_ns) == (2, 100 * 10**9)
 
 
 def test_idle_cost_of_an_unobserved_period_is_unknown(service: FakeService, client: TestClient) -> None:
@@ -123,10 +126,9 @@ def test_period_starting_mid_hour_has_no_unseen_time(service: FakeService) -> No
     for since, until, hours in ((0.5, None, 3), (0.5, 2.5, 2), (3.5, 3.9, 0)):
         first = Instant(start + round(since * HOUR_NS))
         last = None if until is None else Instant(start + round(until * HOUR_NS))
-        found = cluster_cost(service, first, last)
-        assert found is not None
-        assert found.unseen_ns == 0
-        assert {one.alive_ns for one in found.kinds} == ({hours * HOUR_NS} if hours else set())
+        cost = measured(service, first, last)
+        assert cost.unseen_ns == 0
+        assert {kind.alive_ns for kind in cost.kinds} == ({hours * HOUR_NS} if hours else set())
 
 
 def test_counting_continues_after_the_clock_is_set_back(service: FakeService) -> None:
@@ -135,9 +137,8 @@ def test_counting_continues_after_the_clock_is_set_back(service: FakeService) ->
     meter.look()
     service.now.pass_s(-24 * 3600)
     watch(service, meter, times=5)
-    found = cluster_cost(service, None, None)
-    assert found is not None
-    assert [one.alive_ns for one in found.kinds] == [20 * 10**9] * 2
+    cost = measured(service)
+    assert [kind.alive_ns for kind in cost.kinds] == [20 * 10**9] * 2
 
 
 def test_busy_node_queries_use_indexes(service: FakeService) -> None:
@@ -169,9 +170,8 @@ def test_machine_with_a_running_attempt_is_not_idle(service: FakeService, client
     with service.database.write() as db:
         db.execute(update(attempts).values(ended_at=2, end="paused"))
     watch(service, meter, times=2)
-    found = cluster_cost(service, None, None)
-    assert found is not None
-    assert [(one.alive_ns, one.idle_ns) for one in found.kinds] == [
+    cost = measured(service)
+    assert [(kind.alive_ns, kind.idle_ns) for kind in cost.kinds] == [
         (30 * 10**9, 10 * 10**9),
         (30 * 10**9, 30 * 10**9),
     ]
@@ -184,9 +184,8 @@ def test_time_on_unpriced_machine_is_reported_and_its_cost_is_unknown(
     meter = ClusterMeter(service)
     meter.look()
     watch(service, meter, times=3)
-    found = cluster_cost(service, None, None)
-    assert found is not None
-    assert (found.kinds, found.unpriced_ns) == ((), 15 * 10**9)
+    cost = measured(service)
+    assert (cost.kinds, cost.unpriced_ns) == ((), 15 * 10**9)
     assert client.get("/v1/spend").json()["cluster_idle_usd"] is None, "which is not nothing"
 
 

@@ -4,8 +4,8 @@ and spend by user.
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -34,6 +34,23 @@ from tuner.store.leadership import Term
 from tuner.store.spend import Span
 
 pytestmark = pytest.mark.needs("postgresql")
+
+
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[Callable[[], None]]:
+    """Run `act` in a thread. The block calls what it gets where the thread may begin, and the thread ends after the block.
+
+    The thread gets 0.3 s for what it must not do until the block's transaction ends.
+    """
+    thread = threading.Thread(target=act)
+
+    def begin() -> None:
+        thread.start()
+        thread.join(0.3)
+
+    yield begin
+    thread.join(120)
+    assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -205,12 +222,9 @@ def test_budget_change_waits_for_a_settlement_in_progress(database: Database, bu
             shared_budget_changes.put(db, project, one, secret="", at=Instant(0))
             jobs.set_budget(db, job, budget(200))
 
-    changing = threading.Thread(target=change)
-    with database.write() as db:
+    with meanwhile(change) as begin, database.write() as db:
         ledger.settle(db, project, job, hold(1, Cost(), job=job).id, {"train": Cost(Money(3))}, Instant(0))
-        changing.start()
-        changing.join(0.3)
-    changing.join(120)
+        begin()
     with database.write() as db:
         assert shared_budget_changes.violations(db, project, Instant(0)) == []
         assert shared_budgets.standing(db, project, one, Instant(0)).account.posted == Cost(Money(3))
@@ -228,12 +242,9 @@ def test_two_drivers_settling_the_same_hold_post_it_once(database: Database) -> 
         with database.write() as db:
             ledger.settle(db, "twice", job, hold(1, Cost(), job=job).id, {kind: Cost(Money(7))}, Instant(0))
 
-    later = threading.Thread(target=settle, args=["lost"])
-    with database.write() as db:
+    with meanwhile(lambda: settle("lost")) as begin, database.write() as db:
         ledger.settle(db, "twice", job, hold(1, Cost(), job=job).id, {"train": Cost(Money(7))}, Instant(0))
-        later.start()
-        later.join(0.3)
-    later.join(120)
+        begin()
     with database.read() as db:
         assert ledger.account(db, job).posted == ledger.account(db, job).held == Cost(Money(7))
 
@@ -251,13 +262,11 @@ def test_takeover_waits_for_the_journal_transaction_of_the_old_driver(database: 
             launches.again(db, launch, at=Instant(1), not_before=Instant(0), quick_deaths=0)
         order.append("next driver")
 
-    later = threading.Thread(target=take_over)
-    with SqlJournal(database, job, "fenced", 1, Instant(0)).transaction() as tx:
-        later.start()
-        later.join(0.3)
+    journal = SqlJournal(database, job, "fenced", 1, Instant(0))
+    with meanwhile(take_over) as begin, journal.transaction() as tx:
+        begin()
         tx.put_trial("trial_00000", "running", at=Instant(1), config={})
         order.append("turn")
-    later.join(120)
     assert order == ["turn", "next driver"]
     with pytest.raises(Fenced), SqlJournal(database, job, "fenced", 1, Instant(0)).transaction():
         pass
@@ -271,31 +280,25 @@ def test_concurrent_holds_are_both_counted(database: Database) -> None:
         with database.write() as db:
             assert ledger.place(db, "both", job, hold(number, Cost(Money(30)), job=job))
 
-    later = threading.Thread(target=place, args=[2])
-    with database.write() as db:
+    with meanwhile(lambda: place(2)) as begin, database.write() as db:
         assert ledger.place(db, "both", job, hold(1, Cost(Money(30)), job=job))
-        later.start()
-        later.join(0.3)
-    later.join(120)
+        begin()
     with database.read() as db:
         assert ledger.account(db, job).held == Cost(Money(60))
         assert ledger.violations(db) == []
 
 
 def test_only_one_of_two_services_begins_the_first_term(database: Database) -> None:
-    found: list[Term | None] = []
+    terms: list[Term | None] = []
 
-    def begin(holder: str) -> None:
+    def lead(holder: str) -> None:
         with database.write() as db:
-            found.append(leadership.begin(db, "first", holder, "1", now=Instant(0), until=Instant(10**9)))
+            terms.append(leadership.begin(db, "first", holder, "1", now=Instant(0), until=Instant(10**9)))
 
-    later = threading.Thread(target=begin, args=["late"])
-    with database.write() as db:
+    with meanwhile(lambda: lead("late")) as begin, database.write() as db:
         first = leadership.begin(db, "first", "early", "1", now=Instant(0), until=Instant(10**9))
-        later.start()
-        later.join(0.3)
-    later.join(120)
-    assert found == [None]
+        begin()
+    assert terms == [None]
     with database.read() as db:
         assert leadership.get(db, "first") == first
 
@@ -338,12 +341,9 @@ def test_only_one_of_two_holders_takes_a_lease(database: Database) -> None:
         with database.write() as db:
             taken.append(leadership.take(db, "both", holder, now=Instant(0), until=Instant(10)))
 
-    later = threading.Thread(target=take, args=["late"])
-    with database.write() as db:
+    with meanwhile(lambda: take("late")) as begin, database.write() as db:
         assert leadership.take(db, "both", "early", now=Instant(0), until=Instant(10))
-        later.start()
-        later.join(0.3)
-    later.join(120)
+        begin()
     assert taken == [False]
 
 
@@ -362,14 +362,11 @@ def test_budget_is_not_lowered_between_reading_the_account_and_placing_a_hold(
         except Conflict:
             answers.append("refused")
 
-    other = threading.Thread(target=lower)
-    with journal.transaction() as tx:
+    with meanwhile(lower) as begin, journal.transaction() as tx:
         left = Cost(tx.allowance(Instant(1)).left.usd, 0)
-        other.start()
-        other.join(0.5)
+        begin()
         assert not answers, "the account changed while a transaction was deciding on it"
         assert tx.hold(hold(1, left, job=job))
-    other.join()
     assert answers == ["refused"]
     with database.read() as db:
         assert ledger.account(db, job).held == left

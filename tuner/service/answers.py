@@ -25,7 +25,9 @@ from tuner.store.answers import JobChanges as JobChanges
 from tuner.store.answers import Sort as Sort
 from tuner.store.answers import StepReport as StepReport
 from tuner.store.answers import TrialRow as TrialRow
+from tuner.store.answers import sort_key_of as sort_key_of
 from tuner.store.curves import Course as Course
+from tuner.store.curves import Version as Version
 from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import inherited
 
@@ -130,14 +132,6 @@ class BillView:
 
 
 @dataclass(frozen=True)
-class Version:
-    """A value that differs from an earlier one if any answer about the job may have changed since."""
-
-    state: str
-    numbers: tuple[int, ...]  #: The number of the job's newest event, and the amounts of its account.
-
-
-@dataclass(frozen=True)
 class ChangesView:
     """The changes since the last event that a reader of the event stream has seen, and the current view of the job."""
 
@@ -224,11 +218,6 @@ def check_exists(service: Service, job: str) -> None:
         jobs.get(db, job, service.project)
 
 
-def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
-    """Return the value by which a trial is sorted in a listing."""
-    return answers.sort_key_of(row, sort, descending=descending)
-
-
 def ledger_lines(
     service: Service, job: str, *, after: int = 0, limit: int | None = None
 ) -> Iterator[EntryRow]:
@@ -268,7 +257,7 @@ def changes(service: Service, job: str, after: int) -> ChangesView:
 def version(service: Service, job: str) -> Version:
     """Return the current version of a job's answers, for comparison with an earlier one. Raise NotFound if there is no such job."""
     with service.database.read() as db:
-        return Version(*curves.version(db, job, service.project))
+        return curves.version(db, job, service.project)
 
 
 def changes_between(service: Service, job: str, after: int, until: int) -> JobChanges:

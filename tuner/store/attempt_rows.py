@@ -19,6 +19,21 @@ _UPDATE = update(attempt_usage).where(
     _U.job == bindparam("of_job"), _U.trial == bindparam("of_trial"), _U.attempt == bindparam("of_attempt")
 )
 _INSERT = insert(attempt_usage)
+# Fields of an attempt that are columns of the same name.
+_SAME = [
+    "trial",
+    "attempt",
+    "began_at",
+    "ended_at",
+    "end",
+    "reason",
+    "detail",
+    "node",
+    "from_step",
+    "to_step",
+    "market",
+    "cause",
+]
 
 
 def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) -> None:
@@ -35,70 +50,41 @@ def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) 
         db.execute(_INSERT, {**key, **values})
 
 
-def attempt_row(found: Mapping[str, Any]) -> AttemptRow:
-    costs = {kind: Cost(Money(usd), gpu_ms) for kind, (usd, gpu_ms) in json.loads(found["costs"]).items()}
-    names = (
-        "trial",
-        "attempt",
-        "began_at",
-        "ended_at",
-        "end",
-        "reason",
-        "detail",
-        "node",
-        "from_step",
-        "to_step",
-        "market",
-        "cause",
-    )
-    price, machine = Price(found["price"]), _machine(found)
-    sent = found["environment"]
+def attempt_row(columns: Mapping[str, Any]) -> AttemptRow:
+    sent, machine = columns["environment"], None
+    if columns["instance_type"] is not None:
+        price = Price(columns["machine_price"])
+        machine = MachineFound(columns["instance_type"], columns["region"], price, columns["price_source"])
     return AttemptRow(
-        **{name: found[name] for name in names},
-        assigned_at=found["landed_at"],
-        costs=costs,
-        price=price,
+        **{name: columns[name] for name in _SAME},
+        assigned_at=columns["landed_at"],
+        costs={
+            kind: Cost(Money(usd), gpu_ms) for kind, (usd, gpu_ms) in json.loads(columns["costs"]).items()
+        },
+        price=Price(columns["price"]),
         machine=machine,
         environment=None if sent is None else Environment.parse(json.loads(sent)),
     )
 
 
-def _machine(found: Mapping[str, Any]) -> MachineFound | None:
-    if found["instance_type"] is None:
-        return None
-    price = Price(found["machine_price"])
-    return MachineFound(found["instance_type"], found["region"], price, found["price_source"])
-
-
-def _machine_values(machine: MachineFound | None) -> dict[str, Any]:
-    if machine is None:
-        return {}
-    return {
-        "instance_type": machine.instance_type,
-        "region": machine.region,
-        "machine_price": machine.price.micro_usd_per_hour,
-        "price_source": machine.source,
-    }
-
-
 def values_of(attempt: AttemptRow) -> dict[str, Any]:
-    return {
-        "began_at": attempt.began_at,
-        "ended_at": attempt.ended_at,
-        "end": attempt.end,
-        "reason": attempt.reason,
-        "detail": attempt.detail,
-        "node": attempt.node,
-        "from_step": attempt.from_step,
-        "to_step": attempt.to_step,
+    """Return the columns of the row. Columns without a value are left out, so that an update keeps theirs."""
+    values = {name: getattr(attempt, name) for name in _SAME if name not in ("trial", "attempt")}
+    values |= {
         "costs": costs_text(attempt.costs),
-        "market": attempt.market,
         "price": attempt.price.micro_usd_per_hour,
         "landed_at": attempt.assigned_at,
-        "cause": attempt.cause,
-        **_machine_values(attempt.machine),
-        **({} if attempt.environment is None else {"environment": json.dumps(attempt.environment.message())}),
     }
+    if attempt.machine is not None:
+        values |= {
+            "instance_type": attempt.machine.instance_type,
+            "region": attempt.machine.region,
+            "machine_price": attempt.machine.price.micro_usd_per_hour,
+            "price_source": attempt.machine.source,
+        }
+    if attempt.environment is not None:
+        values["environment"] = json.dumps(attempt.environment.message())
+    return values
 
 
 def costs_text(costs: Mapping[CostKind, Cost]) -> str:

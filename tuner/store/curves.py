@@ -154,11 +154,16 @@ def _version() -> Select[Any]:
 _VERSION = _version()
 
 
-def version(db: Connection, job: str, project: str) -> tuple[str, tuple[int, ...]]:
-    """Return the job's state, followed by the number of its newest event and the amounts of its account.
+@dataclass(frozen=True)
+class Version:
+    """A value that differs from an earlier one if any answer about the job may have changed since."""
 
-    The result changes with every event, and with every change of the job's state or account, so that a caller that polls
-    can compare it with the previous one. It is one short query, because many callers poll.
+    state: str
+    numbers: tuple[int, ...]  #: The number of the job's newest event, and the amounts of its account.
+
+
+def version(db: Connection, job: str, project: str) -> Version:
+    """Return the current version of a job's answers. It is one short query, because many callers poll.
 
     Raises:
         NotFound: There is no such job in the project.
@@ -166,7 +171,7 @@ def version(db: Connection, job: str, project: str) -> tuple[str, tuple[int, ...
     row = db.execute(_VERSION, {"of": job, "project": project}).first()
     if row is None:
         raise NotFound(f"there is no job {job!r}")
-    return row.state, tuple(int(number) for number in row[1:])
+    return Version(row.state, tuple(int(number) for number in row[1:]))
 
 
 def _courses() -> Select[Any]:
