@@ -14,6 +14,7 @@ from tests import fakes
 from tests.postgres import SharedServer
 from tests.upgrades import made_up
 from tests.upgrades.filled import fill
+from tests.upgrades.schemas import Schema, described
 from tuner.database.database import Database, newest_revision, older_revisions
 from tuner.ledger import ledger
 
@@ -67,22 +68,9 @@ def select(table: str, key: Any) -> str:
     return f"SELECT * FROM {table} ORDER BY {', '.join(key['constrained_columns'])}"
 
 
-def schema(database: Database) -> list[dict[Any, Any]]:
-    """Columns, checks, indexes, foreign keys and primary keys, each by table."""
+def schema(database: Database) -> Schema:
     with database.read() as db:
-        found = inspect(db)
-        parts: list[tuple[Any, tuple[str, ...]]] = [
-            (found.get_multi_columns(), ("name", "type", "nullable")),
-            (found.get_multi_check_constraints(), ("name", "sqltext")),
-            (found.get_multi_indexes(), ("name", "column_names")),
-            (found.get_multi_foreign_keys(), ("constrained_columns", "referred_table")),
-        ]
-        keys = found.get_multi_pk_constraint()
-    by_table = [
-        {table: sorted(str([one[name] for name in names]) for one in part[table]) for table in keys}
-        for part, names in parts
-    ]
-    return [*by_table, {table: key["constrained_columns"] for table, key in keys.items()}]
+        return described(db)
 
 
 @pytest.fixture
@@ -94,7 +82,7 @@ def newer(database: Database, tmp_path: Path) -> Iterator[Database]:
 
 
 def test_every_table_is_filled(database: Database) -> None:
-    empty = [name for name, found in rows(database).items() if not found]
+    empty = [table for table, filled in rows(database).items() if not filled]
     assert empty == [], "fill these tables in tests/upgrades/filled.py"
 
 

@@ -8,30 +8,12 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, inspect
 
 from tests.upgrades import made_up
+from tests.upgrades.schemas import Schema, described
 from tuner.database import database as store
 from tuner.database.database import Database
 from tuner.settings import release
-
-Schema = dict[str, dict[str, Any]]
-
-
-def schema(db: Connection) -> Schema:
-    """Return the columns and constraints of each table."""
-    inspector = inspect(db)
-    return {
-        table: {
-            "columns": {column["name"]: column for column in inspector.get_columns(table)},
-            "checks": {str(check["sqltext"]) for check in inspector.get_check_constraints(table)},
-            "unique": {tuple(rule["column_names"]) for rule in inspector.get_unique_constraints(table)}
-            | {tuple(index["column_names"]) for index in inspector.get_indexes(table) if index["unique"]},
-            "foreign": {tuple(key["constrained_columns"]) for key in inspector.get_foreign_keys(table)},
-        }
-        for table in inspector.get_table_names()
-        if table != "alembic_version"
-    }
 
 
 def broken(before: Schema, after: Schema) -> list[str]:
@@ -41,7 +23,7 @@ def broken(before: Schema, after: Schema) -> list[str]:
         old, new = before[table]["columns"], after[table]["columns"]
         breaks += [f"{table}.{name} is gone" for name in old.keys() - new.keys()]
         for name in old.keys() & new.keys():
-            if str(old[name]["type"]) != str(new[name]["type"]):
+            if old[name]["type"] != new[name]["type"]:
                 breaks.append(f"{table}.{name} is of another type")
             if old[name]["nullable"] and not new[name]["nullable"]:
                 breaks.append(f"{table}.{name} may not be null any more")
@@ -77,9 +59,9 @@ def breaking(database: Database, upto: str) -> list[str]:
         config.attributes["connection"] = db
         (script,) = (script for script in steps() if script.revision == upto)
         command.upgrade(config, str(script.down_revision))
-        before = schema(db)
+        before = described(db)
         command.upgrade(config, upto)
-        after = schema(db)
+        after = described(db)
     return broken(before, after)
 
 
