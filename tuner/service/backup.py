@@ -157,8 +157,7 @@ def restore(
         with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
             copy = Path(name) / "copy"
             about = unpack(file.expanduser(), copy)
-            _refuse_unfit(about, database)
-            _refuse_future(about, now())
+            _refuse_unfit(about, database, now())
             before = copies.contents(database, now())
             if before.led_by is not None:
                 raise Conflict(
@@ -190,7 +189,7 @@ def restore(
     )
 
 
-def _refuse_unfit(about: About, database: Database) -> None:
+def _refuse_unfit(about: About, database: Database, now: Instant) -> None:
     kind = copies.kind_of(database)
     if about.kind != kind:
         raise Conflict(
@@ -201,9 +200,6 @@ def _refuse_unfit(about: About, database: Database) -> None:
             f"it was made by tuner {about.tuner} at revision {about.revision}, and this version knows none after "
             f"{newest_revision()}: restore it with that version or a newer one"
         )
-
-
-def _refuse_future(about: About, now: Instant) -> None:
     if about.taken_at > now + FUTURE_NS:
         raise BadFile(
             f"it says that it was made at {rfc3339(about.taken_at)}, which is in the future: set this machine's clock right, or take "

@@ -155,14 +155,22 @@ def cluster_cost(service: Service, since: Instant | None, until: Instant | None)
         end = now if until is None else Instant(min(-(-until // HOUR_NS) * HOUR_NS, now))
         times = cluster_hours.times(db, service.project, begin, end)
         watch = cluster_hours.watched(db, service.project, begin, end)
-    kinds = sorted({one.kind for one in times})
-    found = tuple(_of_kind(kind, [one for one in times if one.kind == kind]) for kind in kinds)
+    costs: dict[Kind, KindCost] = {}
+    for time in times:
+        sums = costs.get(time.kind, KindCost(time.kind, 0, 0, ZERO, ZERO))
+        costs[time.kind] = KindCost(
+            time.kind,
+            sums.alive_ns + time.alive_ns,
+            sums.idle_ns + time.idle_ns,
+            sums.cost + time.cost,
+            sums.idle + time.idle_cost,
+        )
     unseen = max(0, end - max(begin, known.since) - watch.watched_ns)
     unseen_ns = unseen if unseen > GAP_NS else 0
-    return ClusterCost(known.since, found, watch.watched_ns, unseen_ns, watch.unpriced_ns)
-
-
-def _of_kind(kind: Kind, times: list[MachineTime]) -> KindCost:
-    alive, idle = sum(one.alive_ns for one in times), sum(one.idle_ns for one in times)
-    cost, wasted = sum((one.cost for one in times), ZERO), sum((one.idle_cost for one in times), ZERO)
-    return KindCost(kind, alive, idle, cost, wasted)
+    return ClusterCost(
+        known.since,
+        tuple(costs[kind] for kind in sorted(costs)),
+        watch.watched_ns,
+        unseen_ns,
+        watch.unpriced_ns,
+    )

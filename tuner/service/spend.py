@@ -1,6 +1,6 @@
 """Spend by group, and the report of a job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -8,7 +8,6 @@ from tuner.domain import calendar
 from tuner.domain.access import DEFAULT_PROJECT, Actor
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.money import Money
-from tuner.domain.objective import Objective
 from tuner.domain.time import Instant
 from tuner.ledger import ledger
 from tuner.planning.comparisons import Estimate as Estimate
@@ -19,13 +18,13 @@ from tuner.service.cluster_meter import ClusterCost, cluster_cost
 from tuner.store import best, curves, jobs, spend
 from tuner.store.answers import StepReport
 from tuner.store.curves import Improvement as Improvement
-from tuner.store.curves import TrainedTrial
 from tuner.store.jobs import JobRow
 from tuner.store.spend import Span
 from tuner.store.spend import SpendRow as SpendRow
 
 # Samplers whose next proposal does not depend on results.
 OBLIVIOUS = ("random", "grid", "qmc")
+ENDS: Mapping[str, End] = {"completed": "completed", "failed": "failed"}
 
 
 @dataclass(frozen=True)
@@ -69,25 +68,12 @@ def report(service: Service, job: str) -> ReportView:
 
 def _evidence(service: Service, row: JobRow, best: float) -> Evidence:
     spec = row.spec
-    trained = curves.trained(service.database, row.id, spec.objective.mode, rungs_of(spec.fidelity))
-    seen = [_seen(trial, spec.objective) for trial in trained]
+    seen = []
+    for trial in curves.trained(service.database, row.id, spec.objective.mode, rungs_of(spec.fidelity)):
+        curve = tuple(Point(step, spec.objective.score(value), usd) for step, value, usd in trial.curve)
+        seen.append(Seen(curve, trial.setup, ENDS.get(trial.state, "cut")))
     learned = spec.algorithm.sampler not in OBLIVIOUS
     return Evidence(seen, spec.objective.score(best), spec.fidelity, learned, spec.algorithm.seed)
-
-
-def _seen(trial: TrainedTrial, objective: Objective) -> Seen:
-    curve = tuple(Point(step, objective.score(value), usd) for step, value, usd in trial.curve)
-    return Seen(curve, trial.setup, _end(trial))
-
-
-def _end(trial: TrainedTrial) -> End:
-    match trial.state:
-        case "completed":
-            return "completed"
-        case "failed":
-            return "failed"
-        case _:
-            return "cut"
 
 
 GROUPS = ("owner", "trainable", "market", "day", "job")

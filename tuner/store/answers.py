@@ -168,48 +168,34 @@ def _trials_named(mode: Mode) -> Select[Any]:
 
 
 def all_trials(db: Connection, job: str, mode: Mode) -> list[TrialRow]:
-    return [_trial(row) for row in db.execute(_all_trials(mode), {"of": job})]
-
-
-@cache
-def _all_trials(mode: Mode) -> Select[Any]:
-    return _trial_rows(mode).order_by(trials.c.number)
+    return [_trial(row) for row in db.execute(_trial_rows(mode).order_by(trials.c.number), {"of": job})]
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
     """Return the spend for each market and price. The price is per trial: that of its share of a machine."""
-    found = db.execute(_spent_by_market(), {"of": job})
-    return [(market, Price(price), Money(int(usd))) for market, price, usd in found]
-
-
-@cache
-def _spent_by_market() -> Select[Any]:
     e, a = entries.c, attempts.c
-    return (
+    query = (
         select(a.market, a.price, func.sum(e.usd))
         .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
-        .where(e.job == bindparam("of"), e.kind.is_not(None))
+        .where(e.job == job, e.kind.is_not(None))
         .group_by(a.market, a.price)
     )
+    return [(market, Price(price), Money(int(usd))) for market, price, usd in db.execute(query)]
 
 
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
     """Return what each trial was billed, by trial and kind of cost: the sums of its `post` and `correct` ledger entries."""
-    found: dict[str, dict[CostKind, Cost]] = {}
-    for name, kind, usd, gpu_ms in db.execute(_bill_by_trial(), {"of": job}):
-        found.setdefault(name, {})[kind] = Cost(Money(int(usd)), int(gpu_ms))
-    return found
-
-
-@cache
-def _bill_by_trial() -> Select[Any]:
     e = entries.c
-    return (
+    query = (
         select(e.trial, e.kind, func.sum(e.usd), func.sum(e.gpu_ms))
-        .where(e.job == bindparam("of"), e.kind.is_not(None))
+        .where(e.job == job, e.kind.is_not(None))
         .group_by(e.trial, e.kind)
         .order_by(e.trial)
     )
+    bill: dict[str, dict[CostKind, Cost]] = {}
+    for name, kind, usd, gpu_ms in db.execute(query):
+        bill.setdefault(name, {})[kind] = Cost(Money(int(usd)), int(gpu_ms))
+    return bill
 
 
 def states_of(db: Connection, names: Collection[str]) -> dict[str, dict[TrialState, int]]:

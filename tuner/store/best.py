@@ -8,7 +8,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, tuple_
 
 from tuner.database.tables import checkpoints, front, jobs, reports, trials
 from tuner.domain.money import Money
@@ -36,12 +36,12 @@ def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[BestTr
     """Return up to `limit` trials, ordered by the metric of their newest report, best first. Trials without a metric are left out."""
     rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
-    points = db.execute(_metrics_of_trials(), {"of": job, "trials": names})
+    points = db.execute(_METRICS, {"of": job, "trials": names})
     curves = {
-        trial: tuple((row.step, row.value, row.usd) for row in found)
-        for trial, found in groupby(points, key=lambda row: str(row.trial))
+        trial: tuple((row.step, row.value, row.usd) for row in group)
+        for trial, group in groupby(points, key=lambda row: str(row.trial))
     }
-    newest = db.execute(_saved(), {"of": job, "trials": names})
+    newest = db.execute(_NEWEST_CHECKPOINTS, {"of": job, "trials": names})
     saved: dict[str, int] = {trial: step for trial, step in newest}
     return [
         BestTrial(
@@ -65,19 +65,18 @@ def _best_trials(mode: Mode) -> Select[Any]:
     return known.order_by(*order).limit(bindparam("most"))
 
 
-@cache
-def _metrics_of_trials() -> Select[Any]:
-    r = reports.c
-    of_these = (r.job == bindparam("of"), r.trial.in_(bindparam("trials", expanding=True)))
-    points = select(r.trial, r.step, r.value, r.usd).where(*of_these, r.value.is_not(None))
-    return points.order_by(r.trial, r.step)
-
-
-@cache
-def _saved() -> Select[Any]:
-    c = checkpoints.c
-    of_these = (c.job == bindparam("of"), c.trial.in_(bindparam("trials", expanding=True)))
-    return select(c.trial, func.max(c.step)).where(*of_these).group_by(c.trial)
+_R, _C = reports.c, checkpoints.c
+_TRIALS: BindParameter[Any] = bindparam("trials", expanding=True)
+_METRICS = (
+    select(_R.trial, _R.step, _R.value, _R.usd)
+    .where(_R.job == bindparam("of"), _R.trial.in_(_TRIALS), _R.value.is_not(None))
+    .order_by(_R.trial, _R.step)
+)
+_NEWEST_CHECKPOINTS = (
+    select(_C.trial, func.max(_C.step))
+    .where(_C.job == bindparam("of"), _C.trial.in_(_TRIALS))
+    .group_by(_C.trial)
+)
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:

@@ -3,10 +3,8 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
+from sqlalchemy import Connection, and_, case, func, select
 
 from tuner.database.tables import attempt_usage, attempts, reports, self_tests, trials
 from tuner.domain.cost import CostKind
@@ -82,24 +80,19 @@ def attempts_of(
 
     The usage is None if nothing was measured.
     """
-    for row in db.execute(_attempts(), {"of": job, "trials": list(names)}):
-        found = dict(row._mapping)
-        facts = found["used_facts"]
-        measured = {name: found[f"used_{name}"] for name in COUNTS}
-        yield attempt_row(found), None if facts is None else Usage(**measured, facts=json.loads(facts))
-
-
-@cache
-def _attempts() -> Select[Any]:
     a, u = attempts.c, attempt_usage.c
     same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
-    counts = [u[name].label(f"used_{name}") for name in COUNTS]
-    return (
-        select(attempts, u.facts.label("used_facts"), *counts)
+    query = (
+        select(attempts, u.facts, *(u[name] for name in COUNTS))
         .outerjoin(attempt_usage, same)
-        .where(a.job == bindparam("of"), a.trial.in_(bindparam("trials", expanding=True)))
+        .where(a.job == job, a.trial.in_(names))
         .order_by(a.trial, a.attempt)
     )
+    for row in db.execute(query):
+        columns = dict(row._mapping)
+        measured = {name: columns[name] for name in COUNTS}
+        usage = None if columns["facts"] is None else Usage(**measured, facts=json.loads(columns["facts"]))
+        yield attempt_row(columns), usage
 
 
 def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:

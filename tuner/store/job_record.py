@@ -62,19 +62,15 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
     Raises:
         NotFound: The project has no such job.
     """
+    t = trials.c
     for _ in range(TRIES):
         with database.read() as db:
             before, row = jobs.newest_event(db, job), jobs.get(db, job, project)
-            found = _trials(db, job)
+            query = select(t.trial, t.state, t.config).where(t.job == job).order_by(t.number)
+            found = {name: (state, json.loads(config)) for name, state, config in db.execute(query)}
             if jobs.newest_event(db, job) == before:
                 return RecordedRows(before, row, found)
     return RecordedRows(before, row, None)
-
-
-def _trials(db: Connection, job: str) -> dict[str, tuple[TrialState, Config]]:
-    t = trials.c
-    rows = db.execute(select(t.trial, t.state, t.config).where(t.job == job).order_by(t.number))
-    return {row.trial: (row.state, json.loads(row.config)) for row in rows}
 
 
 def most_at_once(db: Connection, job: str) -> int:

@@ -53,29 +53,21 @@ def of_all(db: Connection) -> Counts:
 
 def of_jobs(db: Connection, names: Collection[str]) -> dict[str, tuple[Counts, dict[int, int]]]:
     """Return each job's counts, and how many of its trials have each number of steps."""
-    found: dict[str, tuple[Counts, dict[int, int]]] = {name: (Counter(), {}) for name in names}
+    t, a = trials.c, attempts.c
+    by_job: dict[str, tuple[Counts, dict[int, int]]] = {name: (Counter(), {}) for name in names}
     left = iter(names)
     while page := list(islice(left, PAGE)):
-        _count_trials(db, page, found)
-        _count_ends(db, page, found)
-    return found
-
-
-def _count_trials(db: Connection, page: list[str], found: dict[str, tuple[Counts, dict[int, int]]]) -> None:
-    t = trials.c
-    query = select(t.job, t.state, t.steps, func.count()).where(t.job.in_(page))
-    for job, state, steps, count in db.execute(query.group_by(t.job, t.state, t.steps)):
-        counts, reached = found[job]
-        counts["trials", state] += count
-        counts["steps",] += steps * count
-        reached[steps] = reached.get(steps, 0) + count
-
-
-def _count_ends(db: Connection, page: list[str], found: dict[str, tuple[Counts, dict[int, int]]]) -> None:
-    a = attempts.c
-    query = select(a.job, a.end, a.cause, a.market, func.count()).where(a.job.in_(page), a.end.is_not(None))
-    for job, end, cause, market, count in db.execute(query.group_by(a.job, a.end, a.cause, a.market)):
-        found[job][0]["ends", end, cause or "", market] += count
+        query = select(t.job, t.state, t.steps, func.count()).where(t.job.in_(page))
+        for job, state, steps, count in db.execute(query.group_by(t.job, t.state, t.steps)):
+            counts, reached = by_job[job]
+            counts["trials", state] += count
+            counts["steps",] += steps * count
+            reached[steps] = reached.get(steps, 0) + count
+        ends = select(a.job, a.end, a.cause, a.market, func.count())
+        ends = ends.where(a.job.in_(page), a.end.is_not(None)).group_by(a.job, a.end, a.cause, a.market)
+        for job, end, cause, market, count in db.execute(ends):
+            by_job[job][0]["ends", end, cause or "", market] += count
+    return by_job
 
 
 def begun(db: Connection) -> list[str]:
