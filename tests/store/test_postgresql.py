@@ -66,10 +66,6 @@ def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Databa
         assert compare_metadata(context, metadata) == []
 
 
-def test_migrating_again_changes_nothing(database: Database) -> None:
-    database.migrate()
-
-
 def test_refused_statements_and_an_exhausted_pool_are_reported(
     database: Database, postgres_server: SharedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
