@@ -362,21 +362,21 @@ def faults(db: Connection, job: str) -> list[str]:
 
 def faults_of(db: Connection, jobs: Collection[str]) -> dict[str, list[str]]:
     """Return the faults of several accounts at once, by job. See `faults`."""
-    found = db.execute(_ADDED_UP, {"of": list(jobs)})
-    return {row["job"]: _wrong(row) for row in found.mappings()}
+    rows = db.execute(_ADDED_UP, {"of": list(jobs)})
+    return {row["job"]: _wrong(row) for row in rows.mappings()}
 
 
 def _wrong(row: RowMapping) -> list[str]:
-    found = []
+    faults = []
     if any(row[f"posted_{unit}"] != row[f"entered_{unit}"] for unit in UNITS):
-        found.append("posted differs from its entries")
+        faults.append("posted differs from its entries")
     if any(row[f"held_{unit}"] != row[f"put_{unit}"] - row[f"taken_{unit}"] for unit in UNITS):
-        found.append("held differs from its entries")
+        faults.append("held differs from its entries")
     if any(row[f"held_{unit}"] != row[f"open_{unit}"] for unit in UNITS):
-        found.append("held differs from its open holds")
+        faults.append("held differs from its open holds")
     if any(row[f"posted_{unit}"] + row[f"held_{unit}"] > row[f"limit_{unit}"] for unit in UNITS):
-        found.append("more is posted and held than its budget")
-    return found
+        faults.append("more is posted and held than its budget")
+    return faults
 
 
 def account_of(row: Any) -> Account:

@@ -162,7 +162,7 @@ def violations(db: Connection, project: str, at: Instant) -> list[str]:
         one.budget.name: shared_budgets.standing(db, project, one.budget, at).account
         for one in shared_budgets.kept(db, project)
     }
-    found = [
+    faults = [
         f"{name}: more than it allows" for name, a in before.items() if not (a.posted + a.held).fits(a.limit)
     ]
     with db.begin_nested() as trial:
@@ -170,6 +170,6 @@ def violations(db: Connection, project: str, at: Instant) -> list[str]:
         for one in shared_budgets.kept(db, project):
             after = shared_budgets.standing(db, project, one.budget, at).account
             if after != before[one.budget.name]:
-                found.append(f"{one.budget.name}: {before[one.budget.name]} is {after} by its entries")
+                faults.append(f"{one.budget.name}: {before[one.budget.name]} is {after} by its entries")
         trial.rollback()
-    return found
+    return faults

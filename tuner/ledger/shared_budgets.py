@@ -75,10 +75,10 @@ def kept(db: Connection, project: str) -> list[Kept]:
 
 def get(db: Connection, project: str, name: str) -> Kept:
     """Return the shared budget, or raise NotFound."""
-    found = [one for one in kept(db, project) if one.budget.name == name]
-    if not found:
+    budgets_named = [one for one in kept(db, project) if one.budget.name == name]
+    if not budgets_named:
         raise NotFound(f"there is no budget {name[:100]!r}")
-    return found[0]
+    return budgets_named[0]
 
 
 def lock_budgets(db: Connection, project: str) -> list[SharedBudget]:
@@ -137,18 +137,18 @@ def allowance(
         freeing: Id of a hold that will be settled before the allowance is used. Empty if there is none.
         freed: What settling that hold gives back.
     """
-    found = Allowance(own)
+    allowed = Allowance(own)
     above = lock_budgets(db, project)
     for budget in applying(above, tags_of(db, job)) if above else []:
         now = standing(db, project, budget, at)
         left = now.account.left
         if freeing and _counts(db, freeing, budget.name, now.began_at):
             left += freed
-        if left.usd < found.left.usd:
-            found = replace(found, left=Cost(left.usd, found.left.gpu_ms), above_usd=budget.name)
-        if left.gpu_ms < found.left.gpu_ms:
-            found = replace(found, left=Cost(found.left.usd, left.gpu_ms), above_gpus=budget.name)
-    return found
+        if left.usd < allowed.left.usd:
+            allowed = replace(allowed, left=Cost(left.usd, allowed.left.gpu_ms), above_usd=budget.name)
+        if left.gpu_ms < allowed.left.gpu_ms:
+            allowed = replace(allowed, left=Cost(allowed.left.usd, left.gpu_ms), above_gpus=budget.name)
+    return allowed
 
 
 def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:

@@ -234,12 +234,12 @@ def ledger_lines(
     left = limit
     while left is None or left > 0:
         with service.database.read() as db:
-            found = ledger.lines(db, job, after=after, limit=min(1000, left or 1000))
-        yield from found
-        if not found:
+            lines = ledger.lines(db, job, after=after, limit=min(1000, left or 1000))
+        yield from lines
+        if not lines:
             return
-        after = found[-1].seq
-        left = None if left is None else left - len(found)
+        after = lines[-1].seq
+        left = None if left is None else left - len(lines)
 
 
 def changes(service: Service, job: str, after: int) -> ChangesView:

@@ -44,8 +44,8 @@ class Audit:
             jobs = ledger.accounts_after(db, self._after, AT_ONCE)
         for first in range(0, len(jobs), TOGETHER):
             with service.database.read() as db:
-                found = ledger.faults_of(db, jobs[first : first + TOGETHER])
-            for job, faults in found.items():
+                faults_by_job = ledger.faults_of(db, jobs[first : first + TOGETHER])
+            for job, faults in faults_by_job.items():
                 self._note(job, faults)
                 service.vitals.count("ledger_checks")
         self._after = jobs[-1] if len(jobs) == AT_ONCE else ""
@@ -74,7 +74,7 @@ class Audit:
         if not faults:
             violations.pop(name, None)
             return
-        said = "; ".join(faults)
-        if violations.get(name) != said:
-            log.error("the ledger is inconsistent: %s: %s", name, said)
-        violations[name] = said
+        text = "; ".join(faults)
+        if violations.get(name) != text:
+            log.error("the ledger is inconsistent: %s: %s", name, text)
+        violations[name] = text

@@ -108,7 +108,7 @@ class ClusterMeter:
         """Record that these nodes were alive for `passed_ns`, and which of them were idle."""
         project = self._service.project
         idle = {node.id for node in idle_of(workers, cluster_hours.busy(db))}
-        found: dict[tuple[Kind, Price], tuple[int, int]] = {}
+        sums: dict[tuple[Kind, Price], tuple[int, int]] = {}
         unpriced = 0
         for node in workers:
             price = self._price(node)
@@ -116,9 +116,9 @@ class ClusterMeter:
                 unpriced += passed_ns
                 continue
             key = (node.instance_type, node.market), price
-            alive_ns, idle_ns = found.get(key, (0, 0))
-            found[key] = alive_ns + passed_ns, idle_ns + passed_ns * (node.id in idle)
-        times = [MachineTime(kind, price, *ns) for (kind, price), ns in found.items()]
+            alive_ns, idle_ns = sums.get(key, (0, 0))
+            sums[key] = alive_ns + passed_ns, idle_ns + passed_ns * (node.id in idle)
+        times = [MachineTime(kind, price, *ns) for (kind, price), ns in sums.items()]
         cluster_hours.add(db, project, now, times, Observation(passed_ns, unpriced))
 
     def _price(self, node: Node) -> Price | None:

@@ -59,8 +59,8 @@ def listed(allowed: Sequence[str], read_s: float = READ_S) -> TrainableListing:
     """
     walk, items = _Walk(time.monotonic() + read_s), dict[str, Described]()
     for module, file in walk.modules(allowed):
-        for found in _read(module, str(file), *_facts(file)):
-            items.setdefault(found.trainable, found)
+        for described in _read(module, str(file), *_facts(file)):
+            items.setdefault(described.trainable, described)
     return TrainableListing(list(items.values()), walk.truncated)
 
 
@@ -127,9 +127,9 @@ class _Walk:
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(folder) as found:
+            with os.scandir(folder) as scanned:
                 entries = []
-                for entry in found:
+                for entry in scanned:
                     if time.monotonic() > self._until:
                         self.truncated = True
                         break
@@ -204,8 +204,8 @@ def _described(module: str, tree: ast.Module) -> Iterator[Described]:
     """
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = [node for node in defined if not node.name.startswith("_")]
-    found = [node for node in public if _trains(node)] or [node for node in public if _takes_config(node)]
-    names = {node.name: ast.get_docstring(node) for node in found}
+    functions = [node for node in public if _trains(node)] or [node for node in public if _takes_config(node)]
+    names = {node.name: ast.get_docstring(node) for node in functions}
     if "train" not in {node.name for node in defined} and "train" in _bound(tree):
         names["train"] = None
     suggested = {name: _literal(tree, name) for name in ("SEARCH_SPACE", "OBJECTIVE")}

@@ -30,9 +30,9 @@ def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: 
     Raises:
         BadFile: The catalogue cannot be used.
     """
-    said, market = its.usd_per_hour(labels), its.market_of(labels)
-    if said is not None:
-        return NodePrice(Price.from_usd_per_hour(said), f"the node's label {its.PRICE}")
+    labelled, market = its.usd_per_hour(labels), its.market_of(labels)
+    if labelled is not None:
+        return NodePrice(Price.from_usd_per_hour(labelled), f"the node's label {its.PRICE}")
     kind = its.instance_type_of(labels)
     named = settings.node_price(kind, market)
     if named is not None:
@@ -61,11 +61,11 @@ def listed(
     If the zone is None or not listed, all listings in the region count. If the region is None, those of all regions do.
     """
     kind = listings[0].instance_type
-    found = [one for one in listings if region is None or one.region.casefold() == region.casefold()]
+    nearby = [one for one in listings if region is None or one.region.casefold() == region.casefold()]
     where = region or "any region"
-    if zone is not None and any(one.zone == zone for one in found):
-        found, where = [one for one in found if one.zone == zone], zone
-    known = [(price, one) for one in found if (price := one.price(market)) is not None]
+    if zone is not None and any(one.zone == zone for one in nearby):
+        nearby, where = [one for one in nearby if one.zone == zone], zone
+    known = [(price, one) for one in nearby if (price := one.price(market)) is not None]
     if not known:
         return NodePrice(None, _unknown(here, kind, market, where))
     price, dearest = max(known, key=lambda pair: pair[0])
@@ -85,21 +85,21 @@ def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], O
 
     def find(machine: Machine) -> Offer | None:
         try:
-            found = priced(settings, machine.labels, cpus=machine.cpus, gpus=machine.gpus)
+            node_price = priced(settings, machine.labels, cpus=machine.cpus, gpus=machine.gpus)
         except BadFile as error:
-            found = _admitted(machine, offers, error.detail)
-        return None if found.price is None else offer_of(machine, found.price, found.source)
+            node_price = _admitted(machine, offers, error.detail)
+        return None if node_price.price is None else offer_of(machine, node_price.price, node_price.source)
 
     return find
 
 
 def _admitted(machine: Machine, offers: Sequence[Offer], why: str) -> NodePrice:
     kind = its.instance_type_of(machine.labels), its.market_of(machine.labels)
-    found = next((one for one in offers if (one.instance_type, one.market) == kind), None)
+    offer = next((one for one in offers if (one.instance_type, one.market) == kind), None)
     return (
         NodePrice(None, why)
-        if found is None
-        else NodePrice(found.price, f"{found.source}, as admitted: {why}")
+        if offer is None
+        else NodePrice(offer.price, f"{offer.source}, as admitted: {why}")
     )
 
 

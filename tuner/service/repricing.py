@@ -75,14 +75,14 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machi
         return SAME
     alike = _alike(db, service, row)
     here_s, there_s = (_seconds(db, alike, one) for one in (kind, there.instance_type))
-    found = measured(here_s, there_s, names=(kind, there.instance_type))
-    if found is not None:
-        return found
+    time = measured(here_s, there_s, names=(kind, there.instance_type))
+    if time is not None:
+        return time
     on_gpus = row.spec.resources.gpus > 0
     if on_gpus:
         here = accelerator_of(catalogue(service.settings), kind)
-        found = catalogued(here, there.accelerator)
-    return found or assumed_same(on_gpus=on_gpus)
+        time = catalogued(here, there.accelerator)
+    return time or assumed_same(on_gpus=on_gpus)
 
 
 def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:

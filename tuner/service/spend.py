@@ -59,11 +59,11 @@ def report(service: Service, job: str) -> ReportView:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective
         spent = ledger.account(db, job).posted.usd
-        found = best.best(db, job)
+        best_report = best.best(db, job)
         curve = curves.improvements(db, job, objective.mode)
     evidence = _evidence(service, row, curve[-1].value) if curve else None
     trials = len(evidence.trials) if evidence is not None else 0
-    return ReportView(row, spent, found, curve, trials, estimates(evidence))
+    return ReportView(row, spent, best_report, curve, trials, estimates(evidence))
 
 
 def _evidence(service: Service, row: JobRow, best: float) -> Evidence:
@@ -142,15 +142,15 @@ def between(since: str | None, until: str | None, timezone: str) -> tuple[Instan
         where = calendar.zone(timezone)
     except ValueError as error:
         faults.append(Fault("timezone", str(error)))
-    found: list[Instant | None] = []
+    moments: list[Instant | None] = []
     for name, text in (("since", since), ("until", until)):
         try:
-            found.append(None if text is None else calendar.moment_of(text, where))
+            moments.append(None if text is None else calendar.moment_of(text, where))
         except ValueError as error:
             faults.append(Fault(name, str(error)))
     if faults:
         raise Invalid(*faults)
-    first, last = found
+    first, last = moments
     if first is not None and last is not None and first >= last:
         raise Invalid.at("until", "must be later than since")
     return first, last
@@ -171,8 +171,8 @@ def _key(name: str) -> spend.Key:
     if name in GROUPS or (tag != name and 1 <= len(tag) <= 100):
         return name
     near = get_close_matches(name, GROUPS, 1)
-    said = f"did you mean {near[0]}? " if near else ""
-    raise Invalid.at("group_by", f"{said}there are {', '.join(GROUPS)} and tag:KEY, not {name[:60]!r}")
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise Invalid.at("group_by", f"{hint}there are {', '.join(GROUPS)} and tag:KEY, not {name[:60]!r}")
 
 
 def _place(keys: Sequence[spend.Key], row: SpendRow) -> tuple[object, ...]:

@@ -200,10 +200,10 @@ def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
 
 def states_of(db: Connection, names: Collection[str]) -> dict[str, dict[TrialState, int]]:
     """Return how many trials of each job are in each state."""
-    found: dict[str, dict[TrialState, int]] = {name: {} for name in names}
+    states: dict[str, dict[TrialState, int]] = {name: {} for name in names}
     for job, state, count in db.execute(_STATES, {"jobs": list(names)}):
-        found[job][state] = count
-    return found
+        states[job][state] = count
+    return states
 
 
 def steps_of(db: Connection, names: Collection[str]) -> dict[str, int]:

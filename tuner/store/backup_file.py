@@ -89,9 +89,9 @@ def digest(path: Path) -> str:
 
 def _about(data: bytes) -> About:
     try:
-        found = json.loads(data)
-        seal, version = found.pop("seal"), found["format"]
-        about = About(**found) if version == FORMAT else None
+        fields = json.loads(data)
+        seal, version = fields.pop("seal"), fields["format"]
+        about = About(**fields) if version == FORMAT else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFile(f"what the backup says of itself cannot be read: {error}") from error
     if about is None:

@@ -84,13 +84,13 @@ def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) ->
 
     If the curve reaches none of them, return the metric of its last report.
     """
-    found = []
+    values = []
     for level in levels:
         value = next((value for step, value, _ in curve if step >= level), None)
         if value is None:
             break
-        found.append(value)
-    return found or [curve[-1][1]]
+        values.append(value)
+    return values or [curve[-1][1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +194,13 @@ def points(db: Connection, job: str) -> list[Row[Any]]:
 
 def pareto(db: Connection, job: str) -> list[StepReport]:
     """Return the Pareto front of dollars and metric, cheapest first: each report is better than all cheaper ones."""
-    found: list[Row[Any]] = []
+    front_rows: list[Row[Any]] = []
     least = math.inf
     for row in points(db, job):
         if row.loss < least:
-            found.append(row)
+            front_rows.append(row)
             least = row.loss
-    return whole(db, job, [(row.trial, row.step) for row in found])
+    return whole(db, job, [(row.trial, row.step) for row in front_rows])
 
 
 def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[StepReport]:
@@ -210,8 +210,8 @@ def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[S
     else:
         rows = db.execute(_IN_WHOLE, {"of": job})
     wanted = set(places)
-    found = {(row.trial, row.step): _in_whole(row) for row in rows if (row.trial, row.step) in wanted}
-    return [found[place] for place in places]
+    by_place = {(row.trial, row.step): _in_whole(row) for row in rows if (row.trial, row.step) in wanted}
+    return [by_place[place] for place in places]
 
 
 def _all_in_whole() -> Select[Any]:

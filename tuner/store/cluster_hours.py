@@ -137,10 +137,10 @@ def watched(db: Connection, project: str, since: Instant, until: Instant) -> Obs
 
 
 def idle_cost(times: Iterable[MachineTime]) -> dict[Kind, Money]:
-    found: dict[Kind, Money] = {}
-    for one in times:
-        found[one.kind] = found.get(one.kind, ZERO) + one.idle_cost
-    return found
+    costs: dict[Kind, Money] = {}
+    for time in times:
+        costs[time.kind] = costs.get(time.kind, ZERO) + time.idle_cost
+    return costs
 
 
 def busy(db: Connection) -> Busy:

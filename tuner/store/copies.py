@@ -241,7 +241,7 @@ def _without_newer_settings(script: Path) -> None:
 @contextmanager
 def _service(url: URL) -> Iterator[dict[str, str]]:
     """Write a service file, and yield an environment in which `service=tuner` connects to the database."""
-    found = {
+    settings = {
         "host": url.host,
         "port": url.port,
         "user": url.username,
@@ -249,7 +249,7 @@ def _service(url: URL) -> Iterator[dict[str, str]]:
         "dbname": url.database,
         **{key: value for key, value in url.query.items() if isinstance(value, str)},
     }
-    lines = ["[tuner]", *(f"{key}={value}" for key, value in found.items() if value is not None)]
+    lines = ["[tuner]", *(f"{key}={value}" for key, value in settings.items() if value is not None)]
     handle, name = tempfile.mkstemp(prefix="tuner-pg-")  # mode 0600
     try:
         with os.fdopen(handle, "w") as file:
@@ -260,10 +260,10 @@ def _service(url: URL) -> Iterator[dict[str, str]]:
 
 
 def _needs(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise Unavailable(f"this needs {program}, which is not on the PATH: {INSTALL}")
-    return found
+    return path
 
 
 def _run(program: str, words: Sequence[str], env: dict[str, str]) -> None:
@@ -272,13 +272,13 @@ def _run(program: str, words: Sequence[str], env: dict[str, str]) -> None:
     )
     if done.returncode == 0:
         return
-    said = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
+    lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
     fix = (
         f": {INSTALL}"
         if "server version mismatch" in done.stderr or "unsupported version" in done.stderr
         else ""
     )
-    raise Unavailable(f"{program}: {'; '.join(said[:3])[:600]}{fix}")
+    raise Unavailable(f"{program}: {'; '.join(lines[:3])[:600]}{fix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,9 +378,9 @@ def _led_by(db: Connection, now: Instant) -> str | None:
 
 def _schema(database: Database) -> str:
     with database.read() as db:
-        found = db.execute(text("SELECT current_schema()")).scalar()
-    if found is None:
+        schema = db.execute(text("SELECT current_schema()")).scalar()
+    if schema is None:
         raise Unavailable(
             "the database has no schema that this user may use: GRANT USAGE, CREATE ON SCHEMA public to it"
         )
-    return str(found)
+    return str(schema)

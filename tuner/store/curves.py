@@ -68,13 +68,13 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
         .where(n.before.is_(None) | better)
         .order_by(n.seq, n.step)
     )
-    found: list[Improvement] = []
+    curve: list[Improvement] = []
     for row in db.execute(query):
         event = decode(row.body)
         assert isinstance(event, Reported)
-        spent = max(event.spent, found[-1].spent) if found else event.spent
-        found.append(Improvement(spent, row.value, row.trial, row.step))
-    return found
+        spent = max(event.spent, curve[-1].spent) if curve else event.spent
+        curve.append(Improvement(spent, row.value, row.trial, row.step))
+    return curve
 
 
 def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[TrainedTrial]:
@@ -96,8 +96,8 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
         query = _curve_reports(job, names[first : first + TRIALS_PAGE], mode, rungs)
         with database.read() as db:
             rows = db.execute(query).all()
-        for trial, found in groupby(rows, key=lambda row: str(row.trial)):
-            curve = list(found)
+        for trial, group in groupby(rows, key=lambda row: str(row.trial)):
+            curve = list(group)
             begun = min(setup.get((trial, curve[0].attempt), 0), curve[0].usd)
             points = tuple((row.step, row.value, row.usd) for row in curve)
             yield TrainedTrial(state_of[trial], begun, points)
@@ -189,27 +189,27 @@ _COURSES = _courses()
 
 def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
     """Return the reports up to event `until`, by trial. A trial without a report by then is left out."""
-    found: dict[str, Course] = {}
+    by_trial: dict[str, Course] = {}
     for trial, step, value, usd, body in db.execute(_COURSES, {"of": job, "until": until}):
-        course = found.get(trial)
+        course = by_trial.get(trial)
         if course is None:
-            course = found[trial] = Course([], [], [], [])
+            course = by_trial[trial] = Course([], [], [], [])
         spent = _SPENT.search(body or "")
         course.steps.append(step)
         course.values.append(value)
         course.usd.append(usd)
         course.spent.append(None if spent is None else int(spent[1]))
-    return found
+    return by_trial
 
 
 def losses(db: Connection, job: str) -> dict[str, list[int]]:
     """Return the steps at which attempts were preempted, by trial."""
     a = attempts.c
     query = select(a.trial, a.to_step).where(a.job == job, a.end == "preempted").order_by(a.trial, a.attempt)
-    found: dict[str, list[int]] = {}
+    steps: dict[str, list[int]] = {}
     for trial, step in db.execute(query):
-        found.setdefault(trial, []).append(step)
-    return found
+        steps.setdefault(trial, []).append(step)
+    return steps
 
 
 def metric_names(db: Connection, job: str) -> list[str]:
@@ -230,10 +230,10 @@ def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, 
     """Return one metric of all reports up to event `until`, by trial, in the order of `courses`. None if a report lacks it."""
     r = reports.c
     query = select(r.trial, r.metrics).where(r.job == job, r.seq <= until).order_by(r.trial, r.step)
-    found: dict[str, list[float | None]] = {}
+    values: dict[str, list[float | None]] = {}
     for trial, text in db.execute(query):
-        found.setdefault(trial, []).append(_number(json.loads(text).get(name)))
-    return found
+        values.setdefault(trial, []).append(_number(json.loads(text).get(name)))
+    return values
 
 
 def _number(value: Any) -> float | None:

@@ -64,8 +64,8 @@ def _points(
         .where(r.job == job, kept)
         .order_by(r.trial, r.step)
     )
-    for trial, found in groupby(db.execute(query).all(), key=lambda row: str(row.trial)):
-        yield trial, tuple((row.step, row.value, row.duration_ns) for row in found)
+    for trial, group in groupby(db.execute(query).all(), key=lambda row: str(row.trial)):
+        yield trial, tuple((row.step, row.value, row.duration_ns) for row in group)
 
 
 def attempts_of(db: Connection, job: str) -> list[AttemptRow]:

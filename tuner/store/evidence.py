@@ -131,7 +131,7 @@ def bills(db: Connection, job: str, names: Collection[str]) -> dict[tuple[str, i
         .where(e.job == job, e.trial.in_(names), e.kind.is_not(None))
         .group_by(e.trial, e.attempt, e.kind)
     )
-    found: dict[tuple[str, int], dict[CostKind, Money]] = {}
+    bill: dict[tuple[str, int], dict[CostKind, Money]] = {}
     for trial, attempt, kind, usd in db.execute(query):
-        found.setdefault((trial, attempt), {})[kind] = Money(int(usd))
-    return found
+        bill.setdefault((trial, attempt), {})[kind] = Money(int(usd))
+    return bill

@@ -67,9 +67,9 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
         with database.read() as db:
             before, row = jobs.newest_event(db, job), jobs.get(db, job, project)
             query = select(t.trial, t.state, t.config).where(t.job == job).order_by(t.number)
-            found = {name: (state, json.loads(config)) for name, state, config in db.execute(query)}
+            trials_now = {name: (state, json.loads(config)) for name, state, config in db.execute(query)}
             if jobs.newest_event(db, job) == before:
-                return RecordedRows(before, row, found)
+                return RecordedRows(before, row, trials_now)
     return RecordedRows(before, row, None)
 
 

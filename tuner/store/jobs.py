@@ -364,10 +364,10 @@ def running_ns(db: Connection, job: str, now: Instant) -> int:
 
 
 def _tags(db: Connection, ids: list[str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    tags: dict[str, dict[str, str]] = {}
     for job, key, value, _project in db.execute(_TAGS, {"jobs": ids}).all():
-        found.setdefault(job, {})[key] = value
-    return found
+        tags.setdefault(job, {})[key] = value
+    return tags
 
 
 def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
@@ -380,14 +380,14 @@ def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobR
 
     The same pages are requested again and again, and converting their rows takes most of the time of such a request.
     """
-    found: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
-    del found["name"], found["trainable"]
+    fields: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
+    del fields["name"], fields["trainable"]
     for coded in ("spec", "budget", "offer"):
-        found[coded] = _decoded(str(found[coded]))
-    if isinstance(found["offer"], tuple):
-        found["offer"], *others = found["offer"]
-        found["others"] = tuple(others)
-    return JobRow(**found, tags=dict(tags))
+        fields[coded] = _decoded(str(fields[coded]))
+    if isinstance(fields["offer"], tuple):
+        fields["offer"], *others = fields["offer"]
+        fields["others"] = tuple(others)
+    return JobRow(**fields, tags=dict(tags))
 
 
 @lru_cache(maxsize=2048)

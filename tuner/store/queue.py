@@ -81,12 +81,12 @@ def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
     Only the specs of jobs with a window are read. When the service starts, it may ask for thousands of jobs, and
     only a few have a window.
     """
-    found: dict[str, Window] = {}
+    by_job: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):
         those = jobs.c.id.in_(names[first : first + AT_ONCE])
         query = select(jobs.c.id, jobs.c.spec).where(those, jobs.c.spec.contains(_WITH_WINDOW))
-        found |= {row.id: decode(row.spec).window for row in db.execute(query)}
-    return found
+        by_job |= {row.id: decode(row.spec).window for row in db.execute(query)}
+    return by_job
 
 
 def shares(db: Connection, now: Instant) -> dict[str, Share]:
@@ -94,7 +94,7 @@ def shares(db: Connection, now: Instant) -> dict[str, Share]:
 
     A job whose driver died while the job was running counts as a job with a driver.
     """
-    found: dict[str, Share] = {}
+    by_owner: dict[str, Share] = {}
     # Three queries, because with an OR over two tables PostgreSQL may scan all jobs for each row.
     for counts, which in (
         (1, launches.c.state.in_(("submitted", "running")) & jobs.c.ended_at.is_(None)),
@@ -110,10 +110,10 @@ def shares(db: Connection, now: Instant) -> dict[str, Share]:
             .group_by(*_OWNER)
         )
         for count, spent, project, owner in db.execute(query):
-            before = found.get(_owner(project, owner), Share())
+            before = by_owner.get(_owner(project, owner), Share())
             more = Share(before.at_work + count * counts, before.spent + Money(int(spent)))
-            found[_owner(project, owner)] = more
-    return found
+            by_owner[_owner(project, owner)] = more
+    return by_owner
 
 
 def _owner(project: str, owner: str | None) -> str:

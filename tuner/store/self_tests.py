@@ -38,13 +38,13 @@ def at_the_door(seen: str) -> str:
     return hashlib.sha256(f"at the door {seen}".encode()).hexdigest()
 
 
-def put(db: Connection, project: str, found: SelfTest) -> None:
+def put(db: Connection, project: str, result: SelfTest) -> None:
     """Record the result, replacing an earlier one for the same code."""
     t = self_tests.c
-    mine = (t.project == project) & (t.trainable == found.trainable) & (t.code == found.code)
-    values = {"passed": int(found.passed), "reason": found.reason, "job": found.job, "at": found.at}
+    mine = (t.project == project) & (t.trainable == result.trainable) & (t.code == result.code)
+    values = {"passed": int(result.passed), "reason": result.reason, "job": result.job, "at": result.at}
     if db.execute(update(self_tests).where(mine).values(values)).rowcount == 0:
-        key = {"project": project, "trainable": found.trainable, "code": found.code}
+        key = {"project": project, "trainable": result.trainable, "code": result.code}
         db.execute(insert(self_tests).values(**key, **values))
 
 

@@ -78,10 +78,10 @@ def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[
 
     With no keys, return a single row with the totals.
     """
-    found: dict[tuple[str | None, ...], SpendRow] = {}
+    groups: dict[tuple[str | None, ...], SpendRow] = {}
     for row in db.execute(_sums(project, keys, span)):
         key = _keys(keys, row)
-        found[key] = SpendRow(
+        groups[key] = SpendRow(
             key,
             Cost(Money(int(row.usd or 0)), int(row.gpu_ms or 0)),
             Cost(Money(int(row.lost_usd or 0)), int(row.lost_gpu_ms or 0)),
@@ -92,8 +92,8 @@ def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[
     for name, query in (("preemptions", _preempted), ("retries", _retried)):
         for row in db.execute(query(project, keys, span)):
             key = _keys(keys, row)
-            found[key] = replace(found.get(key, SpendRow(key)), **{name: row.number})
-    return list(found.values())
+            groups[key] = replace(groups.get(key, SpendRow(key)), **{name: row.number})
+    return list(groups.values())
 
 
 def _keys(keys: Sequence[Key], row: Any) -> tuple[str | None, ...]:
@@ -217,7 +217,7 @@ def slots(
         .where(e.project == project, e.entry == "post", e.at >= since)
         .group_by(e.job, "slot")
     )
-    found: dict[str, dict[int, tuple[int, int]]] = {}
+    by_job: dict[str, dict[int, tuple[int, int]]] = {}
     for job, slot, usd, gpu_ms in db.execute(query):
-        found.setdefault(job, {})[int(slot)] = (int(usd), int(gpu_ms))
-    return found
+        by_job.setdefault(job, {})[int(slot)] = (int(usd), int(gpu_ms))
+    return by_job

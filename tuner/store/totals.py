@@ -41,14 +41,14 @@ PAGE = 500
 def of_all(db: Connection) -> Counts:
     """Return the counts over all jobs. It reads only indexes."""
     t, a = trials.c, attempts.c
-    found: Counts = Counter()
+    counts: Counts = Counter()
     for state, count, steps in db.execute(select(t.state, func.count(), func.sum(t.steps)).group_by(t.state)):
-        found["trials", state] += count
-        found["steps",] += int(steps)
+        counts["trials", state] += count
+        counts["steps",] += int(steps)
     ends = select(a.end, a.cause, a.market, func.count()).where(a.end.is_not(None))
     for end, cause, market, count in db.execute(ends.group_by(a.end, a.cause, a.market)):
-        found["ends", end, cause or "", market] += count
-    return found
+        counts["ends", end, cause or "", market] += count
+    return counts
 
 
 def of_jobs(db: Connection, names: Collection[str]) -> dict[str, tuple[Counts, dict[int, int]]]:
@@ -246,7 +246,7 @@ def _used(db: Connection) -> dict[str, dict[str, int]]:
         .where(jobs.c.state == "running", h.state == "open")
         .group_by(h.job)
     )
-    return {job: dict(zip(names, map(int, found), strict=True)) for job, *found in db.execute(query)}
+    return {job: dict(zip(names, map(int, amounts), strict=True)) for job, *amounts in db.execute(query)}
 
 
 def posted_between(db: Connection, after: int, last: int) -> Posted:

@@ -124,8 +124,8 @@ def _curves(
         rows = db.execute(query).all()
     # Filtered here, because with a condition on `seq` SQLite reads all reports of the job for each page.
     counted = (row for row in rows if row.seq <= mark.until_seq)
-    for trial, found in groupby(counted, key=lambda row: str(row.trial)):
-        yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in found)
+    for trial, group in groupby(counted, key=lambda row: str(row.trial)):
+        yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in group)
 
 
 def find_warm_starts(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[WarmStart]:
@@ -136,12 +136,12 @@ def find_warm_starts(db: Connection, job: str, spec: JobSpec, *, code: str, limi
     that metric. Failed trials, and trials outside the job's search space, are left out. If several trials have the same
     configuration, only the best is kept. Equal scores are ordered by source, as the job lists them, and then by trial number.
     """
-    found: list[tuple[float, Mark, Row[Any]]] = []
+    candidates: list[tuple[float, Mark, Row[Any]]] = []
     for mark in marks(db, job):
         if db.execute(select(jobs.c.code).where(jobs.c.id == mark.source)).scalar() == code:
-            found += [(spec.objective.score(row.value), mark, row) for row in _saved(db, mark, spec)]
+            candidates += [(spec.objective.score(row.value), mark, row) for row in _saved(db, mark, spec)]
     chosen: dict[str, tuple[Mark, Row[Any]]] = {}
-    for _, mark, row in sorted(found, key=lambda one: -one[0]):
+    for _, mark, row in sorted(candidates, key=lambda candidate: -candidate[0]):
         chosen.setdefault(json.dumps(json.loads(row.config), sort_keys=True), (mark, row))
     return [_warm_start(db, mark, row) for mark, row in list(chosen.values())[:limit]]
 
