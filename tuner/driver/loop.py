@@ -240,9 +240,12 @@ class Loop:
 
         Each event that a command produces is treated in the same way.
         """
-        waiting = deque([event])
+        waiting: deque[ev.Event | do.Suggest | do.Predict] = deque([event])
         while waiting:
             next_event = waiting.popleft()
+            if isinstance(next_event, do.Suggest | do.Predict):
+                # Answered only now, because a replay computes each answer from the state just before its event.
+                next_event = self.learner.answer(self.state, next_event, self._clock)
             if isinstance(next_event, ev.Suggested) and next_event.inherited is not None:
                 self.saved[next_event.trial] = self.learner.warm_starts.record(turn.tx, next_event)
             turn.tx.append(next_event)
@@ -251,13 +254,13 @@ class Loop:
             for command in commands:
                 waiting.extend(self._carry_out(turn, command))
 
-    def _carry_out(self, turn: Turn, command: do.Command) -> list[ev.Event]:
-        """Carry out one command of `decide`, and return the events that follow from it."""
+    def _carry_out(self, turn: Turn, command: do.Command) -> Sequence[ev.Event | do.Suggest | do.Predict]:
+        """Carry out one command of `decide`. Return what follows: an event, or the command if it is to be answered."""
         match command:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
                 turn.suggest = command  # a slow sampler must not hold the transaction open
             case do.Suggest() | do.Predict():
-                return [self.learner.answer(self.state, command, self._clock)]
+                return [command]
             case do.Begin():
                 return self._begin(turn, command)
             case do.Continue(trial, until):
