@@ -71,7 +71,6 @@ def test_head_with_a_killed_process_is_detected_and_replaced(home: Path, part: s
     assert successor.session != head.session
     assert not list(marked(head.session))
     assert local.alive()
-    assert local.local_resources().cpus == 1
 
 
 @pytest.mark.extended

@@ -10,8 +10,7 @@ import pytest
 from tests.cluster.metadata_clouds import Aws, Azure, Gcp
 from tests.cluster.metadata_server import MetadataServer, says, status
 from tuner.cluster import nodes as its
-from tuner.cluster.notices.clouds import Sources
-from tuner.cluster.notices.identity import facts_of_this_machine
+from tuner.cluster.notices.clouds import Sources, facts_of_this_machine
 from tuner.cluster.notices.node_board import NodeBoard
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tuner.cluster.notices.aws import read_action, read_rebalance, read_token
 from tuner.cluster.notices.azure import read_document, read_name
 from tuner.cluster.notices.gcp import read_maintenance, read_preempted
-from tuner.cluster.notices.notice import Answer, MalformedNotice, Notice, changes, moment
+from tuner.cluster.notices.notice import MalformedNotice, MetadataAnswer, Notice, changes, moment
 from tuner.domain.time import NS, Instant, parse_rfc3339
 
 SEEN = parse_rfc3339("2026-09-19T18:29:00Z")
@@ -28,20 +28,20 @@ EVENT = {
 }
 
 
-def ok(body: object, **headers: str) -> Answer:
+def ok(body: object, **headers: str) -> MetadataAnswer:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Answer(200, headers, raw)
+    return MetadataAnswer(200, headers, raw)
 
 
-def google(text: str, status: int = 200) -> Answer:
-    return Answer(status, GOOGLE, text.encode())
+def google(text: str, status: int = 200) -> MetadataAnswer:
+    return MetadataAnswer(status, GOOGLE, text.encode())
 
 
-def preempted(answer: Answer) -> Notice | None:
+def preempted(answer: MetadataAnswer) -> Notice | None:
     return read_preempted(answer, SEEN, lead_s=30)
 
 
-def maintenance(answer: Answer) -> Notice | None:
+def maintenance(answer: MetadataAnswer) -> Notice | None:
     return read_maintenance(answer, SEEN)
 
 
@@ -51,7 +51,7 @@ def ours(*events: object, incarnation: object = 2) -> list[Notice]:
     return [event.notice(SEEN) for event in document.events]
 
 
-READERS: dict[str, Callable[[Answer], Any]] = {
+READERS: dict[str, Callable[[MetadataAnswer], Any]] = {
     "action": read_action,
     "rebalance": read_rebalance,
     "token": read_token,
@@ -87,8 +87,8 @@ def test_aws_rebalance_recommendation_has_no_deadline() -> None:
 
 
 @pytest.mark.parametrize("read", [read_action, read_rebalance])
-def test_aws_404_means_no_notice(read: Callable[[Answer], Any]) -> None:
-    assert read(Answer(404, {}, b"<html>404 - Not Found</html>")) is None
+def test_aws_404_means_no_notice(read: Callable[[MetadataAnswer], Any]) -> None:
+    assert read(MetadataAnswer(404, {}, b"<html>404 - Not Found</html>")) is None
 
 
 def test_google_false_and_none_mean_no_notice() -> None:
@@ -106,7 +106,7 @@ def test_google_false_and_none_mean_no_notice() -> None:
     ],
 )
 def test_google_notice_deadline_comes_from_lead_time(
-    read: Callable[[Answer], Notice | None], value: str, kind: str, lead_s: int
+    read: Callable[[MetadataAnswer], Notice | None], value: str, kind: str, lead_s: int
 ) -> None:
     notice = read(google(value))
     assert notice is not None
@@ -115,7 +115,7 @@ def test_google_notice_deadline_comes_from_lead_time(
 
 def test_answer_without_google_header_is_malformed() -> None:
     with pytest.raises(MalformedNotice, match="not from Google"):
-        preempted(Answer(200, {}, b"TRUE"))
+        preempted(MetadataAnswer(200, {}, b"TRUE"))
 
 
 @pytest.mark.parametrize(
@@ -206,14 +206,14 @@ def test_unreadable_event_does_not_hide_another(change: dict[str, object]) -> No
 )
 def test_invalid_body_is_malformed(reader: str, body: bytes) -> None:
     with pytest.raises(MalformedNotice):
-        READERS[reader](Answer(200, GOOGLE, body))
+        READERS[reader](MetadataAnswer(200, GOOGLE, body))
 
 
 @pytest.mark.parametrize("status", [204, 206, 301, 302, 400, 401, 403, 429, 500, 503])
 @pytest.mark.parametrize("reader", GOOD)
 def test_other_status_codes_are_malformed(reader: str, status: int) -> None:
     with pytest.raises(MalformedNotice, match=str(status)):
-        READERS[reader](Answer(status, GOOD[reader].headers, GOOD[reader].body))
+        READERS[reader](MetadataAnswer(status, GOOD[reader].headers, GOOD[reader].body))
 
 
 @pytest.mark.parametrize("reader", GOOD)
@@ -221,14 +221,14 @@ def test_truncated_answer_is_malformed(reader: str) -> None:
     good = GOOD[reader]
     for length in range(len(good.body)):
         with pytest.raises(MalformedNotice):
-            READERS[reader](Answer(200, good.headers, good.body[:length]))
+            READERS[reader](MetadataAnswer(200, good.headers, good.body[:length]))
 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("body", [b"[" * 200_000, b'{"a":' * 200_000, b"9" * 200_000, b"\xff\xfe", b"\0" * 9])
 def test_extreme_bodies_are_malformed_and_do_not_break_parsers(reader: str, body: bytes) -> None:
     with pytest.raises(MalformedNotice):
-        READERS[reader](Answer(200, GOOGLE, body))
+        READERS[reader](MetadataAnswer(200, GOOGLE, body))
 
 
 anything = st.recursive(
@@ -255,7 +255,7 @@ bodies |= (anything | objects("action", "time", "noticeTime") | documents).map(
     lambda found: json.dumps(found).encode()
 )
 answers = st.builds(
-    Answer,
+    MetadataAnswer,
     st.sampled_from([200, 404, 500]) | st.integers(100, 599),
     st.dictionaries(
         st.sampled_from(["metadata-flavor", "etag", "x-aws-ec2-metadata-token-ttl-seconds"]),
@@ -266,7 +266,7 @@ answers = st.builds(
 
 
 @given(answer=answers, reader=st.sampled_from(sorted(READERS)))
-def test_any_answer_raises_at_most_malformed_notice(answer: Answer, reader: str) -> None:
+def test_any_answer_raises_at_most_malformed_notice(answer: MetadataAnswer, reader: str) -> None:
     complaint = ""
     try:
         READERS[reader](answer)

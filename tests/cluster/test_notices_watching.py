@@ -152,15 +152,6 @@ def test_azure_event_of_another_machine_is_not_reported() -> None:
         assert server.asked("compute/name") == 1
 
 
-def test_configured_azure_machine_name_is_not_requested() -> None:
-    told = RecordedCalls()
-    with MetadataServer(Azure()) as server, watching(server, "azure", told, azure_machine="WORKER_4"):
-        server.cloud.schedule("theirs")
-        server.cloud.schedule("ours", machines=("worker_4",))
-        told.waits_for("+azure/ours")
-        assert server.asked("compute/name") == 0
-
-
 def test_simultaneous_notices_are_reported_and_withdrawn_separately() -> None:
     told = RecordedCalls()
     with MetadataServer(Azure()) as server:

@@ -1,12 +1,12 @@
-"""Test detecting the cloud, and notices that do not come from a cloud: signals and an operator's command."""
+"""Test detecting the cloud, and notices that do not come from a cloud, such as signals."""
 
-import asyncio
 import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -19,19 +19,13 @@ from tests.cluster.metadata_server import MetadataServer, hangs, no_answer, stat
 from tests.cluster.waiting import until
 from tests.cluster.watchers import OPERATORS, RecordedCalls, looks_again, sources, watching
 from tuner.cluster.notices.clouds import detect
-from tuner.cluster.notices.feeds import backoff_s, metadata_client
 from tuner.cluster.notices.notice import Notice
-from tuner.cluster.notices.operator import sigterm_announced
-from tuner.cluster.notices.watcher import Watcher
-from tuner.domain.time import NS
+from tuner.cluster.notices.watcher import Watcher, backoff_s, sigterm_announced
+from tuner.domain.time import NS, Instant
 
 
 def detected(server: MetadataServer[Any], *, detect_s: float) -> str | None:
-    async def ask() -> str | None:
-        async with metadata_client() as http:
-            return await detect(http, sources(server, None, detect_s=detect_s))
-
-    return asyncio.run(ask())
+    return detect(sources(server, None, detect_s=detect_s))
 
 
 @pytest.mark.parametrize(("make", "name"), [(Aws, "aws"), (Gcp, "gcp"), (Azure, "azure")])
@@ -68,11 +62,11 @@ def test_detected_cloud_is_watched() -> None:
         watcher.start()
         server.cloud.preempt()
         told.waits_for("+gcp/preempted")
-        assert set(watcher.state) == {"announcements", "Google preempted", "Google maintenance-event"}
+        assert set(watcher.state) == {"Google preempted", "Google maintenance-event"}
         watcher.close()
 
 
-def test_operator_notice_is_reported_before_cloud_is_detected() -> None:
+def test_announced_notice_is_reported_before_cloud_is_detected() -> None:
     told = RecordedCalls()
     with MetadataServer(Nowhere()) as server:
         server.fail("", hangs)
@@ -81,14 +75,25 @@ def test_operator_notice_is_reported_before_cloud_is_detected() -> None:
         watcher.start()
         told.waits_for("+operator/1")
         watcher.announce(OPERATORS)
-        watcher.withdraw(OPERATORS.id)
-        told.waits_for("+operator/1", "-operator/1")
-        watcher.withdraw(OPERATORS.id)
-        watcher.withdraw("never announced")
-        watcher.announce(OPERATORS)
+        watcher.announce(replace(OPERATORS, id="operator/2"))
+        told.waits_for("+operator/1", "+operator/2")
+        watcher.announce(replace(OPERATORS, deadline=Instant(10**17)))
         until(lambda: len(told.calls) == 3)
         assert told.calls[2] == "+operator/1"
         watcher.close()
+
+
+def test_failed_call_about_an_announced_notice_is_repeated() -> None:
+    told, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
+
+    def on_notice(notice: Notice) -> None:
+        if failures:
+            raise failures.pop()
+        told.on_notice(notice)
+
+    with MetadataServer(Nowhere()) as server, watching(server, None, told, on_notice=on_notice) as watcher:
+        watcher.announce(OPERATORS)
+        told.waits_for("+operator/1")
 
 
 def test_concurrent_announcements_are_all_reported() -> None:
@@ -143,26 +148,6 @@ def test_callbacks_are_serialized_while_polling_continues() -> None:
         let_go.set()
         told.waits_for("+operator/1", "+aws/rebalance")
     assert most == [1]
-
-
-def test_watcher_runs_in_the_callers_event_loop() -> None:
-    told = RecordedCalls()
-
-    async def scenario(server: MetadataServer[Aws]) -> None:
-        watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "aws"))
-        running = asyncio.create_task(watcher.run())
-        server.cloud.interrupt()
-        while not told.calls:
-            await asyncio.sleep(0.01)
-        notice = told.notices[0]
-        assert not await asyncio.to_thread(watcher.release, notice)
-        running.cancel()
-        await asyncio.wait([running])
-        assert running.cancelled()
-
-    with MetadataServer(Aws()) as server:
-        asyncio.run(asyncio.wait_for(scenario(server), 300))
-    assert told.calls == ["+aws/instance-action"]
 
 
 def test_unstarted_watcher_can_be_closed_and_releases_nothing() -> None:

@@ -153,15 +153,6 @@ class LocalHead:
         kept = self._cluster.read()
         return kept is not None and bool(kept.own_head)
 
-    def local_resources(self) -> Node:
-        """Return the resources of the head's node.
-
-        Start the head if necessary. Raise RayUnavailable if it does not answer.
-        """
-        head = self._head or self.find_or_start()
-        with contextlib.closing(self.dashboard(head)) as dashboard:
-            return next(node for node in nodes(dashboard) if node.is_head)
-
     def _answers(self, head: Head) -> bool:
         """Return whether a head answers.
 

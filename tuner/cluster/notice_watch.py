@@ -8,7 +8,6 @@ usage. 3: no cloud gives notices to this machine.
 """
 
 import argparse
-import asyncio
 import contextlib
 import logging
 import math
@@ -17,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tuner.cluster.notices.clouds import Sources, cloud_of_this_machine
-from tuner.cluster.notices.operator import sigterm_announced
+from tuner.cluster.notices.clouds import Sources, detect, facts_of_this_machine
+from tuner.cluster.notices.watcher import sigterm_announced
 from tuner.domain.errors import NotFound
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> 
     with contextlib.suppress(KeyboardInterrupt):
         if args.grace is None:
             if sources.cloud == "detect":
-                sources = replace(sources, cloud=asyncio.run(cloud_of_this_machine(sources)))
+                sources = replace(sources, cloud=detect(sources))
             if sources.cloud is None:
                 log.info("no cloud gives preemption notices to this machine: there is nothing to watch")
                 return NO_CLOUD
@@ -90,7 +89,6 @@ def _watch(args: argparse.Namespace, sources: Sources) -> None:
     # Imported only now, because it takes a second and 80 MB, which a machine without a cloud need not spend.
     from tuner.cluster.drain import Gcs
     from tuner.cluster.notice_delivery import MachineWatch
-    from tuner.cluster.notices.identity import facts_of_this_machine
 
     gcs = Gcs(args.address)
     facts = facts_of_this_machine(sources)

@@ -1,4 +1,4 @@
-"""Preemption and maintenance notices of a machine from AWS, Google, Azure, signals and operators.
+"""Preemption and maintenance notices of a machine from AWS, Google, Azure and signals.
 
     watcher = Watcher(on_notice, on_withdrawn)
     watcher.start()

@@ -5,17 +5,17 @@ recommendation may come earlier. The metadata service answers 404 to both reques
 notice. Every request carries an IMDSv2 token.
 """
 
-import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable
 
 import httpx2
 
-from tuner.cluster.notices.feeds import Feed, Look, ask
+from tuner.cluster.notices.feeds import CurrentNotices, Feed, ask
 from tuner.cluster.notices.notice import (
-    Answer,
     MalformedNotice,
+    MetadataAnswer,
     Notice,
     moment,
     object_of,
@@ -38,7 +38,7 @@ ACTIONS = ("terminate", "stop", "hibernate")
 _TOKEN = re.compile(r"[!-~]{1,1024}")
 
 
-def read_action(answer: Answer) -> Notice | None:
+def read_action(answer: MetadataAnswer) -> Notice | None:
     if answer.status == 404:
         return None
     succeeded(answer)
@@ -50,7 +50,7 @@ def read_action(answer: Answer) -> Notice | None:
     return Notice("aws", "terminate", "aws/instance-action", at, text)
 
 
-def read_rebalance(answer: Answer) -> Notice | None:
+def read_rebalance(answer: MetadataAnswer) -> Notice | None:
     """Return the rebalance recommendation, or None. It has no deadline: the time in it is when it was issued."""
     if answer.status == 404:
         return None
@@ -60,7 +60,7 @@ def read_rebalance(answer: Answer) -> Notice | None:
     return Notice("aws", "rebalance", "aws/rebalance", None, text)
 
 
-def read_token(answer: Answer) -> tuple[str, int]:
+def read_token(answer: MetadataAnswer) -> tuple[str, int]:
     """Return the token and its lifetime in seconds."""
     succeeded(answer)
     token, ttl = text_of(answer), answer.headers.get(TTL_HEADER, "")
@@ -71,58 +71,55 @@ def read_token(answer: Answer) -> tuple[str, int]:
     return token, int(ttl)
 
 
-async def _ask_for_token(http: httpx2.AsyncClient, url: str, timeout_s: float) -> tuple[str, int]:
+def _ask_for_token(http: httpx2.Client, url: str, timeout_s: float) -> tuple[str, int]:
     headers = {TTL_HEADER: str(TTL_MAX_S)}
-    return read_token(await ask(http, "PUT", url + TOKEN_PATH, headers=headers, timeout_s=timeout_s))
+    return read_token(ask(http, "PUT", url + TOKEN_PATH, headers=headers, timeout_s=timeout_s))
 
 
-async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
+def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
     """Return True if AWS answers. Otherwise raise MalformedNotice or an error of `ask`."""
-    await _ask_for_token(http, url, timeout_s)
+    _ask_for_token(http, url, timeout_s)
     return True
 
 
 class Imds:
     """Client of the instance's metadata service. All feeds share its token."""
 
-    def __init__(self, http: httpx2.AsyncClient, url: str, *, timeout_s: float) -> None:
+    def __init__(self, http: httpx2.Client, url: str, *, timeout_s: float) -> None:
         self._http, self._url, self._timeout_s = http, url, timeout_s
         self._token, self._until = "", 0.0
-        self._renewing = asyncio.Lock()
+        self._renewing = threading.Lock()
 
-    async def get(self, path: str) -> Answer:
-        token = await self._valid_token()
-        answer = await self._get(path, token)
+    def get(self, path: str) -> MetadataAnswer:
+        token = self._valid_token()
+        answer = self._get(path, token)
         if answer.status == 401:
-            await self._forget(token)
-            answer = await self._get(path, await self._valid_token())
+            with self._renewing:
+                # Another feed may have replaced a rejected token already.
+                if self._token == token:
+                    self._until = 0.0
+            answer = self._get(path, self._valid_token())
         return answer
 
-    async def _get(self, path: str, token: str) -> Answer:
+    def _get(self, path: str, token: str) -> MetadataAnswer:
         headers = {TOKEN_HEADER: token}
-        return await ask(self._http, "GET", self._url + path, headers=headers, timeout_s=self._timeout_s)
+        return ask(self._http, "GET", self._url + path, headers=headers, timeout_s=self._timeout_s)
 
-    async def _valid_token(self) -> str:
-        async with self._renewing:
+    def _valid_token(self) -> str:
+        with self._renewing:
             if time.monotonic() >= self._until:
-                self._token, ttl_s = await _ask_for_token(self._http, self._url, self._timeout_s)
+                self._token, ttl_s = _ask_for_token(self._http, self._url, self._timeout_s)
                 self._until = time.monotonic() + ttl_s - min(MARGIN_S, ttl_s / 2)
             return self._token
-
-    async def _forget(self, token: str) -> None:
-        """Forget a rejected token, unless another feed has already replaced it."""
-        async with self._renewing:
-            if self._token == token:
-                self._until = 0.0
 
 
 class AwsFeed(Feed):
     def __init__(
-        self, imds: Imds, path: str, read: Callable[[Answer], Notice | None], *, pause_s: float
+        self, imds: Imds, path: str, read: Callable[[MetadataAnswer], Notice | None], *, pause_s: float
     ) -> None:
         self.name, self.pause_s = f"AWS {path.rsplit('/', 1)[1]}", pause_s
         self._imds, self._path, self._read = imds, path, read
 
-    async def look(self, *, wait: bool) -> Look:
-        notice = self._read(await self._imds.get(self._path))
-        return Look(() if notice is None else (notice,))
+    def look(self, *, wait: bool) -> CurrentNotices:
+        notice = self._read(self._imds.get(self._path))
+        return CurrentNotices(() if notice is None else (notice,))

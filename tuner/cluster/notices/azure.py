@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import httpx2
 
-from tuner.cluster.notices.feeds import Feed, Look, ask, wall_clock
+from tuner.cluster.notices.feeds import CurrentNotices, Feed, ask, wall_clock
 from tuner.cluster.notices.notice import (
-    Answer,
     Kind,
     MalformedNotice,
+    MetadataAnswer,
     Notice,
     moment,
     object_of,
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[\w.()-]{1,90}")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AzureEvent:
     """A scheduled event of this machine."""
 
     id: str
@@ -57,15 +57,15 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class AzureDocument:
     """One version of the document of scheduled events."""
 
     incarnation: int  #: Rises with every change.
-    events: tuple[Event, ...]  #: The events of one machine.
+    events: tuple[AzureEvent, ...]  #: The events of one machine.
     unread: str  #: Why an event could not be read, or an empty text.
 
 
-def read_document(answer: Answer, machine: str) -> Document:
+def read_document(answer: MetadataAnswer, machine: str) -> AzureDocument:
     """Return the document with the events of one machine. An unreadable event does not hide the others.
 
     Args:
@@ -88,7 +88,7 @@ def read_document(answer: Answer, machine: str) -> Document:
                 events.append(_event(one, shared=len(named) > 1))
         except MalformedNotice as error:
             unread = str(error)
-    return Document(incarnation, tuple(events), unread)
+    return AzureDocument(incarnation, tuple(events), unread)
 
 
 def _machines(event: object) -> frozenset[str]:
@@ -98,7 +98,7 @@ def _machines(event: object) -> frozenset[str]:
     return frozenset(name.casefold() for name in names)
 
 
-def _event(found: Mapping[str, object], *, shared: bool) -> Event:
+def _event(found: Mapping[str, object], *, shared: bool) -> AzureEvent:
     event_id, event_type = string(found, "EventId"), string(found, "EventType")
     if not _EVENT_ID.fullmatch(event_id):
         raise MalformedNotice(f"{shown(event_id)} is no id of an event")
@@ -106,10 +106,10 @@ def _event(found: Mapping[str, object], *, shared: bool) -> Event:
         raise MalformedNotice(f"{shown(event_type)} is no type of event")
     # NotBefore is empty once the event has begun.
     not_before = moment(string(found, "NotBefore")) if found.get("NotBefore") else None
-    return Event(event_id, event_type, shared, not_before)
+    return AzureEvent(event_id, event_type, shared, not_before)
 
 
-def read_name(answer: Answer) -> str:
+def read_name(answer: MetadataAnswer) -> str:
     """Return the machine's name in lower case, because Azure's names ignore case."""
     succeeded(answer)
     name = text_of(answer)
@@ -118,43 +118,36 @@ def read_name(answer: Answer) -> str:
     return name.casefold()
 
 
-async def _ask_for_name(http: httpx2.AsyncClient, url: str, timeout_s: float) -> str:
-    asked = ask(http, "GET", url + NAME_PATH, headers=HEADERS, params=NAME_QUERY, timeout_s=timeout_s)
-    return read_name(await asked)
+def _ask_for_name(http: httpx2.Client, url: str, timeout_s: float) -> str:
+    return read_name(
+        ask(http, "GET", url + NAME_PATH, headers=HEADERS, params=NAME_QUERY, timeout_s=timeout_s)
+    )
 
 
-async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
+def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
     """Return True if Azure answers. Otherwise raise MalformedNotice or an error of `ask`."""
-    return bool(await _ask_for_name(http, url, timeout_s))
+    return bool(_ask_for_name(http, url, timeout_s))
 
 
 class AzureFeed(Feed):
     """A feed that follows the scheduled events of this machine.
 
-    The first answer may take minutes (`first_s`), because the first request enables the service. If `machine` is empty, the metadata
-    service is asked for the machine's name.
+    The first answer may take minutes (`first_s`), because the first request enables the service.
     """
 
     def __init__(
-        self,
-        http: httpx2.AsyncClient,
-        url: str,
-        *,
-        machine: str,
-        pause_s: float,
-        timeout_s: float,
-        first_s: float,
+        self, http: httpx2.Client, url: str, pause_s: float, timeout_s: float, first_s: float
     ) -> None:
         self.name, self.pause_s = "Azure scheduled events", pause_s
         self._http, self._url = http, url
-        self._machine, self._incarnation = machine.casefold(), 0
+        self._machine, self._incarnation = "", 0
         self._timeout_s, self._events_timeout_s = timeout_s, first_s
-        self._ours: dict[str, Event] = {}
+        self._ours: dict[str, AzureEvent] = {}
 
-    async def look(self, *, wait: bool) -> Look:
+    def look(self, *, wait: bool) -> CurrentNotices:
         if not self._machine:
-            self._machine = await _ask_for_name(self._http, self._url, self._timeout_s)
-        document = read_document(await self._ask("GET", timeout_s=self._events_timeout_s), self._machine)
+            self._machine = _ask_for_name(self._http, self._url, self._timeout_s)
+        document = read_document(self._ask("GET", timeout_s=self._events_timeout_s), self._machine)
         self._events_timeout_s = self._timeout_s
         self._ours = {f"azure/{event.id}": event for event in document.events}
         before, self._incarnation = self._incarnation, document.incarnation
@@ -162,9 +155,9 @@ class AzureFeed(Feed):
         if document.incarnation < before:
             # An event that an older document lacks was not withdrawn. The next document counts even if it is not newer than this one.
             doubt = f"document {document.incarnation} came after {before}"
-        return Look(tuple(event.notice(wall_clock()) for event in document.events), doubt)
+        return CurrentNotices(tuple(event.notice(wall_clock()) for event in document.events), doubt)
 
-    async def release(self, notice_id: str) -> bool:
+    def release(self, notice_id: str) -> bool:
         """Approve the event early and return True if Azure accepts.
 
         Return False if the event also names other machines, because Azure would begin with them as well.
@@ -173,12 +166,12 @@ class AzureFeed(Feed):
         if event is None or event.shared:
             return False
         body = {"StartRequests": [{"EventId": event.id}]}
-        return (await self._ask("POST", timeout_s=self._timeout_s, body=body)).status == 200
+        return (self._ask("POST", timeout_s=self._timeout_s, body=body)).status == 200
 
-    async def _ask(
+    def _ask(
         self, method: str, *, timeout_s: float, body: Mapping[str, object] | None = None
-    ) -> Answer:
+    ) -> MetadataAnswer:
         url = self._url + EVENTS_PATH
-        return await ask(
+        return ask(
             self._http, method, url, headers=HEADERS, params=EVENTS_VERSION, timeout_s=timeout_s, body=body
         )

@@ -1,8 +1,15 @@
-"""Detect the cloud of this machine and create the feeds of its notices."""
+"""What the clouds have in common: which cloud this machine is in, its feeds of notices, and its facts about the machine.
 
-import asyncio
+The facts are the type, region, zone and market, which determine the price. Sources: on AWS the instance identity document and
+`instance-life-cycle`. On Google `machine-type`, `zone` and `scheduling/preemptible`, which is TRUE for Spot VMs as well. On Azure
+`instance/compute` with `vmSize`, `location` and `priority`.
+"""
+
 import logging
-from collections.abc import Awaitable, Callable
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -10,13 +17,23 @@ from typing import Literal
 import httpx2
 
 from tuner.cluster.notices import aws, azure, gcp
-from tuner.cluster.notices.feeds import Feed, metadata_client, wall_clock
+from tuner.cluster.notices.feeds import Feed, ask, metadata_client, wall_clock
+from tuner.cluster.notices.notice import MalformedNotice, object_of, shown, string, succeeded, text_of
 
 Cloud = Literal["aws", "gcp", "azure"]
 # The same address in all three clouds. Not a host name, because a DNS answer could lead to another server.
 METADATA_URL = "http://169.254.169.254"
 PROBE_S = 2.0
 PROBE_PAUSE_S = 1.0
+AWS_DOCUMENT = "/latest/dynamic/instance-identity/document"
+AWS_LIFE_CYCLE = "/latest/meta-data/instance-life-cycle"
+AWS_ZONE_ID = "/latest/meta-data/placement/availability-zone-id"
+AZURE_COMPUTE = "/metadata/instance/compute"
+AZURE_QUERY = {"api-version": "2021-02-01", "format": "json"}
+FACTS_TRIES = 3
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+Facts = Mapping[str, str]
+"""The values of `instance_type`, `region`, `zone` and `market` that are known."""
 log = logging.getLogger("tuner.notices")
 
 
@@ -35,64 +52,64 @@ class Sources:
     gcp_lead_s: float = 30.0
     gcp_hang_s: int = 10  #: How long a request waits for a change of the notices.
     gcp_pause_s: float = 1.0
-    azure_machine: str = ""  #: The machine's name in Azure. If empty, the metadata service is asked for it.
     azure_poll_s: float = 1.0
     azure_first_answer_s: float = 150.0
     backoff_s: float = 0.5
     backoff_max_s: float = 10.0
 
 
-async def detect(http: httpx2.AsyncClient, sources: Sources) -> Cloud | None:
-    """Return the cloud of this machine, or None if no cloud is recognized within `detect_s`.
+def detect(sources: Sources, over: threading.Event | None = None) -> Cloud | None:
+    """Return the cloud of this machine, or None if no cloud is recognized within `detect_s` or until `over` is set.
 
     A cloud is recognized because its metadata service answers in a specific way.
     """
-    probes: dict[Cloud, Awaitable[bool]]
-    with suppress(TimeoutError):
-        async with asyncio.timeout(sources.detect_s):
-            while True:
-                probes = {
-                    "gcp": gcp.is_here(http, sources.gcp_url, PROBE_S),
-                    "azure": azure.is_here(http, sources.azure_url, PROBE_S),
-                    "aws": aws.is_here(http, sources.aws_url, PROBE_S),
-                }
-                found = await asyncio.gather(*probes.values(), return_exceptions=True)
-                for cloud, here in zip(probes, found, strict=True):
-                    if here is True:
+    over = over or threading.Event()
+    deadline = time.monotonic() + sources.detect_s
+    probes: dict[Cloud, tuple[Callable[[httpx2.Client, str, float], bool], str]] = {
+        "gcp": (gcp.is_here, sources.gcp_url),
+        "azure": (azure.is_here, sources.azure_url),
+        "aws": (aws.is_here, sources.aws_url),
+    }
+    with metadata_client() as http:
+        while not over.is_set():
+            for cloud, (is_here, url) in probes.items():
+                # If another kind of service answers, the answer is malformed.
+                with suppress(MalformedNotice, TimeoutError, httpx2.HTTPError):
+                    if is_here(http, url, PROBE_S):
                         return cloud
-                await asyncio.sleep(PROBE_PAUSE_S)
+            if time.monotonic() + PROBE_PAUSE_S > deadline:
+                return None
+            over.wait(PROBE_PAUSE_S)
     return None
 
 
-async def cloud_of_this_machine(sources: Sources) -> Cloud | None:
-    """Return the cloud as `detect` does, with a new HTTP client."""
-    async with metadata_client() as http:
-        return await detect(http, sources)
-
-
-async def feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:
+def feeds(http: httpx2.Client, sources: Sources, over: threading.Event | None = None) -> list[Feed]:
     """Return the feeds of the machine's cloud, or an empty list if it is not in a cloud."""
-    cloud = await detect(http, sources) if sources.cloud == "detect" else sources.cloud
-    if cloud is None:
-        log.info("no cloud gives preemption notices to this machine")
-        return []
-    found = _OF_CLOUD[cloud](http, sources)
+    cloud = detect(sources, over) if sources.cloud == "detect" else sources.cloud
+    match cloud:
+        case "aws":
+            found = _aws_feeds(http, sources)
+        case "gcp":
+            found = _gcp_feeds(http, sources)
+        case "azure":
+            azure_times = sources.azure_poll_s, sources.answer_s, sources.azure_first_answer_s
+            found = [azure.AzureFeed(http, sources.azure_url, *azure_times)]
+        case None:
+            log.info("no cloud gives preemption notices to this machine")
+            return []
     log.info("watching for notices: %s", ", ".join(feed.name for feed in found))
     return found
 
 
-def _aws_feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:
+def _aws_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:
     imds = aws.Imds(http, sources.aws_url, timeout_s=sources.answer_s)
     return [
-        aws.AwsFeed(imds, path, read, pause_s=sources.aws_poll_s)
-        for path, read in (
-            (aws.ACTION_PATH, aws.read_action),
-            (aws.REBALANCE_PATH, aws.read_rebalance),
-        )
+        aws.AwsFeed(imds, aws.ACTION_PATH, aws.read_action, pause_s=sources.aws_poll_s),
+        aws.AwsFeed(imds, aws.REBALANCE_PATH, aws.read_rebalance, pause_s=sources.aws_poll_s),
     ]
 
 
-def _gcp_feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:
+def _gcp_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:
     lead_s = sources.gcp_lead_s
     return [
         gcp.GcpFeed(
@@ -111,21 +128,65 @@ def _gcp_feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:
     ]
 
 
-def _azure_feeds(http: httpx2.AsyncClient, sources: Sources) -> list[Feed]:
-    return [
-        azure.AzureFeed(
-            http,
-            sources.azure_url,
-            machine=sources.azure_machine,
-            pause_s=sources.azure_poll_s,
-            timeout_s=sources.answer_s,
-            first_s=sources.azure_first_answer_s,
-        )
-    ]
+# Facts about the machine
 
 
-_OF_CLOUD: dict[Cloud, Callable[[httpx2.AsyncClient, Sources], list[Feed]]] = {
-    "aws": _aws_feeds,
-    "gcp": _gcp_feeds,
-    "azure": _azure_feeds,
-}
+def facts_of_this_machine(sources: Sources) -> Facts:
+    """Return the facts about this machine. Return an empty mapping if `sources` names no cloud or the cloud does not answer."""
+    if sources.cloud is None or sources.cloud == "detect":
+        return {}
+    read = {"aws": _aws_facts, "gcp": _gcp_facts, "azure": _azure_facts}[sources.cloud]
+    with metadata_client() as http:
+        for _ in range(FACTS_TRIES):
+            try:
+                return read(http, sources)
+            except (MalformedNotice, TimeoutError, httpx2.HTTPError) as error:
+                why = error
+                time.sleep(sources.backoff_s)
+    log.warning("this machine's type is not known, because its cloud did not answer: %s", why)
+    return {}
+
+
+def _aws_facts(http: httpx2.Client, sources: Sources) -> Facts:
+    imds = aws.Imds(http, sources.aws_url, timeout_s=sources.answer_s)
+    document, life = imds.get(AWS_DOCUMENT), imds.get(AWS_LIFE_CYCLE)
+    succeeded(document)
+    succeeded(life)
+    zone = imds.get(AWS_ZONE_ID)
+    values = object_of(document)
+    return _facts(
+        string(values, "instanceType"),
+        string(values, "region"),
+        text_of(zone) if zone.status == 200 else "",
+        is_spot=text_of(life) == "spot",
+    )
+
+
+def _gcp_facts(http: httpx2.Client, sources: Sources) -> Facts:
+    def value(key: str) -> str:
+        url = f"{sources.gcp_url}{gcp.BASE}/{key}"
+        answer = ask(http, "GET", url, headers=gcp.HEADERS, timeout_s=sources.answer_s)
+        succeeded(answer)
+        return text_of(answer).rsplit("/", 1)[-1]
+
+    zone = value("zone")
+    is_spot = value("scheduling/preemptible") == "TRUE"
+    return _facts(value("machine-type"), zone.rpartition("-")[0], zone, is_spot=is_spot)
+
+
+def _azure_facts(http: httpx2.Client, sources: Sources) -> Facts:
+    url = sources.azure_url + AZURE_COMPUTE
+    answer = ask(http, "GET", url, headers=azure.HEADERS, params=AZURE_QUERY, timeout_s=sources.answer_s)
+    succeeded(answer)
+    values = object_of(answer)
+    is_spot = values.get("priority") in ("Spot", "Low")
+    return _facts(string(values, "vmSize"), string(values, "location"), "", is_spot=is_spot)
+
+
+def _facts(instance_type: str, region: str, zone: str, *, is_spot: bool) -> Facts:
+    facts = {"instance_type": instance_type, "region": region, "zone": zone}
+    for name, word in facts.items():
+        if word and not _WORD.fullmatch(word):
+            raise MalformedNotice(f"{shown(word)} is no {name}")
+    market = "spot" if is_spot else "on_demand"
+    return {**{name: word for name, word in facts.items() if word}, "market": market}

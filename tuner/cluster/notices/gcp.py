@@ -8,8 +8,16 @@ from collections.abc import Callable
 
 import httpx2
 
-from tuner.cluster.notices.feeds import Feed, Look, ask
-from tuner.cluster.notices.notice import Answer, Kind, MalformedNotice, Notice, shown, succeeded, text_of
+from tuner.cluster.notices.feeds import CurrentNotices, Feed, ask
+from tuner.cluster.notices.notice import (
+    Kind,
+    MalformedNotice,
+    MetadataAnswer,
+    Notice,
+    shown,
+    succeeded,
+    text_of,
+)
 from tuner.domain.time import Instant, seconds_ns
 
 BASE = "/computeMetadata/v1/instance"
@@ -22,7 +30,7 @@ EFFECTS: dict[str, tuple[Kind, str]] = {
 }
 
 
-def read_preempted(answer: Answer, seen: Instant, *, lead_s: float) -> Notice | None:
+def read_preempted(answer: MetadataAnswer, seen: Instant, *, lead_s: float) -> Notice | None:
     """Return the preemption notice, or None. Google sends no deadline, so it is `lead_s` seconds after `seen`."""
     match _value(answer):
         case "FALSE":
@@ -35,7 +43,7 @@ def read_preempted(answer: Answer, seen: Instant, *, lead_s: float) -> Notice | 
             raise MalformedNotice(f"{shown(value)} is neither TRUE nor FALSE")
 
 
-def read_maintenance(answer: Answer, seen: Instant) -> Notice | None:
+def read_maintenance(answer: MetadataAnswer, seen: Instant) -> Notice | None:
     value = _value(answer)
     if value == "NONE":
         return None
@@ -46,16 +54,16 @@ def read_maintenance(answer: Answer, seen: Instant) -> Notice | None:
     return Notice("gcp", kind, f"gcp/maintenance-event/{value}", deadline, f"Google will {effect}")
 
 
-def _value(answer: Answer) -> str:
+def _value(answer: MetadataAnswer) -> str:
     succeeded(answer)
     if answer.headers.get("metadata-flavor") != "Google":
         raise MalformedNotice("the answer is not from Google's metadata server")
     return text_of(answer)
 
 
-async def is_here(http: httpx2.AsyncClient, url: str, timeout_s: float) -> bool:
+def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
     """Return True if Google answers. Otherwise raise MalformedNotice or an error of `ask`."""
-    return bool(_value(await ask(http, "GET", f"{url}{BASE}/id", headers=HEADERS, timeout_s=timeout_s)))
+    return bool(_value(ask(http, "GET", f"{url}{BASE}/id", headers=HEADERS, timeout_s=timeout_s)))
 
 
 class GcpFeed(Feed):
@@ -66,10 +74,10 @@ class GcpFeed(Feed):
 
     def __init__(
         self,
-        http: httpx2.AsyncClient,
+        http: httpx2.Client,
         url: str,
         key: str,
-        read: Callable[[Answer], Notice | None],
+        read: Callable[[MetadataAnswer], Notice | None],
         *,
         pause_s: float,
         hang_s: int,
@@ -80,13 +88,11 @@ class GcpFeed(Feed):
         self._hang_s, self._timeout_s = hang_s, hang_s + timeout_s
         self._etag = ""
 
-    async def look(self, *, wait: bool) -> Look:
+    def look(self, *, wait: bool) -> CurrentNotices:
         # With the tag of the last value, a change between two requests is answered at once and no change is missed.
         waiting = {"wait_for_change": "true", "last_etag": self._etag, "timeout_sec": str(self._hang_s)}
         params = waiting if wait and self._etag else None
-        answer = await ask(
-            self._http, "GET", self._url, headers=HEADERS, params=params, timeout_s=self._timeout_s
-        )
+        answer = ask(self._http, "GET", self._url, headers=HEADERS, params=params, timeout_s=self._timeout_s)
         notice = self._read(answer)
         self._etag = answer.headers.get("etag", "")
-        return Look(() if notice is None else (notice,))
+        return CurrentNotices(() if notice is None else (notice,))

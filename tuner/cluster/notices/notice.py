@@ -80,7 +80,7 @@ YEAR_2200_NS = 7_258_118_400 * NS
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MetadataAnswer:
     """An HTTP answer. Header names are in lower case."""
 
     status: int
@@ -88,12 +88,12 @@ class Answer:
     body: bytes
 
 
-def succeeded(answer: Answer) -> None:
+def succeeded(answer: MetadataAnswer) -> None:
     if answer.status != 200:
         raise MalformedNotice(f"status {answer.status}")
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: MetadataAnswer) -> str:
     """Return the body as text without surrounding white space."""
     try:
         return answer.body.decode().strip()
@@ -101,7 +101,7 @@ def text_of(answer: Answer) -> str:
         raise MalformedNotice("the answer is no text") from error
 
 
-def object_of(answer: Answer) -> Mapping[str, object]:
+def object_of(answer: MetadataAnswer) -> Mapping[str, object]:
     """Return the body as a JSON object."""
     try:
         found = json.loads(answer.body)

@@ -1,19 +1,25 @@
 """The watcher of one machine. It follows all sources of notices and passes on new and withdrawn notices."""
 
-import asyncio
-import concurrent.futures
 import logging
+import signal
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from queue import SimpleQueue
 from random import Random
+from types import FrameType
 
 from tuner.cluster.notices.clouds import Sources, feeds
-from tuner.cluster.notices.feeds import Feed, Follower, backoff_s, metadata_client
-from tuner.cluster.notices.notice import Notice
-from tuner.cluster.notices.operator import Announcements
+from tuner.cluster.notices.feeds import Feed, metadata_client, wall_clock
+from tuner.cluster.notices.notice import Notice, changes
+from tuner.domain.time import Instant, seconds_ns
 
 PATIENCE_S = 10.0
+# Kubernetes' default time between SIGTERM and SIGKILL of a pod.
+POD_GRACE_S = 30.0
+# Limit of the doublings. With more, the number would finally exceed the range of a float.
+DOUBLINGS_MAX = 16
+TROUBLE_MAX = 300
 log = logging.getLogger("tuner.notices")
 
 
@@ -24,8 +30,8 @@ class Watcher:
     for each notice that was withdrawn. A source that stops answering has withdrawn nothing. The watcher calls both functions in its own
     threads, one at a time, and they may take seconds. If a function raises, it is called again later.
 
-    The watcher runs in its own thread from `start` to `close`, or in the caller's event loop with `run`. Errors of a metadata service
-    are never raised to the caller.
+    The watcher runs from `start` to `close`: one thread for announced notices, and one for each feed of the cloud. Errors of a metadata
+    service are never raised to the caller.
     """
 
     def __init__(
@@ -36,114 +42,167 @@ class Watcher:
     ) -> None:
         self._on_notice, self._on_withdrawn = on_notice, on_withdrawn
         self._sources = sources or Sources()
-        self._announcements = Announcements()
-        self._followers: list[Follower] = []
-        self._calling = asyncio.Lock()
+        # Unlike a lock, `SimpleQueue.put` is reentrant, so a signal handler may call it. None ends the thread.
+        self._announced: SimpleQueue[Notice | None] = SimpleQueue()
+        self._feeds: list[Feed] = []
+        self._troubles: dict[str, str] = {}
+        self._calling = threading.Lock()
+        self._over = threading.Event()
         self._random = Random()
-        self._thread: threading.Thread | None = None
-        self._up = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run_alone, name="notices", daemon=True)
-        self._thread.start()
-        self._up.wait(PATIENCE_S)
+        # Announced notices are passed on while the cloud is still being detected.
+        for work in (self._pass_on_announced, self._watch_cloud):
+            threading.Thread(target=work, name="notices", daemon=True).start()
 
     def close(self) -> None:
-        """Stop the watcher's thread and wait up to `PATIENCE_S` for a call in progress. Must not be called from `on_notice` or
-        `on_withdrawn`.
-        """
-        if self._thread is None or self._loop is None or self._task is None:
-            return
-        with suppress(RuntimeError):  # the event loop has ended already
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join(PATIENCE_S)
+        """Stop the watcher and wait up to `PATIENCE_S` for a call in progress. Must not be called from `on_notice` or `on_withdrawn`.
 
-    async def run(self) -> None:
-        """Watch in the caller's event loop until cancelled."""
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._up.set()
-        async with metadata_client() as http, asyncio.TaskGroup() as tasks:
-            # Pass on announced notices while the cloud is still being detected.
-            tasks.create_task(self._follower(self._announcements).follow())
-            for feed in await feeds(http, self._sources):
-                tasks.create_task(self._follower(feed).follow())
+        A request to a metadata service may still wait for its answer, which is then ignored.
+        """
+        self._over.set()
+        self._announced.put(None)
+        if self._calling.acquire(timeout=PATIENCE_S):
+            self._calling.release()
 
     def announce(self, notice: Notice) -> None:
-        """Add a notice that does not come from a cloud, such as one of an operator or a signal.
+        """Add a notice that does not come from a cloud, such as one of a signal.
 
         May be called at any time, from any thread and from signal handlers.
         """
-        self._announcements.announce(notice)
-
-    def withdraw(self, notice_id: str) -> None:
-        """Withdraw an announced notice. May be called at any time, from any thread and from signal handlers."""
-        self._announcements.withdraw(notice_id)
+        self._announced.put(notice)
 
     def release(self, notice: Notice) -> bool:
         """Tell the cloud to take the machine before the deadline, so that the rest of the time is not billed.
 
-        Call this after the last checkpoint. It blocks for up to `PATIENCE_S` and must not be called from the event loop of `run`.
+        Call this after the last checkpoint.
 
         Returns:
             Whether the cloud accepted. False if it does not support this, if other machines would be taken as well, or if it does
             not answer.
         """
-        if self._loop is None:
-            return False
-        word = self._release(notice)
-        try:
-            answer = asyncio.run_coroutine_threadsafe(word, self._loop)
-        except RuntimeError:  # the watcher has ended
-            word.close()
-            return False
-        try:
-            return answer.result(PATIENCE_S)
-        except (TimeoutError, concurrent.futures.CancelledError):
-            answer.cancel()
-            return False
+        for feed in [] if self._over.is_set() else self._feeds:
+            try:
+                if feed.release(notice.id):
+                    return True
+            except Exception as error:  # no answer, or an unreadable one
+                log.warning("notice %s could not be released: %s", notice.id, error or type(error).__name__)
+        return False
 
     @property
     def state(self) -> Mapping[str, str]:
         """The problem with each feed's last answer, by the feed's name. An empty text means no problem."""
-        return {follower.feed.name: follower.trouble for follower in tuple(self._followers)}
+        return {feed.name: self._troubles[feed.name] for feed in tuple(self._feeds)}
 
-    def _run_alone(self) -> None:
-        with suppress(asyncio.CancelledError):
-            asyncio.run(self.run())
+    def _pass_on_announced(self) -> None:
+        passed_on: dict[str, Notice] = {}
+        while (notice := self._announced.get()) is not None:
+            new, _ = changes(passed_on, [notice])
+            failures = 0
+            while new and not self._call(self._on_notice, notice):
+                failures += 1
+                if self._over.wait(self._backoff_s(failures)):
+                    return
+            if new:
+                passed_on[notice.id] = notice
 
-    def _follower(self, feed: Feed) -> Follower:
-        found = Follower(feed, self._notify, self._retract, backoff_s=self._backoff_s)
-        self._followers.append(found)
-        return found
+    def _watch_cloud(self) -> None:
+        http = metadata_client()
+        for feed in feeds(http, self._sources, self._over):
+            self._troubles[feed.name] = ""
+            self._feeds.append(feed)
+            threading.Thread(target=self._follow, args=(feed,), name="notices", daemon=True).start()
 
-    def _backoff_s(self, failures: int) -> float:
-        first_s, most_s = self._sources.backoff_s, self._sources.backoff_max_s
-        return backoff_s(failures, self._random, first_s=first_s, most_s=most_s)
+    def _follow(self, feed: Feed) -> None:
+        """Read a feed and pass its changes on until the watcher is closed."""
+        passed_on: dict[str, Notice] = {}
+        well, failures = False, 0
+        while not self._over.is_set():
+            # After a failure, do not wait for a change: the notice that could not be passed on has already been seen.
+            well = self._look(feed, passed_on, wait=well)
+            failures = 0 if well else failures + 1
+            self._over.wait(feed.pause_s if well else self._backoff_s(failures))
 
-    async def _notify(self, notice: Notice) -> bool:
-        log.warning("notice %s: %s", notice.id, notice.text)
-        return await self._call(self._on_notice, notice)
+    def _look(self, feed: Feed, passed_on: dict[str, Notice], *, wait: bool) -> bool:
+        """Read a feed once. Return whether it answered and all changes were passed on."""
+        try:
+            current = feed.look(wait=wait)
+        except Exception as error:  # the watch continues after any error of a metadata service
+            trouble = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            self._note(feed, trouble[:TROUBLE_MAX])
+            return False
+        self._note(feed, current.doubt)
+        # Pass on new notices first, so that a machine whose notice is replaced never appears to have none.
+        new, gone = changes(passed_on, current.notices)
+        well = True
+        for notice in new:
+            if self._call(self._on_notice, notice):
+                passed_on[notice.id] = notice
+            else:
+                well = False
+        for notice in () if current.doubt else gone:
+            if self._call(self._on_withdrawn, notice):
+                del passed_on[notice.id]
+            else:
+                well = False
+        return well
 
-    async def _retract(self, notice: Notice) -> bool:
-        log.warning("notice %s was withdrawn", notice.id)
-        return await self._call(self._on_withdrawn, notice)
+    def _note(self, feed: Feed, trouble: str) -> None:
+        """Store the problem with the last answer. Log when it begins and ends, so that a long outage writes two lines."""
+        before, self._troubles[feed.name] = self._troubles[feed.name], trouble
+        if trouble and not before and not self._over.is_set():
+            log.warning("%s: %s; retrying", feed.name, trouble)
+        elif before and not trouble:
+            log.info("%s: answers again", feed.name)
 
-    async def _call(self, listener: Callable[[Notice], None], notice: Notice) -> bool:
-        async with self._calling:
+    def _call(self, listener: Callable[[Notice], None], notice: Notice) -> bool:
+        """Call a function about a notice. Return whether that worked."""
+        with self._calling:
+            if self._over.is_set():
+                return False
+            withdrawn = " was withdrawn" if listener == self._on_withdrawn else ""
+            log.warning("notice %s%s: %s", notice.id, withdrawn, notice.text)
             try:
-                await asyncio.to_thread(listener, notice)
+                listener(notice)
             except Exception:
                 log.exception("notice %s could not be passed on; it will be tried again", notice.id)
                 return False
             return True
 
-    async def _release(self, notice: Notice) -> bool:
-        for follower in self._followers:
-            try:
-                if await follower.feed.release(notice.id):
-                    return True
-            except Exception as error:  # no answer, or an unreadable one
-                log.warning("notice %s could not be released: %s", notice.id, error or type(error).__name__)
-        return False
+    def _backoff_s(self, failures: int) -> float:
+        first_s, most_s = self._sources.backoff_s, self._sources.backoff_max_s
+        return backoff_s(failures, self._random, first_s=first_s, most_s=most_s)
+
+
+def backoff_s(failures: int, random: Random, *, first_s: float, most_s: float) -> float:
+    """Return the seconds to wait after this many failures in a row.
+
+    The time is random, so that machines that failed together do not retry together.
+    """
+    doubled = first_s * 2.0 ** min(failures - 1, DOUBLINGS_MAX)
+    return random.uniform(0.5, 1.0) * min(doubled, most_s)
+
+
+@contextmanager
+def sigterm_announced(
+    announce: Callable[[Notice], None],
+    *,
+    grace_s: float = POD_GRACE_S,
+    now: Callable[[], Instant] = wall_clock,
+) -> Iterator[None]:
+    """Announce SIGTERM as a notice instead of ending the process, until the context ends.
+
+    The receiver of the notice must end the process within `grace_s` seconds. Use this in the main thread only. The previous signal
+    handler is restored afterwards.
+    """
+
+    def on_sigterm(signum: int, frame: FrameType | None) -> None:
+        deadline = Instant(now() + seconds_ns(grace_s))
+        text = f"this process is asked to end, and killed in some {grace_s:g} s"
+        announce(Notice("signal", "terminate", "signal/SIGTERM", deadline, text))
+
+    before = signal.signal(signal.SIGTERM, on_sigterm)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
