@@ -8,14 +8,21 @@ from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
-from tuner.tuning.placement import Choice, Memory, Observation, PlacementRequest, Schedule, choose
+from tuner.tuning.placement import (
+    Observation,
+    PlacementChoice,
+    PlacementMemory,
+    PlacementRequest,
+    Schedule,
+    choose,
+)
 
 # One V100: AWS's list price on demand, and 66 % less, the median saving of its GPU machines in 2026.
 ON_DEMAND = Offer("p3.2xlarge", Price.from_usd_per_hour("3.06"), 8, 1, "on_demand")
 SPOT = Offer("p3.2xlarge", Price.from_usd_per_hour("1.04"), 8, 1, "spot")
 NEVER = 10**9
 
-Place = Callable[[PlacementRequest, Memory, Observation], tuple[Memory, Choice]]
+Place = Callable[[PlacementRequest, PlacementMemory, Observation], tuple[PlacementMemory, PlacementChoice]]
 
 
 @dataclass(frozen=True)
@@ -52,20 +59,22 @@ class Interval:
             self.exposure = replace(self.exposure, preemption=hazard.after(up_ns, preempted), notices=notices)
 
 
-def greedy(request: PlacementRequest, memory: Memory, sight: Observation) -> tuple[Memory, Choice]:
+def greedy(
+    request: PlacementRequest, memory: PlacementMemory, sight: Observation
+) -> tuple[PlacementMemory, PlacementChoice]:
     """Spot, or waiting for it, until only the safety net is left (section 3.4 of the paper); with our way off spot."""
     memory = memory.looked(sight.now, at=sight.at, left_ns=sight.left_ns)
     if sight.left_ns <= 0:
-        return memory, Choice(None, "done")
+        return memory, PlacementChoice(None, "done")
     if sight.at is ON_DEMAND:
-        return memory, Choice(ON_DEMAND, "safety net")
+        return memory, PlacementChoice(ON_DEMAND, "safety net")
     slack, needed = Schedule.of(request, sight).slack_ns, sight.changeover_ns * (2 if sight.at is None else 1)
     if slack < needed:
-        return memory, Choice(ON_DEMAND, "safety net")
+        return memory, PlacementChoice(ON_DEMAND, "safety net")
     until = Instant(sight.now + slack - needed + 1)
     if sight.at is not None:
-        return memory, Choice(SPOT, "stays", until)
-    return memory, Choice(SPOT, "cheapest") if sight.there else Choice(None, "waits", until)
+        return memory, PlacementChoice(SPOT, "stays", until)
+    return memory, PlacementChoice(SPOT, "cheapest") if sight.there else PlacementChoice(None, "waits", until)
 
 
 MINUTE_NS = 60 * 10**9

@@ -9,7 +9,7 @@ from tuner.domain.money import ZERO, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving
-from tuner.tuning.placement import Memory, Observation, PlacementRequest
+from tuner.tuning.placement import Observation, PlacementMemory, PlacementRequest
 
 FAR = 2**62
 
@@ -80,7 +80,7 @@ class Replay:
             work_ns=self._left_ns(0),
             deadline=deadline,
         )
-        self._memory = Memory(Instant(0), self._left_ns(0))
+        self._memory = PlacementMemory(Instant(0), self._left_ns(0))
         self._now, self._durable, self._pending = 0, 0, (FAR, 0)
         self._machine: Machine | None = None
         self._taken = 0  # what was announced to go is not to be had again before it went

@@ -4,6 +4,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.strategies import examples
 from tuner.database.tables import attempts, job_tags, jobs, trials
-from tuner.domain.calendar import day_name, local_day, offsets, zone
+from tuner.domain.calendar import zone
 from tuner.domain.time import NS, rfc3339
 from tuner.ledger.readable import entries
 from tuner.simulator.world import Faults
@@ -47,14 +48,12 @@ class Books:
             self.states = {(row.job, row.trial): row.state for row in db.execute(select(trials))}
             self.trainables = {row.id: row.trainable for row in db.execute(select(jobs))}
             self.tags = {(row.job, row.key): row.value for row in db.execute(select(job_tags))}
-        self.first, self.last = (pick(e["at"] for e in self.entries) for pick in (min, max))
 
     def key(self, group: str, job: str, at: int, attempt: Any, timezone: str) -> str | None:
-        shifts = offsets(self.first, self.last, zone(timezone))
         told: dict[str, Callable[[], str | None]] = {
             "trainable": lambda: self.trainables[job],
             "market": lambda: None if attempt is None else attempt.market,
-            "day": lambda: day_name(local_day(at, shifts)),
+            "day": lambda: datetime.fromtimestamp(at // NS, zone(timezone)).date().isoformat(),
             "job": lambda: job,
             "owner": lambda: self.tags.get((job, "owner")),
         }

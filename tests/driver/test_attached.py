@@ -26,7 +26,7 @@ def word(attempt: int, **facts: str) -> Progress:
 
 @pytest.mark.usefixtures("seen")
 def test_machine_is_reported_on_assignment_and_when_cloud_facts_change() -> None:
-    found = ray_machines.Attached()
+    found = ray_machines.AssignedMachines()
     machine = found.machine_of("t", 1, "n1")
     assert machine is not None
     assert (its.market_of(machine.labels), machine.cpus, machine.gpus) == ("spot", 4.0, 1.0)
@@ -41,7 +41,7 @@ def test_machine_is_reported_on_assignment_and_when_cloud_facts_change() -> None
 
 
 def test_node_unknown_at_assignment_is_looked_up_at_first_message(seen: list[Any]) -> None:
-    found = ray_machines.Attached()
+    found = ray_machines.AssignedMachines()
     seen.clear()
     assert found.machine_of("t", 1, "n1") is None
     seen.append(NODE)

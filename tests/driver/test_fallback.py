@@ -13,7 +13,7 @@ from tuner.domain.money import Price
 from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.fallback import FULL_NS, SERIES_LENGTH, SpotWithFallback
-from tuner.driver.placement import Place, Places, TrialSnapshot
+from tuner.driver.placement import AllowedPlaces, Place, TrialSnapshot
 
 MARKET = "ray.io/market-type"
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=((MARKET, "spot"),))
@@ -36,7 +36,7 @@ class Cluster:
     )
 
     def __post_init__(self) -> None:
-        places = Places(self.offers, Resources(), lambda: self.machines)
+        places = AllowedPlaces(self.offers, Resources(), lambda: self.machines)
         self.placement = SpotWithFallback(places, patience_ns=WAIT_NS)
 
     def stands(self, **more: Any) -> None:

@@ -40,7 +40,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 
 def test_unresponsive_head_does_not_block_callers(head: Head) -> None:
-    known = ray_machines.Machines(NodeTypes())
+    known = ray_machines.ClusterMachines(NodeTypes())
     assert known() == [ONE]
     until(lambda: len(head.asked) == 2)
     assert known() == [ONE]

@@ -1,23 +1,23 @@
 """Test when a silent trial is considered to hang."""
 
 from tuner.domain.cost import Meter
-from tuner.driver.pace import Pace
+from tuner.driver.pace import JobPace
 
 S = 1_000_000_000
 
 
-def hangs(pace: Pace, *, trained_s: int = 0, overhead_s: int = 0, buys_s: int = 3600) -> str:
+def hangs(pace: JobPace, *, trained_s: int = 0, overhead_s: int = 0, buys_s: int = 3600) -> str:
     return pace.hangs(trained_ns=trained_s * S, overhead_ns=overhead_s * S, buys_ns=buys_s * S)
 
 
 def test_first_step_or_setup_may_take_an_eighth_of_the_budget() -> None:
-    assert not hangs(Pace(), trained_s=450, overhead_s=450)
-    assert "450 s of training" in hangs(Pace(), trained_s=451)
-    assert "450 s of setting up" in hangs(Pace(), overhead_s=451)
+    assert not hangs(JobPace(), trained_s=450, overhead_s=450)
+    assert "450 s of training" in hangs(JobPace(), trained_s=451)
+    assert "450 s of setting up" in hangs(JobPace(), overhead_s=451)
 
 
 def test_trial_hangs_after_twenty_times_the_slowest_step() -> None:
-    pace = Pace()
+    pace = JobPace()
     for seconds in (3, 5, 2):
         pace.stepped("trial_00000", seconds * S)
     assert not hangs(pace, trained_s=100)
@@ -26,7 +26,7 @@ def test_trial_hangs_after_twenty_times_the_slowest_step() -> None:
 
 def test_new_trial_needs_the_shortest_observed_setup_and_step() -> None:
     """A busy machine or an attempt that stopped early does not change it."""
-    pace = Pace()
+    pace = JobPace()
     pace.stepped("trial_00000", 4 * S)
     for setup_s, train_s in ((2, 4), *[(9, 4)] * 20, (1, 0)):
         meter = Meter({"setup": setup_s * S, "train": train_s * S})
@@ -35,7 +35,7 @@ def test_new_trial_needs_the_shortest_observed_setup_and_step() -> None:
 
 
 def test_quick_steps_do_not_limit_the_setup_time() -> None:
-    pace = Pace()
+    pace = JobPace()
     pace.stepped("trial_00000", S // 10)
     assert hangs(pace, trained_s=31)
     assert not hangs(pace, overhead_s=100)
@@ -48,7 +48,7 @@ def test_storage_outage_does_not_extend_hang_limits() -> None:
     """Otherwise a trial that hangs later would be waited for, and paid for, twenty times as long as the outage
     lasted.
     """
-    pace = Pace()
+    pace = JobPace()
     meter = Meter({"restore": 101 * S, "train": S})
     pace.ended("trial_00000", meter, warming_ns=0, outage_ns=100 * S, starved=False)
     assert hangs(pace, overhead_s=121)

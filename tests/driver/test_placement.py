@@ -11,11 +11,11 @@ from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import (
     PATIENCE_NS,
+    AllowedPlaces,
     AnyMachine,
     CheapestFree,
     OccupiedOffers,
     Place,
-    Places,
     TrialSnapshot,
 )
 
@@ -30,7 +30,7 @@ TRIAL = "trial_00000"
 
 
 def placement(*machines: Machine, offers: tuple[Offer, ...] = (DEMAND, OTHER_SPOT, SPOT)) -> CheapestFree:
-    return CheapestFree(Places(offers, Resources(), lambda: machines))
+    return CheapestFree(AllowedPlaces(offers, Resources(), lambda: machines))
 
 
 def begins(occupied: OccupiedOffers | None = None) -> TrialSnapshot:
@@ -72,9 +72,9 @@ def test_attempt_waits_for_cheapest_offer_if_none_is_free() -> None:
 
 def test_one_machine_holds_as_many_trials_as_fit() -> None:
     wanted, large = Resources(cpus=2, gpus=0.5), Offer("g6", Price(1), 4, 1, labels=((MARKET, "spot"),))
-    there = CheapestFree(Places([large], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    there = CheapestFree(AllowedPlaces([large], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
     either = [large, replace(large, labels=())]
-    other = CheapestFree(Places(either, wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    other = CheapestFree(AllowedPlaces(either, wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
     assert there.relocation(waits(there.choose(begins())[0], 0, {large: 1})) is None
     assert other.choose(begins({large: 1}))[0].offer == large
     assert other.choose(begins({large: 2}))[0].offer != large
@@ -133,7 +133,7 @@ def test_negated_label_matches_any_machine_but_spot(labels: dict[str, str], is_o
 def test_autoscaled_machine_gets_longer_wait_and_offers_take_turns() -> None:
     kinds = [replace(one, to_come=True) for one in (SPOT_MACHINE, OTHER_SPOT_MACHINE, DEMAND_MACHINE)]
     coming = CheapestFree(
-        Places((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * PATIENCE_NS
+        AllowedPlaces((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * PATIENCE_NS
     )
     assert first(coming) == SPOT
     assert coming.relocation(waits(place(SPOT), 5 * PATIENCE_NS - 1)) is None

@@ -35,7 +35,7 @@ def gate(
     actors: FakeActors,
     *,
     offers: tuple[Offer, ...] = (DEMAND, SPOT),
-    goes_on: Any = lambda: True,
+    may_continue: Any = lambda: True,
     usd: int = 36_000_000,
 ) -> SpotEligibility:
     """Return the gate of the job, which is created if it does not exist.
@@ -52,7 +52,7 @@ def gate(
             jobs.begin_running(db, JOB, at=Instant(1))
     with database.read() as db:
         row = jobs.get(db, JOB)
-    return SpotEligibility(database, row, 1, goes_on, -1.0, start_actor=actors)
+    return SpotEligibility(database, row, 1, may_continue, -1.0, start_actor=actors)
 
 
 def refusal(found: SpotEligibility) -> str | None:
@@ -93,13 +93,13 @@ def test_wait_for_a_machine_is_free_and_unbounded_while_job_runs(
 ) -> None:
     actors, looks = FakeActors([], [Verdict(True)]), count()
 
-    def goes_on() -> bool:
+    def may_continue() -> bool:
         if next(looks) == 100:
             actors.there = [SPOT]
         assert actors.orders or account(database).held.usd == Money(0)
         return True
 
-    patient = gate(database, actors, goes_on=goes_on)
+    patient = gate(database, actors, may_continue=may_continue)
     assert refusal(patient) is None
     assert len(actors.asked) == actors.left > 20
 
@@ -122,7 +122,7 @@ def test_start_timeout_grows_until_a_slow_process_starts(
 def test_wait_for_a_machine_ends_when_the_job_stops(database: Database) -> None:
     looks = iter([True] * 100)
     actors = FakeActors([])
-    assert refusal(gate(database, actors, goes_on=lambda: next(looks, False))) is None
+    assert refusal(gate(database, actors, may_continue=lambda: next(looks, False))) is None
     assert len(actors.asked) == actors.left
     assert not actors.orders
 
@@ -198,18 +198,18 @@ def test_job_that_began_a_trial_is_not_tested_again(database: Database, verdict:
 def test_control_request_ends_the_self_test_and_its_time_is_posted(database: Database) -> None:
     wanted = iter([True] * 3)
     actors = FakeActors([DEMAND], [None])
-    assert refusal(gate(database, actors, goes_on=lambda: next(wanted, False))) is None
+    assert refusal(gate(database, actors, may_continue=lambda: next(wanted, False))) is None
     assert account(database).posted.usd == DEMAND.price.of(NS)
     with database.read() as db:
         assert {line.trial for line in ledger.lines(db, JOB)} == {SELF_TEST}
 
 
 @pytest.mark.parametrize(
-    ("wall_clock_s", "wish", "goes_on"),
+    ("wall_clock_s", "wish", "may_continue"),
     [(None, None, True), (60, None, True), (9, None, False), (60, "pause", False)],
 )
 def test_self_test_and_its_wait_count_toward_the_wall_clock(
-    database: Database, wall_clock_s: int | None, wish: Any, goes_on: bool
+    database: Database, wall_clock_s: int | None, wish: Any, may_continue: bool
 ) -> None:
     """The job has run for ten seconds, two of them before its last pause."""
     limit = None if wall_clock_s is None else wall_clock_s * NS
@@ -219,7 +219,7 @@ def test_self_test_and_its_wait_count_toward_the_wall_clock(
         for state, at_s in (("running", -30), ("paused", -28), ("running", -8)):
             jobs.move(db, JOB, state, None, at=Instant(now + at_s * NS))  # type: ignore[arg-type]
         jobs.set_wish(db, JOB, wish)
-    assert LaunchContext(database, JOB, 1).goes_on() is goes_on
+    assert LaunchContext(database, JOB, 1).may_begin() is may_continue
 
 
 def test_self_test_of_dead_driver_is_billed_until_its_death_on_refusal(

@@ -10,15 +10,15 @@ from tuner.domain.objective import Fidelity
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.fallback import SpotWithFallback, placement_of
-from tuner.driver.pace import Pace
-from tuner.driver.placement import CheapestFree, Place, Placement, Places, TrialSnapshot
+from tuner.driver.pace import JobPace
+from tuner.driver.placement import AllowedPlaces, CheapestFree, Place, Placement, TrialSnapshot
 from tuner.driver.trial_snapshot import snapshot
 from tuner.tuning.state import State, TrialRecord
 
 
 def stands(trial: TrialRecord, *, saved: int = 0, max_step: int | None = 27) -> TrialSnapshot:
     job = replace(spec("1", scheduler="none"), fidelity=Fidelity(max=max_step))
-    state, pace = State.fresh(job, concurrency=1, rate=loop_config(1).rate), Pace()
+    state, pace = State.fresh(job, concurrency=1, rate=loop_config(1).rate), JobPace()
     state.trials.append(trial)
     state.steps, state.trained_ns = trial.steps, trial.trained_ns
     if trial.steps:
@@ -46,7 +46,7 @@ def test_remaining_work_before_the_first_step_is_unknown() -> None:
 
 def test_fallback_placement_is_used_if_both_markets_are_offered() -> None:
     def of(*offers: Offer) -> Placement:
-        return placement_of(Places(offers, Resources(), list), patience_ns=WAIT_NS)
+        return placement_of(AllowedPlaces(offers, Resources(), list), patience_ns=WAIT_NS)
 
     assert isinstance(of(DEMAND, SPOT), SpotWithFallback)
     for offers in ((SPOT, DEAR), (DEMAND,)):

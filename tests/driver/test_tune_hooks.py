@@ -14,10 +14,10 @@ from ray.air._internal import usage
 from ray.exceptions import RayActorError
 
 from tuner.domain.time import NS
-from tuner.driver import deaths, tune_hooks
+from tuner.driver import ray_machines, tune_hooks
 from tuner.driver.actuator import Actuator
 from tuner.driver.ports import Assignment
-from tuner.driver.ray_machines import Attached
+from tuner.driver.ray_machines import AssignedMachines
 from tuner.driver.tune_hooks import ASKED_AT_ONCE, FORGET_AT, STARTS_WITHIN_S, AttemptSearcher, EventScheduler
 
 
@@ -95,7 +95,7 @@ class Trial(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {deaths.MARKET: "spot"}}
+SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {ray_machines.MARKET: "spot"}}
 
 
 class GlobalState:
@@ -116,7 +116,7 @@ class Driver:
         hooks: Any = (self.loop, self.actuator)
         self.assigner = AttemptSearcher(*hooks, {}, lambda: None)
         self.now = 0.0
-        self.messenger = EventScheduler(*hooks, Attached(), lambda: None, lambda: self.now)
+        self.messenger = EventScheduler(*hooks, AssignedMachines(), lambda: None, lambda: self.now)
 
     def tune_asks(self) -> Any:
         """Ask for the next assignment and look for a worker for it, as Tune does."""
@@ -216,8 +216,10 @@ def test_death_of_idle_workers_node_counts_as_preemption_of_next_attempt(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The attempt counts as preempted on the node of that worker, and Tune keeps no other idle worker for it."""
-    monkeypatch.setattr(deaths.ray, "nodes", lambda: [SPOT_NODE])
-    monkeypatch.setattr(deaths, "state", GlobalState({"actor": {"Address": {"NodeID": "gone"}}}))
+    monkeypatch.setattr(ray_machines.ray, "nodes", lambda: [SPOT_NODE])
+    monkeypatch.setattr(
+        ray_machines, "cluster_state", GlobalState({"actor": {"Address": {"NodeID": "gone"}}})
+    )
     driver.actuator.begin(assignment("a"))
     trial = driver.tune_asks()
     trial.pickled_error_file = str(tmp_path / "error.pkl")
@@ -233,9 +235,9 @@ def test_early_worker_failure_is_attributed_to_its_actors_node(
 ) -> None:
     """Such an error names no actor. It counts as a preemption if the node is being drained."""
     actor = ActorID.from_random()
-    monkeypatch.setattr(deaths.ray, "nodes", lambda: [{**SPOT_NODE, "NodeID": "here", "Alive": True}])
+    monkeypatch.setattr(ray_machines.ray, "nodes", lambda: [{**SPOT_NODE, "NodeID": "here", "Alive": True}])
     known = GlobalState({actor.hex(): {"Address": {"NodeID": "here"}}}, {"here": 0})
-    monkeypatch.setattr(deaths, "state", known)
+    monkeypatch.setattr(ray_machines, "cluster_state", known)
     driver.actuator.begin(assignment("a"))
     trial = driver.tune_asks()
     trial.temporary_state.ray_actor = SimpleNamespace(_actor_id=actor)

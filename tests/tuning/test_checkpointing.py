@@ -18,7 +18,6 @@ from tuner.tuning.checkpointing import (
     daly_ns,
     saves_on_notice,
     steps_between,
-    young_ns,
 )
 
 MINUTE_NS = 60 * NS
@@ -31,6 +30,11 @@ def run_time(interval: float, cost: float, mean: float) -> float:
     without restarts.
     """
     return mean * math.expm1((interval + cost) / mean) / interval
+
+
+def young_ns(stall_ns: int, mean_ns: int) -> int:
+    """Return the training time between saves, to first order (Young 1974)."""
+    return math.isqrt(2 * stall_ns * mean_ns)
 
 
 def spot(mean_ns: int = SPOT_MEAN_NS, notice_ns: int | None = None) -> Exposure:

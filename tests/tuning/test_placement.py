@@ -16,9 +16,9 @@ from tuner.tuning.placement import (
     HALF_LIFE_NS,
     PATIENCE_NS,
     RETRY_NS,
-    Choice,
-    Memory,
     Observation,
+    PlacementChoice,
+    PlacementMemory,
     PlacementRequest,
     Why,
     choose,
@@ -65,10 +65,12 @@ def observation(
     )
 
 
-FRESH = Memory(Instant(0), 800 * MINUTE)
+FRESH = PlacementMemory(Instant(0), 800 * MINUTE)
 
 
-def chosen(asked: PlacementRequest, seen: Observation, memory: Memory = FRESH) -> tuple[Offer | None, Why]:
+def chosen(
+    asked: PlacementRequest, seen: Observation, memory: PlacementMemory = FRESH
+) -> tuple[Offer | None, Why]:
     choice = choose(asked, memory, seen)[1]
     return choice.offer, choice.why
 
@@ -122,7 +124,7 @@ def test_exploitation_keeps_trial_on_its_spot_machine() -> None:
 def test_trial_leaves_spot_while_one_move_is_still_possible() -> None:
     last = observation(now=190, left=800, at=SPOT)
     asked = choose(placement_request(), FRESH, last)[1]
-    assert asked == Choice(SPOT, "stays", Instant(last.now + 1))
+    assert asked == PlacementChoice(SPOT, "stays", Instant(last.now + 1))
     assert chosen(placement_request(), replace(last, now=Instant(last.now + 1))) == (DEMAND, "safety net")
 
 
@@ -134,7 +136,9 @@ def test_uniform_progress_moves_idle_trial_on_demand_if_behind() -> None:
     ahead, behind = observation(now=100, left=719), observation(now=100, left=721)
     assert chosen(placement_request(), behind) == (DEMAND, "behind")
     choice = choose(placement_request(), FRESH, ahead)[1]
-    assert choice == Choice(None, "waits", Instant(101 * MINUTE + MINUTE // 4))  # where C(t) is 0.8 R(t)
+    assert choice == PlacementChoice(
+        None, "waits", Instant(101 * MINUTE + MINUTE // 4)
+    )  # where C(t) is 0.8 R(t)
 
 
 def test_hysteresis_keeps_trial_on_demand_until_two_moves_ahead() -> None:
@@ -171,7 +175,7 @@ def test_trial_that_cannot_meet_deadline_goes_on_demand_immediately() -> None:
 
 def test_initial_work_beyond_deadline_does_not_loosen_progress_line() -> None:
     asked = placement_request(work=2000, time=1000)
-    memory = Memory(Instant(0), 2000 * MINUTE)
+    memory = PlacementMemory(Instant(0), 2000 * MINUTE)
     assert chosen(asked, observation(now=0, left=990, at=DEMAND, there=(SPOT,)), memory) == (
         DEMAND,
         "catches up",
@@ -181,7 +185,7 @@ def test_initial_work_beyond_deadline_does_not_loosen_progress_line() -> None:
 def test_wait_without_deadline_ends_after_patience() -> None:
     endless = placement_request(time=None)
     memory, choice = choose(endless, FRESH, observation(now=0))
-    assert choice == Choice(None, "waits", Instant(PATIENCE_NS))
+    assert choice == PlacementChoice(None, "waits", Instant(PATIENCE_NS))
     assert chosen(endless, observation(now=30), memory) == (DEMAND, "out of patience")
 
 
@@ -198,7 +202,7 @@ def test_trial_without_deadline_returns_to_spot_after_some_work() -> None:
     endless = placement_request(time=None)
     memory, _ = choose(endless, FRESH, observation(now=40, left=750, at=DEMAND, there=(SPOT,)))
     memory, choice = choose(endless, memory, observation(now=59, left=731, at=DEMAND, there=(SPOT,)))
-    assert choice == Choice(DEMAND, "catches up", Instant(60 * MINUTE))
+    assert choice == PlacementChoice(DEMAND, "catches up", Instant(60 * MINUTE))
     assert chosen(endless, observation(now=60, left=750, unsaved=20, at=DEMAND, there=(SPOT,)), memory) == (
         SPOT,
         "cheapest",
@@ -247,7 +251,7 @@ def test_faster_machine_wins_despite_higher_price() -> None:
     )
 
 
-def storm(memory: Memory, now: int, minutes: int) -> Memory:
+def storm(memory: PlacementMemory, now: int, minutes: int) -> PlacementMemory:
     """Return the memory after both spot offers were paid for `minutes` without any progress."""
     for offer in (SPOT, OTHER):
         memory = memory.after(offer, now=Instant(now), paid_ns=minutes * MINUTE, gained_ns=0)
@@ -275,7 +279,7 @@ def test_spot_is_retried_after_preemptions_fade() -> None:
     choice = choose(
         placement_request(time=100_000, work=50_000), stormy, observation(left=50_000, there=there)
     )[1]
-    assert choice == Choice(None, "waits", Instant(RETRY_NS))
+    assert choice == PlacementChoice(None, "waits", Instant(RETRY_NS))
     later = observation(now=4 * HALF_LIFE_NS / MINUTE, left=50_000, there=there)
     assert chosen(placement_request(time=100_000, work=50_000), later, stormy)[0] is SPOT
 
@@ -339,11 +343,11 @@ class World:
     at: Offer | None = None
     ready: int = 0
     leaves: int | None = None
-    memory: Memory = field(init=False)
+    memory: PlacementMemory = field(init=False)
     visited: set[Why] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.memory = Memory(Instant(0), self.work * MINUTE)
+        self.memory = PlacementMemory(Instant(0), self.work * MINUTE)
         self._turns = cycle(self.lives)
         self._there, self._changes = True, next(self._turns)
 

@@ -6,8 +6,7 @@ from tests.tuning.test_decide import Story
 from tests.tuning.test_reserve import Trial, state_of
 from tuner.domain.objective import Fidelity
 from tuner.tuning.samplers.base import Forecast
-from tuner.tuning.schedulers.forecast import ForecastPromotion, earned
-from tuner.tuning.schedulers.promotion import FullFidelity, PromotionAsha, StoppingAsha
+from tuner.tuning.schedulers import ForecastPromotion, FullFidelity, PromotionAsha, StoppingAsha, earned
 from tuner.tuning.state import State, TrialRecord
 
 

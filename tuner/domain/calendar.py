@@ -6,42 +6,38 @@ does not exist, and an hour that is repeated when they are set back counts twice
 """
 
 import re
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
-from typing import Literal, get_args
+from typing import Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from tuner.domain.errors import Fault
 from tuner.domain.time import NS, Instant, parse_rfc3339
 
 Period = Literal["day", "week", "month"]
-PERIODS: tuple[Period, ...] = get_args(Period)
-DAY_NS = 86400 * NS
+DAY_S = 86400
+DAY_NS = DAY_S * NS
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
 @cache
-def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+def _zones() -> dict[str, str]:
+    """Return the name of every time zone by its lowercase name."""
+    return {name.lower(): name for name in sorted(available_timezones())}
 
 
 def zone(name: str) -> ZoneInfo:
     """Return a time zone by its IANA name. Raise ValueError, with similar names, if it does not exist."""
-    if name in _zones():
+    zones = _zones()
+    if name in zones.values():
         return ZoneInfo(name)
-    lower = {known.lower(): known for known in _zones()}
-    ends = {known.rpartition("/")[2]: known for known in sorted(lower)}
-    wanted = name.lower()
-    near = [lower[found] for found in get_close_matches(wanted, lower, 3)]
-    near += [lower[ends[found]] for found in get_close_matches(wanted.replace(" ", "_"), ends, 2)]
-    said = (
-        f"; the nearest: {', '.join(dict.fromkeys(near))}" if near else "; write it as Europe/Berlin or UTC"
-    )
-    raise ValueError(f"{name[:60]!r} is no time zone{said}")
+    wanted = name.strip().lower().replace(" ", "_")
+    cities = [known for lower, known in zones.items() if wanted and lower.rpartition("/")[2] == wanted]
+    near = [zones[lower] for lower in get_close_matches(wanted, zones, n=3)]
+    nearest = list(dict.fromkeys([*cities, *near]))[:3] or ["UTC", "Europe/Berlin", "America/New_York"]
+    raise ValueError(f"there is no time zone {name[:100]!r}; the nearest are {', '.join(nearest)}")
 
 
 def instant(moment: datetime) -> Instant:
@@ -92,31 +88,31 @@ def _midnight(day: date, where: ZoneInfo) -> Instant:
 
 def offsets(first: int, last: int, where: ZoneInfo) -> list[tuple[Instant, int]]:
     """Return the UTC offsets of a zone from `first` to `last`, each as its first instant and nanoseconds."""
-    found = [(Instant(first), _offset_ns(first, where))]
+    found = [(Instant(first), _offset_s(first // NS, where) * NS)]
     at = first
     while at < last:
         following = min(at + DAY_NS, last)
-        if _offset_ns(following, where) != found[-1][1]:
-            low, high = at // NS, following // NS
-            while high - low > 1:
-                middle = (low + high) // 2
-                same = _offset_ns(middle * NS, where) == found[-1][1]
-                low, high = (middle, high) if same else (low, middle)
-            found.append((Instant(high * NS), _offset_ns(high * NS, where)))
+        if _offset_s(following // NS, where) * NS != found[-1][1]:
+            change = _change(at // NS, following // NS, where)
+            found.append((Instant(change * NS), _offset_s(change, where) * NS))
         at = following
     return found
 
 
-def _offset_ns(at: int, where: ZoneInfo) -> int:
-    offset = datetime.fromtimestamp(at // NS, UTC).astimezone(where).utcoffset()
+def _offset_s(second: int, where: ZoneInfo) -> int:
+    """Return the UTC offset of a zone at a time in seconds since 1970."""
+    offset = datetime.fromtimestamp(second, UTC).astimezone(where).utcoffset()
     assert offset is not None
-    return round(offset.total_seconds()) * NS
+    return offset.days * DAY_S + offset.seconds
 
 
-def local_day(at: int, shifts: Sequence[tuple[Instant, int]]) -> int:
-    """Return the number of local days since 1970, with the offsets that `offsets` returned."""
-    index = max(0, bisect_right(shifts, at, key=lambda shift: shift[0]) - 1)
-    return (at + shifts[index][1]) // DAY_NS
+def _change(before: int, after: int, where: ZoneInfo) -> int:
+    """Return the first second whose UTC offset differs from that of `before`. The offset of `after` must differ."""
+    offset = _offset_s(before, where)
+    while after - before > 1:
+        middle = (before + after) // 2
+        before, after = (middle, after) if _offset_s(middle, where) == offset else (before, middle)
+    return after
 
 
 def day_name(number: int) -> str:
@@ -127,7 +123,6 @@ def day_name(number: int) -> str:
     return date.fromordinal(_EPOCH_DAY + number).isoformat()
 
 
-DAY_S = 86400
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
@@ -148,12 +143,15 @@ class Window:
         if not found and self.start == self.end:
             detail = f"a window from {self.start} to {self.end} never opens; let it end at another time, or leave it out"
             found.append(Fault("/window/end", detail))
-        if self.timezone not in _zones_by_lowercase_name().values():
-            found.append(Fault("/window/timezone", _no_zone(self.timezone)))
+        try:
+            zone(self.timezone)
+        except ValueError as error:
+            found.append(Fault("/window/timezone", str(error)))
         return found
 
     def is_open(self, at: Instant) -> bool:
-        return self._is_open(at // NS)
+        shown, start, end = self._local_s(at // NS), _seconds(self.start), _seconds(self.end)
+        return start <= shown < end if start < end else shown >= start or shown < end
 
     def opening(self, at: Instant) -> Instant:
         """Return `at` if the window is open then, else when it opens next."""
@@ -167,55 +165,24 @@ class Window:
         """Return how long the window stays open after `at`, or 0 if it is closed."""
         return self.closing(at) - at
 
-    def _is_open(self, second: int) -> bool:
-        shown, start, end = self._shown(second), _seconds(self.start), _seconds(self.end)
-        return start <= shown < end if start < end else shown >= start or shown < end
-
     def _next(self, at: Instant, *, open: bool) -> Instant:
         """Return the first time, `at` or later, when the window is open (if `open`) or closed (if not).
 
         The search goes from one clock change to the next, because local time is continuous between them.
         """
-        boundary = _seconds(self.start if open else self.end)
+        boundary, where = _seconds(self.start if open else self.end), ZoneInfo(self.timezone)
         second = at // NS
-        while self._is_open(second) is not open:
-            ahead = second + (boundary - self._shown(second)) % DAY_S
-            if self._offset(ahead) == self._offset(second):
+        while self.is_open(Instant(second * NS)) is not open:
+            ahead = second + (boundary - self._local_s(second)) % DAY_S
+            if _offset_s(ahead, where) == _offset_s(second, where):
                 return Instant(ahead * NS)
-            second = self._change(second, ahead)
+            second = _change(second, ahead, where)
         return max(at, Instant(second * NS))
 
-    def _change(self, before: int, after: int) -> int:
-        """Return the first second whose UTC offset differs from that of `before`. The offset of `after` must differ."""
-        offset = self._offset(before)
-        while after - before > 1:
-            middle = (before + after) // 2
-            before, after = (middle, after) if self._offset(middle) == offset else (before, middle)
-        return after
-
-    def _shown(self, second: int) -> int:
+    def _local_s(self, second: int) -> int:
         """Return the local time in seconds of the day."""
-        return (second + self._offset(second)) % DAY_S
-
-    def _offset(self, second: int) -> int:
-        found = datetime.fromtimestamp(second, UTC).astimezone(ZoneInfo(self.timezone)).utcoffset()
-        assert found is not None
-        return found.days * DAY_S + found.seconds
+        return (second + _offset_s(second, ZoneInfo(self.timezone))) % DAY_S
 
 
 def _seconds(text: str) -> int:
     return int(text[:2]) * 3600 + int(text[3:]) * 60
-
-
-@cache
-def _zones_by_lowercase_name() -> dict[str, str]:
-    """Return the name of every time zone by its lowercase name."""
-    return {name.lower(): name for name in sorted(available_timezones())}
-
-
-def _no_zone(name: str) -> str:
-    zones, wanted = _zones_by_lowercase_name(), name.strip().lower().replace(" ", "_")
-    cities = [zone for low, zone in zones.items() if wanted and low.rpartition("/")[2] == wanted]
-    near = [zones[low] for low in get_close_matches(wanted, zones, n=3)]
-    nearest = list(dict.fromkeys([*cities, *near]))[:3] or ["UTC", "Europe/Berlin", "America/New_York"]
-    return f"there is no time zone {name[:100]!r}; the nearest are {', '.join(nearest)}"

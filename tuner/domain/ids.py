@@ -6,7 +6,6 @@ that an operation that is repeated uses the same id and changes nothing.
 
 import re
 
-JOB_ID = re.compile(r"job_[0-9a-f]{16}")
 TRIAL_ID = re.compile(r"trial_\d{5,}")
 SELF_TEST = "self_test"  # stored as the trial id of ledger entries for the restore self-test
 # Stored as the trial id of ledger entries for spend that a restored backup did not contain

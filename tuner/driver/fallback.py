@@ -18,8 +18,15 @@ from dataclasses import dataclass, replace
 
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.driver.placement import EPOCH, CheapestFree, Place, Placement, Places, TrialSnapshot
-from tuner.tuning.placement import HALF_LIFE_NS, Choice, Memory, Observation, PlacementRequest, choose
+from tuner.driver.placement import EPOCH, AllowedPlaces, CheapestFree, Place, Placement, TrialSnapshot
+from tuner.tuning.placement import (
+    HALF_LIFE_NS,
+    Observation,
+    PlacementChoice,
+    PlacementMemory,
+    PlacementRequest,
+    choose,
+)
 
 # After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
 # save one.
@@ -40,7 +47,7 @@ class FallbackState:
     request: PlacementRequest | None = (
         None  #: The placement rules' input (offers, deadline, patience) until `target`.
     )
-    memory: Memory | None = None  #: The progress of the trial so far.
+    memory: PlacementMemory | None = None  #: The progress of the trial so far.
     #: The offer on which it was placed last, if it has not been seen to run there yet.
     waits_for: Offer | None = None
     turns: int = 0  #: How often a waiting attempt was moved to another kind while all kinds counted as full.
@@ -62,7 +69,7 @@ class FallbackState:
             self.backoff_until = Instant(now + min(BACKOFF_NS << (self.preemption_series - 2), HALF_LIFE_NS))
 
 
-def placement_of(places: Places, *, patience_ns: int) -> Placement:
+def placement_of(places: AllowedPlaces, *, patience_ns: int) -> Placement:
     """Return the placement policy of a job. It falls back to on-demand if `places` include both markets."""
     if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
         return SpotWithFallback(places, patience_ns=patience_ns)
@@ -75,7 +82,7 @@ class SpotWithFallback:
     It knows only what this driver has seen, not what earlier drivers of the job saw.
     """
 
-    def __init__(self, places: Places, *, patience_ns: int) -> None:
+    def __init__(self, places: AllowedPlaces, *, patience_ns: int) -> None:
         self._places, self._patience_ns = places, patience_ns
         # The offers to choose from have the price of one trial, because machines differ in size.
         self._priced = {
@@ -85,7 +92,7 @@ class SpotWithFallback:
         self._offers = tuple(self._place)
         self._states: defaultdict[str, FallbackState] = defaultdict(FallbackState)
         # What progress has cost on each offer, over all trials.
-        self._shared = Memory(Instant(0), 0)
+        self._shared = PlacementMemory(Instant(0), 0)
         # The time until which a kind of machine counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
         # When a trial last waited for spot and got none.
@@ -181,7 +188,7 @@ class SpotWithFallback:
         late = trial.now < self._waited_in_vain + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
-    def _choice(self, state: FallbackState, trial: TrialSnapshot) -> Choice:
+    def _choice(self, state: FallbackState, trial: TrialSnapshot) -> PlacementChoice:
         """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
         request = self._request_of(state, trial)
         # An unknown length must not count as zero.
@@ -194,7 +201,7 @@ class SpotWithFallback:
             at=self._runs_at(trial),
             there=self._there(trial),
         )
-        memory = replace(state.memory or Memory(trial.now, left_ns), records=self._shared.records)
+        memory = replace(state.memory or PlacementMemory(trial.now, left_ns), records=self._shared.records)
         state.memory, choice = choose(request, memory, observation)
         return choice
 

@@ -11,7 +11,7 @@ from tuner.driver.ports import Clock
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.samplers import Sampler
-from tuner.tuning.schedulers.forecast import earned
+from tuner.tuning.schedulers import earned
 from tuner.tuning.state import State, TrialRecord
 
 

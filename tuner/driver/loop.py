@@ -26,9 +26,9 @@ from tuner.driver.holds import AttemptLease, HoldService, LeaseRequest
 from tuner.driver.learning import Learner
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import DONE_AGAIN, ENDED, Progress, StepReport, end_of, event_of
-from tuner.driver.pace import OVERHEAD, Pace
+from tuner.driver.pace import OVERHEAD, JobPace
 from tuner.driver.placement import AnyMachine, Place, Placement, TrialSnapshot
-from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, LoopConfig, Turn, World
+from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, LoopConfig, LoopTurn, World
 from tuner.driver.trial_snapshot import lost_ns, may_move, snapshot
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.tuning.decide import decide
@@ -60,7 +60,7 @@ class Loop:
         self.job = loop_config.job
         self.state = State.fresh(spec, concurrency=loop_config.concurrency, rate=loop_config.rate)
         self.learner = Learner(spec, sampler, warm_starts)
-        self.pace = Pace()
+        self.pace = JobPace()
         self.hold_service = HoldService(loop_config.job, loop_config.slice_ns)
         self._placement, self._machine_check = (
             placement or AnyMachine(loop_config.rate),
@@ -217,10 +217,10 @@ class Loop:
     # One turn
 
     @contextmanager
-    def _turn(self) -> Iterator[Turn]:
+    def _turn(self) -> Iterator[LoopTurn]:
         """Run the block in one transaction, and send its commands once the transaction is committed."""
         with self.journal.transaction() as tx:
-            turn = Turn(tx, self._clock.now())
+            turn = LoopTurn(tx, self._clock.now())
             yield turn
             self.record_changed(tx, turn.at)
         for command in turn.commands:
@@ -235,7 +235,7 @@ class Loop:
             tx.put_trial(trial.id, PUBLIC[trial.status], at=at, config=trial.config, reason=trial.reason)
         self.state.changed.clear()
 
-    def _record_and_decide(self, turn: Turn, event: ev.Event) -> None:
+    def _record_and_decide(self, turn: LoopTurn, event: ev.Event) -> None:
         """Record an event, decide on it, and carry out the resulting commands.
 
         Each event that a command produces is treated in the same way.
@@ -254,7 +254,7 @@ class Loop:
             for command in commands:
                 waiting.extend(self._carry_out(turn, command))
 
-    def _carry_out(self, turn: Turn, command: do.Command) -> Sequence[ev.Event | do.Suggest | do.Predict]:
+    def _carry_out(self, turn: LoopTurn, command: do.Command) -> Sequence[ev.Event | do.Suggest | do.Predict]:
         """Carry out one command of `decide`. Return what follows: an event, or the command if it is to be answered."""
         match command:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
@@ -277,7 +277,7 @@ class Loop:
                 self._end_job(turn, command)
         return []
 
-    def _end_job(self, turn: Turn, command: do.EndJob) -> None:
+    def _end_job(self, turn: LoopTurn, command: do.EndJob) -> None:
         again_at = self._hours.next_opening(turn.at) if command.reopens else None
         detail = command.detail
         if command.state == "failed" and command.reason in LIMITS:
@@ -309,7 +309,7 @@ class Loop:
             f"the job again with at least ${enough / 1e6:.6f}"
         )
 
-    def _begin(self, turn: Turn, command: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
+    def _begin(self, turn: LoopTurn, command: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
         """Begin an attempt at the first place that the budget allows. Return an event if it allows none of them."""
         trial, attempt = command.trial, self.attempts.get(command.trial, 0) + 1
         request = self._lease_request(turn, self.pace.begin_need_ns(trial))
@@ -330,7 +330,7 @@ class Loop:
         turn.commands.append(lambda: self._world.begin(assignment))
         return []
 
-    def _check_machine(self, turn: Turn, lease: AttemptLease, machine: Machine | None) -> None:
+    def _check_machine(self, turn: LoopTurn, lease: AttemptLease, machine: Machine | None) -> None:
         """Have the attempt pay for the machine that it was given. Stop the attempt if it may not use that machine."""
         found = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
         turn.tx.put_attempt(lease.row)
@@ -342,11 +342,11 @@ class Loop:
 
     # Messages of workers
 
-    def _on_saved(self, turn: Turn, lease: AttemptLease, step: int) -> None:
+    def _on_saved(self, turn: LoopTurn, lease: AttemptLease, step: int) -> None:
         self.saved[lease.trial] = max(step, self.saved.get(lease.trial, 0))
         lease.trained_ns = {s: ns for s, ns in lease.trained_ns.items() if s >= step}
 
-    def _on_report(self, turn: Turn, lease: AttemptLease, report: StepReport) -> None:
+    def _on_report(self, turn: LoopTurn, lease: AttemptLease, report: StepReport) -> None:
         trained = report.meter.ns.get("train", 0)
         train_ns = max(0, trained - lease.reported.ns.get("train", 0))
         if report.step - lease.last_step:
@@ -373,7 +373,7 @@ class Loop:
         )
         self._record_and_decide(turn, ev.Reported(*report_values))
 
-    def _on_end(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
+    def _on_end(self, turn: LoopTurn, lease: AttemptLease, progress: Progress) -> None:
         trial, trouble = lease.trial, progress.trouble
         if progress.saved_step:
             self._on_saved(turn, lease, progress.saved_step)
@@ -389,7 +389,7 @@ class Loop:
         end, reason = ("lost", lease.wrong_machine) if lease.wrong_machine else (end, reason)
         self._end(turn, lease, end, reason, detail)
 
-    def _keep_going(self, turn: Turn, lease: AttemptLease, progress: Progress) -> None:
+    def _keep_going(self, turn: LoopTurn, lease: AttemptLease, progress: Progress) -> None:
         """Renew the lease of a trial if it asks for that, was promoted, or has used half of its lease.
 
         A trial that is about to pause or finish gets its lease renewed too, because it may still be saving. A trial
@@ -427,7 +427,7 @@ class Loop:
         elif waits:
             self._record_and_decide(turn, self._refused(turn, trial, request, lease.rate, running=True))
 
-    def _reconsider(self, turn: Turn, lease: AttemptLease) -> None:
+    def _reconsider(self, turn: LoopTurn, lease: AttemptLease) -> None:
         """Pause a trial that should be on another kind of machine, if it can be saved.
 
         Its next attempt begins at once.
@@ -437,14 +437,18 @@ class Loop:
             if lease.moving is not None:
                 turn.commands.append(lambda: self._world.pause(lease.trial))
 
-    def _end(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
+    def _end(
+        self, turn: LoopTurn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = ""
+    ) -> None:
         trial, saved = lease.trial, self.saved.get(lease.trial, 0)
         self._close(turn, lease, end, reason, detail)
         stalled = self.stalled.pop(trial, None)
         failed = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
         self._record_and_decide(turn, failed or event_of(end, turn.at, trial, saved=saved, reason=reason))
 
-    def _close(self, turn: Turn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = "") -> None:
+    def _close(
+        self, turn: LoopTurn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = ""
+    ) -> None:
         """Settle the attempt's money and record its end.
 
         Training counts as lost if it repeated earlier training, or if the trial has to repeat it because it
@@ -459,12 +463,12 @@ class Loop:
 
     # Money and time
 
-    def _lease_request(self, turn: Turn, need_ns: int) -> LeaseRequest:
+    def _lease_request(self, turn: LoopTurn, need_ns: int) -> LeaseRequest:
         """Return the request for a lease of at least this length."""
         return LeaseRequest(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
 
     def _refused(
-        self, turn: Turn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool
+        self, turn: LoopTurn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool
     ) -> ev.Event:
         """Return the event that a hold was refused, with the limit that has no room for it."""
         limit, above = self.hold_service.limit(

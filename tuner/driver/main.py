@@ -15,27 +15,24 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import partial
 
 import ray
 
 from tuner.cluster.jobs import money_metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.database.database import Database
-from tuner.domain.calendar import Window
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ControlRequested
 from tuner.domain.money import ZERO
-from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, package_of
 from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
-from tuner.driver.placement import Places
+from tuner.driver.placement import AllowedPlaces
 from tuner.driver.ports import LoopConfig
-from tuner.driver.ray_display import RayDisplay, Spend
-from tuner.driver.ray_machines import Machines
+from tuner.driver.ray_display import JobSpend, RayDisplay
+from tuner.driver.ray_machines import ClusterMachines
 from tuner.driver.recovery import recover
 from tuner.driver.self_test_actor import SelfTestActor
 from tuner.driver.spot_eligibility import SpotEligibility
@@ -96,7 +93,7 @@ class LaunchContext:
         with self.database.read() as db:
             return jobs.control(db, self.job)
 
-    def goes_on(self) -> bool:
+    def may_begin(self) -> bool:
         """Return whether a job that has not begun yet should still begin.
 
         Return False if a pause or cancel was requested, or if the job's wall-clock limit has passed.
@@ -107,13 +104,13 @@ class LaunchContext:
         limit_ns = wanted.budget.wall_clock_ns
         return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
 
-    def spend(self, trials: Collection[str]) -> Spend:
+    def spend(self, trials: Collection[str]) -> JobSpend:
         """Return what the job and these trials have spent, for Ray's dashboard."""
         with self.database.read() as db:
             money = money_metadata(jobs.control(db, self.job).budget, ledger.account(db, self.job).posted)
             by_trial = {trial: ledger.posted_by_kind(db, self.job, trial).values() for trial in trials}
         posted = {trial: sum((one.usd for one in costs), start=ZERO) for trial, costs in by_trial.items()}
-        return Spend(money, posted)
+        return JobSpend(money, posted)
 
     def losses(self, market: str) -> Losses:
         with self.database.read() as db:
@@ -220,7 +217,7 @@ def rebuild(
     *,
     died_at: Instant | None,
     find: Find | None = None,
-    places: Places | None = None,
+    places: AllowedPlaces | None = None,
 ) -> tuple[Loop, SqlJournal, Actuator]:
     """Rebuild the job from its record, and carry out the state that the user requested.
 
@@ -291,44 +288,6 @@ def _warm_starts(
     return warm_starts_of(row.spec, sampler, found, begun=begun, copier=copier)
 
 
-def _machines(row: JobRow, settings: Settings) -> Machines | None:
-    """Return the machines of the cluster, or None if no offer of the job names node labels.
-
-    None means that every machine is as good as any other.
-    """
-    bound = any(offer.labels for offer in row.offers)
-    return Machines(node_types_of(settings.node_types)) if bound else None
-
-
-def _places(row: JobRow, machines: Machines | None) -> Places | None:
-    return None if machines is None else Places(row.offers, row.spec.resources, machines)
-
-
-def _is_there(places: Places | None, offer: Offer) -> bool:
-    """Return whether a machine of this kind exists now."""
-    return places is None or places.room(places.of(offer), {}, now=True) > 0
-
-
-def _died_at(context: LaunchContext) -> Instant | None:
-    """Return the latest time at which a worker of the previous driver may have run, or None if there was no
-    such driver.
-    """
-    with context.database.read() as db:
-        launch = launches.get(db, context.job)
-    if launch is None or launch.heartbeat_at is None:
-        return None
-    return Instant(launch.heartbeat_at + OUTLIVES_NS)
-
-
-def _goes_on(context: LaunchContext, heartbeat: Heartbeat, window: Window | None) -> bool:
-    """Return whether the job should still begin and its window is open.
-
-    Also note for the heartbeat that the driver makes progress.
-    """
-    heartbeat.turns()
-    return context.goes_on() and (window is None or window.is_open(Instant(time.time_ns())))
-
-
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     """Run the driver of one launch of a job, and return its exit status.
 
@@ -343,7 +302,11 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     settings = Settings.from_env()
     database = Database(settings.database_url, failpoint=settings.failpoint, patience_s=DATABASE_AWAY_S)
     context = LaunchContext(database, args.job, args.epoch)
-    died_at = _died_at(context)
+    with database.read() as db:
+        launch = launches.get(db, args.job)
+    # The latest time at which a worker of the previous driver may have run. None if there was no such driver.
+    heartbeat_at = None if launch is None else launch.heartbeat_at
+    died_at = None if heartbeat_at is None else Instant(heartbeat_at + OUTLIVES_NS)
     try:
         context.record_heartbeat()
         context.record_versions()
@@ -354,19 +317,27 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     heartbeat.start()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
     row = context.begin()
-    goes_on = partial(_goes_on, context, heartbeat, row.spec.window)
-    machines = _machines(row, settings)
-    is_there = partial(_is_there, _places(row, machines))
+    # If no offer of the job names node labels, every machine is as good as any other.
+    has_labels = any(offer.labels for offer in row.offers)
+    machines = ClusterMachines(node_types_of(settings.node_types)) if has_labels else None
+    places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
+
+    def may_continue() -> bool:
+        """Return whether the job should still begin. Also note for the heartbeat that the driver makes progress."""
+        heartbeat.turns()
+        window = row.spec.window
+        return context.may_begin() and (window is None or window.is_open(Instant(time.time_ns())))
+
     gate = SpotEligibility(
         context.database,
         row,
         context.epoch,
-        goes_on,
+        may_continue,
         settings.spot_wait_s,
         args.code,
         storage=settings.storage,
         start_actor=SelfTestActor,
-        is_there=is_there,
+        is_available=lambda offer: places is None or places.has_machine(offer),
     )
     if (why := gate.refusal(died_at=died_at)) is not None:
         heartbeat.stop()
@@ -375,7 +346,9 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     with context.database.read() as db:
         row = jobs.get(db, context.job)  # a pause may have been requested during the self-test
         row = replace(row, concurrency=queue.get(db, row.project).width(row.concurrency))
-    find, places = finder(settings, row), _places(row, machines)
+    find = finder(settings, row)
+    # The self-test may have removed the spot offers.
+    places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
     loop, journal, actuator = rebuild(
         context, settings, row, heartbeat, died_at=died_at, find=find, places=places
     )

@@ -20,7 +20,7 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 
 
 @dataclass(slots=True)
-class Pace:
+class JobPace:
     """Durations of steps and of the overhead of attempts.
 
     A new trial requests a lease of the least overhead and the fastest step that were seen. Leases are that

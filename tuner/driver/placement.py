@@ -98,7 +98,7 @@ class AnyMachine:
         pass
 
 
-class Places:
+class AllowedPlaces:
     """The kinds of machines that a job may use, cheapest first, and how many more of its trials fit on each kind."""
 
     def __init__(
@@ -110,6 +110,10 @@ class Places:
 
     def of(self, offer: Offer) -> Place:
         return next(place for place in self.all if place.offer == offer)
+
+    def has_machine(self, offer: Offer) -> bool:
+        """Return whether a machine of this kind exists now."""
+        return self.room(self.of(offer), {}, now=True) > 0
 
     def room(self, place: Place, occupied: OccupiedOffers, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on machines of this kind.
@@ -132,7 +136,7 @@ class CheapestFree:
     """
 
     def __init__(
-        self, places: Places, *, patience_ns: int = PATIENCE_NS, coming_ns: int = PATIENCE_NS
+        self, places: AllowedPlaces, *, patience_ns: int = PATIENCE_NS, coming_ns: int = PATIENCE_NS
     ) -> None:
         self._places, self._patience_ns = places, patience_ns
         self._coming_ns = max(patience_ns, coming_ns)

@@ -189,7 +189,7 @@ class JournalTx(Protocol):
 
 
 @dataclass(slots=True)
-class Turn:
+class LoopTurn:
     """One transaction, and the commands to send once it is committed."""
 
     tx: JournalTx

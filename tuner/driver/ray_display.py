@@ -40,7 +40,7 @@ log = logging.getLogger("tuner.driver")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkerActivity:
     """The attempt that a worker runs."""
 
     trial: str
@@ -55,10 +55,10 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Spend:
+class JobSpend:
     """The job's money according to the ledger."""
 
-    metadata: Mapping[str, str]  #: Spend and budget of the job.
+    metadata: Mapping[str, str]  #: JobSpend and budget of the job.
     posted: Mapping[str, Money]  #: The posted spend of each requested trial.
 
 
@@ -73,13 +73,13 @@ class RayDisplay:
     """
 
     def __init__(
-        self, job: str, submission_id: str, loop: Loop, spend: Callable[[Collection[str]], Spend]
+        self, job: str, submission_id: str, loop: Loop, spend: Callable[[Collection[str]], JobSpend]
     ) -> None:
         self._job, self._submission_id, self._loop, self._spend = job, submission_id, loop, spend
         self._runs: dict[bytes, tuple[str, int]] = {}  # attempts by the id of their actor
         self._next = 0.0
         self._changed = threading.Condition()
-        self._work: dict[bytes, Work | None] | None = None
+        self._work: dict[bytes, WorkerActivity | None] | None = None
         self._is_over = self._has_failed = False
         self._shown: dict[bytes, str] = {}
         self._metadata: Mapping[str, str] = {}
@@ -113,12 +113,12 @@ class RayDisplay:
         if self._thread.is_alive():
             self._thread.join(TIMEOUT_S)
 
-    def _work_of(self, trial: str, attempt: int) -> Work | None:
+    def _work_of(self, trial: str, attempt: int) -> WorkerActivity | None:
         """Return what the worker of this attempt does, or None if the attempt is over and the worker idle."""
         lease = self._loop.leases.get(trial)
         if lease is None or lease.attempt != attempt:
             return None
-        return Work(trial, attempt, max(lease.last_step, lease.from_step), lease.unposted())
+        return WorkerActivity(trial, attempt, max(lease.last_step, lease.from_step), lease.unposted())
 
     def _run(self) -> None:
         is_over = False
@@ -134,7 +134,7 @@ class RayDisplay:
                     log.warning("Ray's dashboard does not show the newest figures: %s", error)
                 self._has_failed = True
 
-    def _show(self, work: Mapping[bytes, Work | None], *, is_over: bool) -> None:
+    def _show(self, work: Mapping[bytes, WorkerActivity | None], *, is_over: bool) -> None:
         spend, now = self._spend({one.trial for one in work.values() if one is not None}), time.monotonic()
         if spend.metadata != self._metadata and (is_over or now - self._spend_at >= SPEND_EVERY_S):
             self._spend_at = now

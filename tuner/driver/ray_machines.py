@@ -1,8 +1,9 @@
-"""The machines on which Ray would place work, and the machine that an attempt was given."""
+"""The machines of the cluster: those on which Ray would place work, the one that an attempt was given, and those that were taken away."""
 
 import atexit
 import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,17 +11,17 @@ from typing import Any
 
 import ray
 from ray._private.state import state as cluster_state
+from ray.core.generated.common_pb2 import NodeDeathInfo
 
 from tuner.cluster.node_types import NodeTypes
-from tuner.cluster.nodes import corrected
+from tuner.cluster.nodes import MARKET, corrected
 from tuner.domain.offer import Machine
-from tuner.driver.deaths import node_of
 from tuner.driver.messages import Progress
 
 log = logging.getLogger("tuner.driver")
 
 
-class Attached:
+class AssignedMachines:
     """Look up the machines of attempts. Used by the driver's thread only.
 
     If Ray does not answer, return None. The machine is looked up again with the worker's next message.
@@ -74,7 +75,7 @@ FRESH_S = 1.0
 HEAD = "node:__internal_head__"
 
 
-class Machines:
+class ClusterMachines:
     """A callable that returns the machines as of about a second ago. Call `ray.init` before creating it.
 
     A call returns at once, because callers are within a transaction. A thread asks Ray, which can take a
@@ -116,3 +117,64 @@ def _look(types: NodeTypes) -> list[Machine]:
 
 def _machine(node: Mapping[str, Any]) -> Machine:
     return Machine(node["Labels"], node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+
+
+REACH_S = 1.0
+
+
+def was_preempted(error: Exception | None, node_id: str) -> bool:
+    """Return whether a worker's death counts as a preemption.
+
+    Takes up to a second if nothing answers at its node's address.
+
+    It counts if the node was drained for a preemption, even if Ray does not know of the node's death yet. It
+    also counts if the node is a spot machine that disappeared without notice.
+
+    Args:
+        error: The error that Ray reported for the worker.
+        node_id: The worker's node. Empty: unknown.
+    """
+    if getattr(error, "preempted", False):
+        return True
+    node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
+    if node is None:
+        return False
+    if (
+        node_id in cluster_state.get_draining_nodes()
+        or node["DeathReason"] == NodeDeathInfo.AUTOSCALER_DRAIN_PREEMPTED
+    ):
+        return True
+    return node["Labels"].get(MARKET) == "spot" and not (node["Alive"] and _answers(node))
+
+
+def node_of(error: Exception | None, actor: Any = None) -> str:
+    """Return the node of an actor, which may have died before its first message, or "" if Ray does not know it.
+
+    Args:
+        error: The error that Ray reported. If it names an actor, that actor is used.
+        actor: The trial's actor. It is used if the error names none, as an error from the actor's own code does.
+    """
+    actor_id = getattr(error, "actor_id", None)
+    if not isinstance(actor_id, str) and actor is not None:
+        actor_id = actor._actor_id.hex()
+    found = cluster_state.actor_table(actor_id) if isinstance(actor_id, str) else {}
+    return str(found.get("Address", {}).get("NodeID", ""))
+
+
+def kill_worker(actor: Any) -> None:
+    """Kill a worker's process, even if it is stopped (SIGSTOP)."""
+    with contextlib.suppress(Exception):
+        ray.kill(actor)
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    """Return whether the node still accepts connections.
+
+    Ray takes seconds to notice that a node is gone, and a driver learns of its worker's end before that. If only the
+    worker died, its node still accepts connections.
+    """
+    with contextlib.suppress(OSError):
+        address = (node["NodeManagerAddress"], node["NodeManagerPort"])
+        with socket.create_connection(address, timeout=REACH_S):
+            return True
+    return False

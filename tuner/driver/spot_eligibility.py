@@ -57,7 +57,7 @@ class SpotEligibility:
     row: JobRow
     epoch: int
     #: Called several times per second. The test is abandoned once it returns False.
-    goes_on: Callable[[], bool]
+    may_continue: Callable[[], bool]
     #: After this long without a machine, the next kind is tried. In later rounds the wait grows, so that a slow start
     #: of a process can succeed.
     wait_s: float
@@ -66,7 +66,7 @@ class SpotEligibility:
     start_actor: Callable[[Offer, Resources], "SelfTestActor"] = field(kw_only=True)
     #: Whether a machine of this kind exists. If none exists, the cheapest kind is requested, because trials
     #: can use that machine too.
-    is_there: Callable[[Offer], bool] = lambda offer: True
+    is_available: Callable[[Offer], bool] = lambda offer: True
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
         """Return why this job may not run, or None if it may.
@@ -164,13 +164,13 @@ class SpotEligibility:
             with self.start_actor(offer, self.row.spec.resources) as actor:
                 if self._awaited(actor.has_machine, wait_s):
                     return self._paid(actor, offer, number)
-            if not self.goes_on():
+            if not self.may_continue():
                 return None
         return None
 
     def _preference(self, offer: Offer) -> tuple[bool, bool, int]:
         """Return the sort key of an offer: existing machines first, on-demand ones before spot, then the cheapest."""
-        size, comes = self.row.spec.resources, not self.is_there(offer)
+        size, comes = self.row.spec.resources, not self.is_available(offer)
         rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
         return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
 
@@ -207,7 +207,7 @@ class SpotEligibility:
         if self._awaited(actor.answered, limit_ns / NS):
             return actor.verdict()
         late = Verdict(False, f"it was not through within {limit_ns / NS:.0f} s", lasting=False)
-        return late if self.goes_on() else None
+        return late if self.may_continue() else None
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
         """Return the arguments of the self-test."""
@@ -228,7 +228,7 @@ class SpotEligibility:
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
         """Return whether `done` became true in time. Return False too if the job is not to continue."""
         deadline = time.monotonic() + within_s
-        while self.goes_on():
+        while self.may_continue():
             if done(LOOK_S):
                 return True
             if time.monotonic() > deadline:

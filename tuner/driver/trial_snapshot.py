@@ -8,7 +8,7 @@ from tuner.domain.cost import CostKind
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.holds import AttemptLease
-from tuner.driver.pace import Pace
+from tuner.driver.pace import JobPace
 from tuner.driver.placement import TrialSnapshot
 from tuner.tuning.state import State, TrialRecord
 
@@ -23,7 +23,7 @@ def snapshot(
     name: str,
     leases: Mapping[str, AttemptLease],
     saved: Mapping[str, int],
-    pace: Pace,
+    pace: JobPace,
     *,
     now: Instant,
     time_ns: int | None,
@@ -64,7 +64,7 @@ def snapshot(
     )
 
 
-def _left_ns(trial: TrialRecord, steps: int, pace: Pace) -> int | None:
+def _left_ns(trial: TrialRecord, steps: int, pace: JobPace) -> int | None:
     """Return the most training time that may be left, or None if nothing is known.
 
     It uses the trial's own steps if there are any, else the slowest step of all trials. The result is an

@@ -22,12 +22,11 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from tuner.driver.actuator import Actuator, actor_sender
-from tuner.driver.deaths import kill_worker, node_of, was_preempted
 from tuner.driver.loop import SILENT_NS, Loop
 from tuner.driver.messages import ENDED, Progress
 from tuner.driver.ports import Assignment
 from tuner.driver.ray_display import RayDisplay
-from tuner.driver.ray_machines import Attached
+from tuner.driver.ray_machines import AssignedMachines, kill_worker, node_of, was_preempted
 from tuner.worker.actor import MESSAGES
 
 # How many trials Tune may keep in addition to the running ones. Above that, the records of ended trials are
@@ -125,7 +124,7 @@ class EventScheduler(Unrecorded, TrialScheduler):
         self,
         loop: Loop,
         actuator: Actuator,
-        attached: Attached,
+        attached: AssignedMachines,
         each_turn: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -291,7 +290,9 @@ class EventScheduler(Unrecorded, TrialScheduler):
 class StartCallback(Unrecorded, Callback):
     """The callback, which checks the worker's machine and sends the worker its attempt before Tune starts training."""
 
-    def __init__(self, loop: Loop, actuator: Actuator, attached: Attached, display: RayDisplay) -> None:
+    def __init__(
+        self, loop: Loop, actuator: Actuator, attached: AssignedMachines, display: RayDisplay
+    ) -> None:
         self._loop, self._actuator, self._attached = loop, actuator, attached
         self._display = display
 

@@ -16,7 +16,7 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.driver.actuator import Actuator
 from tuner.driver.loop import Loop
 from tuner.driver.ray_display import RayDisplay
-from tuner.driver.ray_machines import Attached
+from tuner.driver.ray_machines import AssignedMachines
 from tuner.driver.tune_hooks import AttemptSearcher, EventScheduler, StartCallback
 from tuner.worker.actor import Worker
 from tuner.worker.scratch import Scratch
@@ -48,7 +48,7 @@ def run_tune(
     usage.tag_callbacks = _not_counted
     start_actors_without_tune()
     send_without_tune()
-    folder, attached = Scratch("tune"), Attached()
+    folder, attached = Scratch("tune"), AssignedMachines()
     try:
         tune.Tuner(
             worker_class(spec),

@@ -9,7 +9,7 @@ from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import Instant
 from tuner.driver.fallback import placement_of
-from tuner.driver.placement import PATIENCE_NS, Placement, Places
+from tuner.driver.placement import PATIENCE_NS, AllowedPlaces, Placement
 from tuner.simulator.fleet import Fleet, Worker
 from tuner.simulator.journal import Committed, Tables
 from tuner.store.evidence import Losses
@@ -51,7 +51,7 @@ class Markets:
     def placement(self, fleet: Fleet) -> Placement:
         """Return the placement policy of a real driver, for the machines of the fleet that are up."""
         return placement_of(
-            Places(self.offers, self.wanted, lambda: machines(fleet.workers, self.wanted)),
+            AllowedPlaces(self.offers, self.wanted, lambda: machines(fleet.workers, self.wanted)),
             patience_ns=self.patience_ns,
         )
 

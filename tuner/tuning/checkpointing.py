@@ -143,11 +143,6 @@ def _beside_save_ns(notice_ns: int | None, durable_ns: int) -> int:
     return -1 if notice_ns is None else notice_ns - REACTION_NS - durable_ns
 
 
-def young_ns(stall_ns: int, mean_ns: int) -> int:
-    """Return the training time between saves, to first order: √(2δM)."""
-    return math.isqrt(2 * stall_ns * mean_ns)
-
-
 def daly_ns(stall_ns: int, mean_ns: int) -> int:
     """Return the training time between saves, to third order in √(δ/2M): √(2δM)·(1 + ⅓√(δ/2M) + ⅑(δ/2M)) − δ, or M where δ is 2M or more.
 

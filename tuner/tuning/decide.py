@@ -16,19 +16,18 @@ from tuner.domain.job import StopReason
 from tuner.domain.quota import BUDGET
 from tuner.tuning import stopping
 from tuner.tuning.reserve import Reserve
-from tuner.tuning.schedulers import scheduler_for
-from tuner.tuning.schedulers.base import raise_target
+from tuner.tuning.schedulers import raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
 from tuner.tuning.steps import (
     at_step,
     continue_trial,
     drop,
+    inherit,
     make_room,
     no_metric,
     pause_at_rung,
     record_rungs,
 )
-from tuner.tuning.warm_starts import inherit
 
 LOSSES_WITHOUT_PROGRESS = 5
 OUTSIDE_WINDOW = Ending(

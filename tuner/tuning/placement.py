@@ -25,7 +25,7 @@ available and a changeover takes at most d.
 Without a deadline, `patience_ns` limits the wait for spot. A training that finds no spot goes on demand when its last progress
 is longer ago than that. After 2d of work there it moves back to spot as soon as spot is available.
 
-**Choice of offer**: the offer with the lowest cost of progress so far. `Memory` learns this cost: the offer's price times
+**PlacementChoice of offer**: the offer with the lowest cost of progress so far. `PlacementMemory` learns this cost: the offer's price times
 the paid time per unit of progress. Time that was paid for and lost in repeated preemptions raises it. A spot offer whose
 progress costs more than on demand counts as unavailable until that experience has lost enough weight with time.
 """
@@ -56,7 +56,7 @@ def key_of(offer: Offer) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class OfferRecord:
     """Paid time and the durable progress that it brought, as of `at`."""
 
     paid_ns: int
@@ -69,13 +69,13 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PlacementMemory:
     """The past of a training, as far as placement depends on it. It has one record per offer, so it does not grow."""
 
     #: When the remaining work last fell, or when the machine was lost: the later of the two.
     progressed: Instant
     least_ns: int  #: The least remaining work so far.
-    records: Mapping[Key, Record] = field(default_factory=dict)
+    records: Mapping[Key, OfferRecord] = field(default_factory=dict)
     current_offer: Key | None = None  #: The offer that the training is on.
     left_at_start_ns: int = 0  #: The remaining work when the training came to that offer.
 
@@ -98,13 +98,13 @@ class Memory:
 
         Call this at each durable checkpoint, and when the training leaves or loses its machine.
         """
-        before = self.records.get(key_of(offer), Record(0, 0, now)).faded(now)
-        record = Record(before.paid_ns + paid_ns, before.gained_ns + gained_ns, now)
+        before = self.records.get(key_of(offer), OfferRecord(0, 0, now)).faded(now)
+        record = OfferRecord(before.paid_ns + paid_ns, before.gained_ns + gained_ns, now)
         return replace(self, records={**self.records, key_of(offer): record})
 
     def price(self, offer: Offer, now: Instant) -> Price:
         """Return the price of an hour of progress, rounded up."""
-        record = self.records.get(key_of(offer), Record(0, 0, now)).faded(now)
+        record = self.records.get(key_of(offer), OfferRecord(0, 0, now)).faded(now)
         paid = offer.price.micro_usd_per_hour * (record.paid_ns + PRIOR_NS)
         return Price(-(-paid // (record.gained_ns + PRIOR_NS)))
 
@@ -175,7 +175,7 @@ class Observation:
     #: C(t) as of the last durable checkpoint: the remaining time on demand, including saves.
     left_ns: int
     #: d: the sum of the slowest path from the order to move to the first new step (finish a step, save it, boot a machine),
-    #: the longest work that a preemption may undo, and the longest delay of the next call after `Choice.until`.
+    #: the longest work that a preemption may undo, and the longest delay of the next call after `PlacementChoice.until`.
     changeover_ns: int
     unsaved_ns: int = 0  #: By how much `left_ns` falls if the training is saved before it moves.
     at: Offer | None = None  #: The offer whose machine the training has, or waits for to start.
@@ -183,7 +183,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlacementChoice:
     """The offer that a training should run on.
 
     The choice stays the same until `until`, unless a machine is added, removed or no longer available, or a checkpoint becomes
@@ -196,33 +196,35 @@ class Choice:
     until: Instant | None = None  #: None if the choice has no time limit.
 
 
-def choose(request: PlacementRequest, memory: Memory, observation: Observation) -> tuple[Memory, Choice]:
+def choose(
+    request: PlacementRequest, memory: PlacementMemory, observation: Observation
+) -> tuple[PlacementMemory, PlacementChoice]:
     """Return the updated memory and the offer that the training should run on now."""
     memory = memory.looked(observation.now, at=observation.at, left_ns=observation.left_ns)
     if observation.left_ns <= 0:
-        return memory, Choice(None, "done")
+        return memory, PlacementChoice(None, "done")
     if request.market == "on_demand":
         return memory, _on_demand(request, memory, observation, "asked for")
     if observation.at is not None and observation.at.market == "spot" and request.market == "spot":
-        return memory, Choice(observation.at, "stays")
+        return memory, PlacementChoice(observation.at, "stays")
     if request.market == "spot":
         found = memory.cheapest(observation.there, observation.now)
-        return memory, Choice(found, "cheapest" if found else "waits")
+        return memory, PlacementChoice(found, "cheapest" if found else "waits")
     if not _has_cheaper_spot(request, memory, observation.now):
         return memory, _on_demand(request, memory, observation, "cheapest")
     if _nearly_done(request, memory, observation):
-        return memory, Choice(observation.at, "stays")
+        return memory, PlacementChoice(observation.at, "stays")
     if request.deadline is None:
         return memory, _patient(request, memory, observation)
     return memory, _uniform(request, memory, observation)
 
 
-def _uniform(request: PlacementRequest, memory: Memory, observation: Observation) -> Choice:
+def _uniform(request: PlacementRequest, memory: PlacementMemory, observation: Observation) -> PlacementChoice:
     now, schedule = observation.now, Schedule.of(request, observation)
     if observation.at is not None and observation.at.market == "spot":
         if schedule.slack_ns < observation.changeover_ns:
             return _on_demand(request, memory, observation, "safety net")
-        return Choice(
+        return PlacementChoice(
             observation.at, "stays", Instant(now + schedule.slack_ns - observation.changeover_ns + 1)
         )
     if observation.at is not None:
@@ -231,39 +233,39 @@ def _uniform(request: PlacementRequest, memory: Memory, observation: Observation
         )
         if catching_up_ns is None or catching_up_ns > 0:
             until = None if catching_up_ns is None else Instant(now + catching_up_ns)
-            return Choice(observation.at, "catches up", until)
+            return PlacementChoice(observation.at, "catches up", until)
     elif schedule.slack_ns < 2 * observation.changeover_ns:
         return _on_demand(request, memory, observation, "safety net")
     spot = _worthwhile(request, memory, observation)
     if spot is not None:
-        return Choice(spot, "cheapest")
+        return PlacementChoice(spot, "cheapest")
     if observation.at is not None:
-        return Choice(None, "ahead")
+        return PlacementChoice(None, "ahead")
     behind_ns, unsafe_ns = schedule.until_off_line_ns(), schedule.slack_ns - 2 * observation.changeover_ns + 1
     if behind_ns <= 0:
         return _on_demand(request, memory, observation, "behind")
-    return Choice(None, "waits", _retried(observation, min(behind_ns, unsafe_ns)))
+    return PlacementChoice(None, "waits", _retried(observation, min(behind_ns, unsafe_ns)))
 
 
-def _patient(request: PlacementRequest, memory: Memory, observation: Observation) -> Choice:
+def _patient(request: PlacementRequest, memory: PlacementMemory, observation: Observation) -> PlacementChoice:
     """Choose for a training without a deadline."""
     if observation.at is not None and observation.at.market == "spot":
-        return Choice(observation.at, "stays")
+        return PlacementChoice(observation.at, "stays")
     if observation.at is not None:
         worked_ns = memory.left_at_start_ns - (observation.left_ns - observation.unsaved_ns)
         if worked_ns < 2 * observation.changeover_ns:
-            return Choice(
+            return PlacementChoice(
                 observation.at,
                 "catches up",
                 Instant(observation.now + 2 * observation.changeover_ns - worked_ns),
             )
     spot = _worthwhile(request, memory, observation)
     if spot is not None:
-        return Choice(spot, "cheapest")
+        return PlacementChoice(spot, "cheapest")
     left_ns = memory.progressed + request.patience_ns - observation.now
     if observation.at is not None or left_ns <= 0:
         return _on_demand(request, memory, observation, "out of patience")
-    return Choice(None, "waits", _retried(observation, left_ns))
+    return PlacementChoice(None, "waits", _retried(observation, left_ns))
 
 
 def _retried(observation: Observation, within_ns: int) -> Instant:
@@ -274,15 +276,17 @@ def _retried(observation: Observation, within_ns: int) -> Instant:
     return Instant(observation.now + (min(within_ns, RETRY_NS) if observation.there else within_ns))
 
 
-def _on_demand(request: PlacementRequest, memory: Memory, observation: Observation, why: Why) -> Choice:
+def _on_demand(
+    request: PlacementRequest, memory: PlacementMemory, observation: Observation, why: Why
+) -> PlacementChoice:
     """Choose on demand: the machine that the training has, or else the cheapest offer."""
     if observation.at is not None and observation.at.market == "on_demand":
         until = Instant(observation.now + RETRY_NS) if observation.there else None
-        return Choice(observation.at, why, until)
-    return Choice(memory.cheapest(_of(request, "on_demand"), observation.now), why)
+        return PlacementChoice(observation.at, why, until)
+    return PlacementChoice(memory.cheapest(_of(request, "on_demand"), observation.now), why)
 
 
-def _worthwhile(request: PlacementRequest, memory: Memory, observation: Observation) -> Offer | None:
+def _worthwhile(request: PlacementRequest, memory: PlacementMemory, observation: Observation) -> Offer | None:
     """Return the cheapest available spot offer, or None if progress on it is not cheaper than on demand."""
     demand = memory.cheapest(_of(request, "on_demand"), observation.now)
     spot = memory.cheapest(observation.there, observation.now)
@@ -295,7 +299,7 @@ def _worthwhile(request: PlacementRequest, memory: Memory, observation: Observat
     return spot
 
 
-def _has_cheaper_spot(request: PlacementRequest, memory: Memory, now: Instant) -> bool:
+def _has_cheaper_spot(request: PlacementRequest, memory: PlacementMemory, now: Instant) -> bool:
     """Return whether any spot offer costs less than on demand. If not, waiting for spot is useless.
 
     The comparison uses the spot price itself, without the time that was wasted on spot so far.
@@ -304,7 +308,7 @@ def _has_cheaper_spot(request: PlacementRequest, memory: Memory, now: Instant) -
     return demand is not None and any(o.price < memory.price(demand, now) for o in _of(request, "spot"))
 
 
-def _nearly_done(request: PlacementRequest, memory: Memory, observation: Observation) -> bool:
+def _nearly_done(request: PlacementRequest, memory: PlacementMemory, observation: Observation) -> bool:
     """Return whether so little work is left on demand that a move to spot would cost more than it saves."""
     if observation.at is None or observation.at.market != "on_demand":
         return False

@@ -1,13 +1,14 @@
-"""React to a report of a running trial: let the trial continue, pause it, stop it or finish it, or ask the model."""
+"""The steps of a trial: what follows from a report of a running trial, and the progress that a new one inherits."""
 
 from difflib import get_close_matches
 
 from tuner.domain import commands as do
 from tuner.domain.commands import Command
+from tuner.domain.events import Inherited
+from tuner.tuning import stopping
 from tuner.tuning.reserve import Reserve
-from tuner.tuning.schedulers import scheduler_for
-from tuner.tuning.schedulers.base import raise_target
-from tuner.tuning.state import State, Status, TrialRecord
+from tuner.tuning.schedulers import raise_target, scheduler_for
+from tuner.tuning.state import Ending, State, Status, TrialRecord
 
 NAMES_SHOWN = 10
 BARE_NUMBER = "_metric"  # Ray Tune's name for a number that a function returns
@@ -101,3 +102,28 @@ def no_metric(state: State, trial: TrialRecord, step: int) -> str:
     near = get_close_matches(metric, names, n=1, cutoff=0.4)
     fix = f"; did you mean {near[0]!r}?" if near else ""
     return f"{text}; it reported {', '.join(map(repr, names[:NAMES_SHOWN]))}{fix}"
+
+
+def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | None:
+    """Give a new trial the progress of an earlier job's trial, as if this job had trained it so far (warm start).
+
+    The earlier training time does not count as training time of this job.
+
+    Returns:
+        An ending if the inherited value already reaches the target, else None.
+    """
+    for step, value in inherited.curve:
+        trial.steps, trial.value = step, value
+        record_rungs(state, trial)
+        stopping.lead(state, trial, value)
+    trial.kept, trial.trained_ns = inherited.step, inherited.trained_ns
+    trial.pace_ns = inherited.trained_ns // inherited.step
+    if state.max_step is not None and trial.steps >= state.max_step:
+        state.set(trial, "completed")
+    elif trial.until is None or trial.steps < trial.until:
+        state.set(trial, "paused")
+    else:
+        verdict = scheduler_for(state.spec).at_rung(state, trial)
+        trial.reason = f"below the cut at step {trial.steps}" if verdict == "stop" else ""
+        state.set(trial, "stopped" if verdict == "stop" else "paused")
+    return stopping.on_target(state, trial.id, trial.steps, inherited.curve[-1][1])

@@ -30,7 +30,6 @@ from tuner.tuning.samplers.base import number_rng
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP_TRIALS = 10
-Distributions = dict[str, BaseDistribution]
 
 
 class RungStorage(InMemoryStorage):

@@ -1,0 +1,193 @@
+"""Schedulers: how far a trial may run, and which trial to promote from a rung.
+
+`none` trains every trial to its last step. `asha` and `asha_stopping` are asynchronous successive halving (ASHA) by promotion and by
+stopping. `auto` promotes by forecast: trials are ranked by the final scores that the sampler's model predicts, not by their current
+scores. A trial is promoted from a rung if its forecast is among the best 1/η of that rung, and at most the reach below the best
+forecast of all. The reach is a number of standard deviations of the trial's own forecast. Without forecasts, `auto` is `asha`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, Protocol
+
+from tuner.domain.job import JobSpec
+from tuner.tuning.reserve import Reserve
+from tuner.tuning.rungs import Rung
+from tuner.tuning.samplers.base import Forecast
+from tuner.tuning.state import State, TrialRecord
+
+# The reach, in standard deviations. It is small at first, when new trials teach the model more than continued ones, and grows with
+# the number of trained steps.
+REACH = 0.5
+# After the steps of so many complete trainings, the reach grows in proportion to the trained steps.
+REACH_TRAININGS = 5
+
+Verdict = Literal["continue", "pause", "stop", "predict"]
+
+
+class Scheduler(Protocol):
+    """Decide how far trials run.
+
+    A scheduler is pure except that it changes `TrialRecord.until` and the promotions that the rungs record.
+    """
+
+    def first_stop(self, state: State) -> int | None:
+        """Return the step that a new trial may run to, or None if it may run until it ends."""
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        """Return what a running trial does when it reaches its `until` step, which is below the maximum."""
+
+    def promote(self, state: State) -> TrialRecord | None:
+        """Promote a paused trial, if one has earned it, and return it with `until` already raised. Return None otherwise."""
+
+
+def next_stop(state: State, step: int) -> int | None:
+    """Return the first rung above `step`, or the maximum step."""
+    return next((rung.step for rung in state.rungs if rung.step > step), state.max_step)
+
+
+def raise_target(state: State, trial: TrialRecord) -> None:
+    """Let the trial run to the next rung, and record its promotion on the rungs below."""
+    for rung in state.rungs:
+        if rung.step <= trial.steps and trial.number in rung.recorded:
+            rung.promote(trial.number)
+    trial.until = next_stop(state, trial.steps)
+
+
+class FullFidelity:
+    def first_stop(self, state: State) -> int | None:
+        return state.max_step
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        raise_target(state, trial)
+        return "continue"
+
+    def promote(self, state: State) -> TrialRecord | None:
+        return None
+
+
+class StoppingAsha:
+    """Stop a trial at a rung unless its score is at or above the (1 - 1/η) quantile of all trials that reached the rung."""
+
+    def first_stop(self, state: State) -> int | None:
+        return next_stop(state, 0)
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        if not keeps_going(state, trial):
+            return "stop"
+        raise_target(state, trial)
+        return "continue"
+
+    def promote(self, state: State) -> TrialRecord | None:
+        return None
+
+
+def keeps_going(state: State, trial: TrialRecord) -> bool:
+    """Return whether the trial is among the best at the highest rung that it crossed."""
+    rung = next(r for r in reversed(state.rungs) if trial.number in r.recorded)
+    return rung.keeps(trial.number, state.reduction_factor)
+
+
+class PromotionAsha:
+    """Pause each trial at a rung until it is among the best 1/η of all that reached it. The highest rung comes first."""
+
+    def first_stop(self, state: State) -> int | None:
+        return next_stop(state, 0)
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        # A trial that cannot save a checkpoint would have to start over after a pause. So it is not paused: it continues or is
+        # stopped at once, by the rule of `StoppingAsha`.
+        earned = (
+            next(_promotable(state, also=trial), None) is trial
+            if trial.resumable
+            else keeps_going(state, trial)
+        )
+        if earned:
+            raise_target(state, trial)
+            return "continue"
+        return "pause" if trial.resumable else "stop"
+
+    def promote(self, state: State) -> TrialRecord | None:
+        trial = next(_promotable(state), None)
+        if trial is not None:
+            raise_target(state, trial)
+        return trial
+
+
+def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[TrialRecord]:
+    """Yield the trials that wait at a rung and are among its best 1/η, highest rung first. `also` counts as waiting."""
+    for rung in reversed(state.rungs):
+        for number in rung.promotable(state.reduction_factor):
+            trial = state.trials[number]
+            if trial is also or (trial.status == "paused" and not trial.ready):
+                yield trial
+
+
+class ForecastPromotion(PromotionAsha):
+    """Ask the model at each rung if the trial can be paused. If no new configuration may start, the ranks decide instead."""
+
+    def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
+        return "predict" if trial.resumable else super().at_rung(state, trial)
+
+    def promote(self, state: State) -> TrialRecord | None:
+        return None if state.may_suggest else super().promote(state)
+
+
+def earned(
+    state: State, forecasts: Mapping[int, Forecast] | None, also: TrialRecord | None = None
+) -> TrialRecord | None:
+    """Return the trial to promote next, from the highest rung first. The running trial `also` counts as waiting.
+
+    When the finish reserve is due, return the leader, or else the trial with the best forecast among those that can still be finished.
+    """
+    reserve = Reserve.of(state)
+    if reserve is not None and reserve.is_due:
+        if reserve.leader is not None and _may_go(state, reserve, reserve.leader, also):
+            return reserve.leader
+        if forecasts is not None:
+            best = sorted(forecasts, key=lambda number: (-forecasts[number][0], number))
+            return _first_waiting(state, reserve, best, also)
+    reach = REACH * max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
+    for rung in reversed(state.rungs):
+        found = _first_waiting(
+            state, reserve, _best_first(rung, state.reduction_factor, forecasts, reach), also
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _first_waiting(
+    state: State, reserve: Reserve | None, numbers: Iterable[int], also: TrialRecord | None
+) -> TrialRecord | None:
+    return next((t for t in map(state.trials.__getitem__, numbers) if _may_go(state, reserve, t, also)), None)
+
+
+def _may_go(state: State, reserve: Reserve | None, trial: TrialRecord, also: TrialRecord | None) -> bool:
+    waits = trial is also or (trial.status == "paused" and not trial.ready)
+    return waits and trial.number not in state.skipped and (reserve is None or reserve.can_finish(trial))
+
+
+def _best_first(
+    rung: Rung, reduction_factor: int, forecasts: Mapping[int, Forecast] | None, reach: float
+) -> Iterator[int]:
+    if forecasts is None:
+        yield from rung.promotable(reduction_factor)
+        return
+    best = max((mean for mean, _ in forecasts.values()), default=0.0)
+    known = sorted((-mean, number) for number, (mean, _) in forecasts.items() if number in rung.recorded)
+    for mean, number in known[: len(rung.recorded) // reduction_factor]:
+        if number not in rung.promoted and -mean + reach * forecasts[number][1] >= best:
+            yield number
+
+
+def scheduler_for(spec: JobSpec) -> Scheduler:
+    """Return the scheduler of a job. `auto` promotes by forecasts if the job has rungs."""
+    match spec.algorithm.scheduler:
+        case "none":
+            return FullFidelity()
+        case "asha_stopping":
+            return StoppingAsha()
+        case "auto":
+            return ForecastPromotion() if spec.fidelity.rungs() else FullFidelity()
+        case "asha":
+            return PromotionAsha() if spec.fidelity.rungs() else FullFidelity()
