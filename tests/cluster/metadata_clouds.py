@@ -64,7 +64,6 @@ class Aws:
     TTL, TOKEN = "x-aws-ec2-metadata-token-ttl-seconds", "x-aws-ec2-metadata-token"
     ACTION = "/latest/meta-data/spot/instance-action"
     TIME = "/latest/meta-data/spot/termination-time"
-    REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
     def __init__(self) -> None:
         self._tokens: dict[str, float] = {}
@@ -83,11 +82,8 @@ class Aws:
         self.said[self.ACTION] = json.dumps({"action": action, "time": at})
         self.said[self.TIME] = at
 
-    def recommend(self, at: str = "2026-04-24T17:01:00Z") -> None:
-        self.said[self.REBALANCE] = json.dumps({"noticeTime": at})
-
     def withdraw(self) -> None:
-        for path in (self.ACTION, self.TIME, self.REBALANCE):
+        for path in (self.ACTION, self.TIME):
             self.said.pop(path, None)
 
     def expire_tokens(self) -> None:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cluster.notices.feeds import wall_clock
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.time import NS, Instant
 
 LATER = Instant(1_800_000_000 * NS)
-GOES = Notice("aws", "terminate", "aws/instance-action", LATER, "goes")
-SOONER = Notice("operator", "terminate", "operator/1", Instant(LATER - NS), "goes sooner")
+GOES = Notice("aws/instance-action", LATER, "goes")
+SOONER = Notice("operator/1", Instant(LATER - NS), "goes sooner")
 
 
 @pytest.fixture
@@ -54,21 +53,6 @@ def test_repeated_notice_does_not_extend_the_deadline(board: NodeBoard) -> None:
     board.withdraw("a", GOES.id)
     board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS)))
     assert board.standing("a") == replace(GOES, deadline=Instant(LATER + 30 * NS))
-
-
-def test_notice_without_deadline_gets_the_shortest_notice_time(board: NodeBoard) -> None:
-    before = wall_clock()
-    board.announce("a", replace(GOES, deadline=None))
-    found = board.standing("a")
-    assert found is not None
-    assert found.deadline is not None
-    assert before + 15 * NS <= found.deadline <= wall_clock() + 15 * NS
-
-
-@pytest.mark.parametrize("kind", ["rebalance", "pause"])
-def test_notice_that_does_not_end_the_node_is_not_shown(board: NodeBoard, kind: str) -> None:
-    board.announce("a", replace(GOES, kind=kind))  # type: ignore[arg-type]
-    assert board.standing("a") is None
 
 
 def test_invalid_files_on_the_board_are_ignored(board: NodeBoard, tmp_path: Path) -> None:

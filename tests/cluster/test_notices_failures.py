@@ -141,7 +141,6 @@ def test_service_down_at_watch_start_is_reported_as_trouble(monkeypatch: pytest.
         monkeypatch.setattr(server, "url", f"http://127.0.0.1:{free.getsockname()[1]}")
         with server, watching(server, "aws", RecordedCalls()) as watcher:
             until(troubled(watcher, "AWS instance-action"))
-            until(troubled(watcher, "AWS rebalance"))
 
 
 def test_azure_first_answer_has_a_longer_timeout() -> None:

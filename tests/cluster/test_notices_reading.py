@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.cluster.notices.aws import read_action, read_rebalance, read_token
+from tuner.cluster.notices.aws import read_action, read_token
 from tuner.cluster.notices.azure import read_document, read_name
 from tuner.cluster.notices.gcp import read_maintenance, read_preempted
 from tuner.cluster.notices.notice import MalformedNotice, MetadataAnswer, Notice, changes, moment
@@ -53,7 +53,6 @@ def ours(*events: object, incarnation: object = 2) -> list[Notice]:
 
 READERS: dict[str, Callable[[MetadataAnswer], Any]] = {
     "action": read_action,
-    "rebalance": read_rebalance,
     "token": read_token,
     "preempted": preempted,
     "maintenance": maintenance,
@@ -62,55 +61,36 @@ READERS: dict[str, Callable[[MetadataAnswer], Any]] = {
 }
 GOOD = {
     "action": ok({"action": "terminate", "time": "2026-04-24T17:11:44Z"}),
-    "rebalance": ok({"noticeTime": "2026-10-16T19:18:24Z"}),
     "preempted": google("TRUE"),
     "maintenance": google("TERMINATE_ON_HOST_MAINTENANCE"),
     "events": ok({"DocumentIncarnation": 2, "Events": [EVENT]}),
 }
 
 
-def test_aws_action_has_kind_and_deadline() -> None:
+def test_aws_action_has_a_deadline() -> None:
     notice = read_action(GOOD["action"])
     assert notice is not None
-    assert (notice.kind, notice.deadline) == ("terminate", parse_rfc3339("2026-04-24T17:11:44Z"))
-    assert notice.ends_node
-    assert notice.deadline is not None
-    assert notice.left_ns(Instant(notice.deadline - 5)) == 5
-    assert notice.left_ns(Instant(notice.deadline + 5)) == 0
+    assert notice.deadline == parse_rfc3339("2026-04-24T17:11:44Z")
 
 
-def test_aws_rebalance_recommendation_has_no_deadline() -> None:
-    notice = read_rebalance(GOOD["rebalance"])
-    assert notice is not None
-    assert (notice.kind, notice.deadline, notice.ends_node) == ("rebalance", None, False)
-    assert notice.left_ns(SEEN) is None
-
-
-@pytest.mark.parametrize("read", [read_action, read_rebalance])
-def test_aws_404_means_no_notice(read: Callable[[MetadataAnswer], Any]) -> None:
-    assert read(MetadataAnswer(404, {}, b"<html>404 - Not Found</html>")) is None
-
-
-def test_google_false_and_none_mean_no_notice() -> None:
+def test_answers_that_mean_no_notice() -> None:
+    assert read_action(MetadataAnswer(404, {}, b"<html>404 - Not Found</html>")) is None
     assert preempted(google("FALSE")) is None
     assert preempted(google("FALSE\n")) is None
     assert maintenance(google("NONE")) is None
+    assert maintenance(google("MIGRATE_ON_HOST_MAINTENANCE")) is None
+    assert ours({**EVENT, "EventType": "Freeze"}) == []
 
 
 @pytest.mark.parametrize(
-    ("read", "value", "kind", "lead_s"),
-    [
-        (preempted, "TRUE", "terminate", 30),
-        (maintenance, "TERMINATE_ON_HOST_MAINTENANCE", "maintenance", 60),
-        (maintenance, "MIGRATE_ON_HOST_MAINTENANCE", "pause", 60),
-    ],
+    ("read", "value", "lead_s"), [(preempted, "TRUE", 30), (maintenance, "TERMINATE_ON_HOST_MAINTENANCE", 60)]
 )
 def test_google_notice_deadline_comes_from_lead_time(
-    read: Callable[[MetadataAnswer], Notice | None], value: str, kind: str, lead_s: int
+    read: Callable[[MetadataAnswer], Notice | None], value: str, lead_s: int
 ) -> None:
     notice = read(google(value))
     assert notice is not None
-    assert (notice.kind, notice.deadline) == (kind, SEEN + lead_s * NS)
+    assert notice.deadline == SEEN + lead_s * NS
 
 
 def test_answer_without_google_header_is_malformed() -> None:
@@ -118,19 +98,10 @@ def test_answer_without_google_header_is_malformed() -> None:
         preempted(MetadataAnswer(200, {}, b"TRUE"))
 
 
-@pytest.mark.parametrize(
-    ("type_", "kind"),
-    [
-        ("Preempt", "terminate"),
-        ("Terminate", "terminate"),
-        ("Reboot", "maintenance"),
-        ("Redeploy", "maintenance"),
-        ("Freeze", "pause"),
-    ],
-)
-def test_azure_event_has_kind_and_deadline(type_: str, kind: str) -> None:
+@pytest.mark.parametrize("type_", ["Preempt", "Terminate", "Reboot", "Redeploy"])
+def test_azure_event_has_an_id_and_a_deadline(type_: str) -> None:
     (notice,) = ours({**EVENT, "EventType": type_})
-    assert (notice.kind, notice.id) == (kind, f"azure/{EVENT['EventId']}")
+    assert notice.id == f"azure/{EVENT['EventId']}"
     assert notice.deadline == parse_rfc3339("2026-09-19T18:29:47Z")
 
 
@@ -138,12 +109,6 @@ def test_azure_event_has_kind_and_deadline(type_: str, kind: str) -> None:
 def test_started_event_is_due_when_seen(blank: str | None) -> None:
     (notice,) = ours({**EVENT, "EventStatus": "Started", "NotBefore": blank})
     assert notice.deadline == SEEN
-    assert notice.left_ns(SEEN) == 0
-
-
-def test_past_deadline_leaves_zero_time() -> None:
-    (notice,) = ours({**EVENT, "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT"})
-    assert notice.left_ns(SEEN) == 0
 
 
 def test_event_applies_only_if_it_names_this_machine() -> None:
@@ -190,7 +155,6 @@ def test_unreadable_event_does_not_hide_another(change: dict[str, object]) -> No
         ("action", b'{"action": "terminate", "time": 1}'),
         ("action", b'{"action": "dance", "time": "2026-04-24T17:11:44Z"}'),
         ("action", b'{"action": "terminate", "time": "9999-04-24T17:11:44Z"}'),
-        ("rebalance", b'{"noticeTime": ""}'),
         ("preempted", b""),
         ("preempted", b"true"),
         ("preempted", b"<html>TRUE</html>"),
@@ -284,10 +248,8 @@ def test_iso_and_http_dates_parse_to_the_same_instant(seconds: int) -> None:
 
 notices = st.builds(
     Notice,
-    source=st.just("azure"),
-    kind=st.sampled_from(["terminate", "pause"]),
     id=st.sampled_from("abc"),
-    deadline=st.none() | st.sampled_from([Instant(s * NS) for s in (10, 11, 20)]),
+    deadline=st.sampled_from([Instant(s * NS) for s in (10, 11, 20)]),
     text=st.just(""),
 )
 
@@ -299,7 +261,7 @@ def test_changes_report_each_standing_notice_once(looks: list[list[Notice]]) -> 
         new, gone = changes(told, found)
         for notice in new:
             before = told.get(notice.id)
-            assert before is None or before.deadline is None or notice.deadline < before.deadline  # type: ignore[operator]
+            assert before is None or notice.deadline < before.deadline
             told[notice.id] = notice
         for notice in gone:
             del told[notice.id]

@@ -12,7 +12,7 @@ from tuner.cluster.notices.notice import Notice
 from tuner.cluster.notices.watcher import Watcher
 from tuner.domain.time import Instant
 
-OPERATORS = Notice("operator", "terminate", "operator/1", Instant(10**18), "the machine is sold")
+OPERATORS = Notice("operator/1", Instant(10**18), "the machine is sold")
 
 
 @dataclass

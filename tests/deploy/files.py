@@ -1,6 +1,5 @@
 """Read the files of deploy/ as the programs that use them do."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +24,3 @@ def scripts() -> list[Path]:
 def labels_of(words: str) -> dict[str, str]:
     """Return the labels of `--labels=a=b,c=d`."""
     return dict(pair.split("=", 1) for pair in words.removeprefix("--labels=").split(","))
-
-
-def written_as_code(text: str) -> list[str]:
-    """Return the words in backticks."""
-    return re.findall(r"`([^`]+)`", text)

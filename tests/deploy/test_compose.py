@@ -1,7 +1,6 @@
 """Docker Compose accepts the file, its services start in a working order, and it matches the code."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import postgres
-from tests.deploy.files import DEPLOY, labels_of, written_as_code
+from tests.deploy.files import DEPLOY, labels_of
 from tuner.cluster import nodes as its
 from tuner.settings import Settings
 
@@ -80,25 +79,6 @@ def test_missing_secrets_prevent_the_start_and_the_error_names_the_script() -> N
     said = config("--quiet", env=None)
     assert said.returncode != 0
     assert "run ./secrets.sh first" in said.stderr
-
-
-def test_readme_lists_every_value_with_its_default(secrets: Path, values: dict[str, str]) -> None:
-    """The README's table has all generated values and all values with a default."""
-    page = (DEPLOY / "compose/README.md").read_text()
-    rows = re.findall(r"^\| (`[A-Z].*?) \| (.*?) \| .+ \|$", page, re.MULTILINE)
-    explained = {
-        name: default
-        for names, defaults in rows
-        for name, default in zip(
-            written_as_code(names), re.sub("`", "", defaults).split(", ") * len(rows), strict=False
-        )
-    }
-    lines = [line.split() for line in config("--variables", env=secrets).stdout.splitlines()[1:]]
-    defaults = {line[0]: line[2] for line in lines if line[1] == "false"}
-    assert {name: explained[name] for name in defaults} == defaults
-    required = {line[0] for line in lines if line[1] == "true"}
-    assert required <= set(values)
-    assert set(explained) == set(defaults) | set(values)
 
 
 def test_changed_values_reach_their_services(secrets: Path, tmp_path: Path) -> None:

@@ -49,19 +49,6 @@ def test_scripts_pass_shellcheck_and_are_executable() -> None:
     assert [path for path in found if not path.stat().st_mode & 0o111] == []
 
 
-def test_each_readme_starts_in_three_commands_and_says_what_was_tried() -> None:
-    for folder in sorted(path for path in DEPLOY.iterdir() if path.is_dir()):
-        page = folder / "README.md"
-        if folder.name in ("prometheus", "grafana"):
-            continue
-        text = page.read_text()
-        first = re.findall(r"```console\n(.*?)```", text, re.DOTALL)[0].replace("\\\n", " ")
-        assert 1 <= len(first.strip().splitlines()) <= 3, page
-        assert "tuner submit --wait" in first
-        assert "**What was tried.**" in text
-        assert "Not tried:" in text.replace("\n", " ")
-
-
 def test_example_job_is_valid() -> None:
     JobRequest.model_validate(yaml.safe_load((DEPLOY / "digits.yaml").read_text()))
 

@@ -289,15 +289,3 @@ def test_failed_part_is_reported_with_the_end_of_its_log(folder: Folder, tmp_pat
     keeper = Keeper([part("step", "echo no room; false", ends=True)], folder, tmp_path, print)
     with pytest.raises(Failed, match=r"step has ended with status 1:\nno room"):
         keeper.start_all()
-
-
-def test_help_lists_the_commands() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "deploy.processes", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for word in ("up", "kill", "start", "down"):
-        assert f"    {word} " in done.stdout

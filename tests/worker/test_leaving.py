@@ -32,7 +32,7 @@ class Node:
 
     def goes(self, left_s: float, *, name: str = "aws/instance-action", node: str = NODE) -> None:
         deadline = Instant(time.time_ns() + round(left_s * SECOND))
-        self.board.announce(node, Notice("aws", "terminate", name, deadline, "goes"))
+        self.board.announce(node, Notice(name, deadline, "goes"))
         self.posted.add((node, name))
 
     def stays(self) -> None:

@@ -104,10 +104,9 @@ class Gcs:
         """
         if self.node(node_id).is_head:
             raise Conflict(f"{node_id} is the head, and cannot be drained")
-        deadline_ms = 0 if notice.deadline is None else notice.deadline // MS
         reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         accepted, refusal = self._call(
-            "drain_node", node_id, reason, notice.text, deadline_ms, timeout=ANSWER_S
+            "drain_node", node_id, reason, notice.text, notice.deadline // MS, timeout=ANSWER_S
         )
         if not accepted:
             raise Conflict(f"{node_id} cannot be drained: {refusal}")

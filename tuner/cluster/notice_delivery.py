@@ -139,12 +139,10 @@ class MachineWatch:
             )
 
     def _on_notice(self, notice: Notice) -> None:
-        """Pass a notice that ends the nodes on to all of them.
+        """Pass a notice on to all nodes.
 
         Raise Unavailable if one could not be notified. The watcher then repeats the call.
         """
-        if not notice.ends_node:
-            return
         with self._delivering:
             self._standing[notice.id] = notice
             self._tell(self._nodes.values(), notice)

@@ -47,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
     text = f"node {args.node_id[:12]} is taken away by its operator"
-    notice = Notice("operator", "terminate", f"operator/{args.deadline}", Instant(args.deadline), text)
+    notice = Notice(f"operator/{args.deadline}", Instant(args.deadline), text)
     try:
         tell(args.node_id, notice)
     except TunerError as error:

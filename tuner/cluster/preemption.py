@@ -48,7 +48,7 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
 
     deadline = Instant(time.time_ns() + notice_ns)
     text = f"{node.name} is taken away by its operator"
-    notice = Notice("operator", "terminate", f"operator/{node.session}", deadline, text)
+    notice = Notice(f"operator/{node.session}", deadline, text)
     give_notice(found.address, node.node_id, notice)
     return deadline
 

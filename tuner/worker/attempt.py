@@ -356,7 +356,7 @@ class Attempt:
         """
         if self.notice is None or self.held is not None or self.closing:
             return False
-        left_ns = (self.notice.deadline or 0) - time.time_ns()
+        left_ns = self.notice.deadline - time.time_ns()
         if self.saving and left_ns > 0:
             return False
         if self.watch.kind in ("setup", "restore") or (self.step > self.restored and not self.resumable):

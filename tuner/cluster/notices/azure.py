@@ -11,7 +11,6 @@ import httpx2
 
 from tuner.cluster.notices.feeds import CurrentNotices, Feed, ask, wall_clock
 from tuner.cluster.notices.notice import (
-    Kind,
     MalformedNotice,
     MetadataAnswer,
     Notice,
@@ -29,13 +28,14 @@ NAME_PATH = "/metadata/instance/compute/name"
 HEADERS = {"Metadata": "true"}
 EVENTS_VERSION = {"api-version": "2020-07-01"}
 NAME_QUERY = {"api-version": "2021-02-01", "format": "text"}
-KINDS: dict[str, tuple[Kind, str]] = {
-    "Preempt": ("terminate", "takes this spot machine back"),
-    "Terminate": ("terminate", "deletes this machine"),
-    "Reboot": ("maintenance", "reboots this machine"),
-    "Redeploy": ("maintenance", "moves this machine to another host"),
-    "Freeze": ("pause", "pauses this machine for some seconds"),
+ACTS = {
+    "Preempt": "takes this spot machine back",
+    "Terminate": "deletes this machine",
+    "Reboot": "reboots this machine",
+    "Redeploy": "moves this machine to another host",
 }
+# The machine stops for some seconds and loses nothing.
+FREEZE = "Freeze"
 _EVENT_ID = re.compile(r"[0-9A-Za-z._:-]{1,128}")
 _NAME = re.compile(r"[\w.()-]{1,90}")
 
@@ -50,10 +50,9 @@ class AzureEvent:
     not_before: Instant | None  #: The earliest time at which the event begins. None if it may have begun.
 
     def notice(self, seen: Instant) -> Notice:
-        kind, act = KINDS[self.type]
         deadline = seen if self.not_before is None else self.not_before
         when = "now" if self.not_before is None else f"at {rfc3339(deadline)} or later"
-        return Notice("azure", kind, f"azure/{self.id}", deadline, f"Azure {act} {when} ({self.type})")
+        return Notice(f"azure/{self.id}", deadline, f"Azure {ACTS[self.type]} {when} ({self.type})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,8 @@ def read_document(answer: MetadataAnswer, machine: str) -> AzureDocument:
         try:
             named = _machines(one)
             if machine in named:
-                events.append(_event(one, shared=len(named) > 1))
+                event = _event(one, shared=len(named) > 1)
+                events += [event] if event.type != FREEZE else []
         except MalformedNotice as error:
             unread = str(error)
     return AzureDocument(incarnation, tuple(events), unread)
@@ -102,7 +102,7 @@ def _event(found: Mapping[str, object], *, shared: bool) -> AzureEvent:
     event_id, event_type = string(found, "EventId"), string(found, "EventType")
     if not _EVENT_ID.fullmatch(event_id):
         raise MalformedNotice(f"{shown(event_id)} is no id of an event")
-    if event_type not in KINDS:
+    if event_type not in (*ACTS, FREEZE):
         raise MalformedNotice(f"{shown(event_type)} is no type of event")
     # NotBefore is empty once the event has begun.
     not_before = moment(string(found, "NotBefore")) if found.get("NotBefore") else None

@@ -88,7 +88,8 @@ def feeds(http: httpx2.Client, sources: Sources, over: threading.Event | None = 
     cloud = detect(sources, over) if sources.cloud == "detect" else sources.cloud
     match cloud:
         case "aws":
-            found = _aws_feeds(http, sources)
+            imds = aws.Imds(http, sources.aws_url, timeout_s=sources.answer_s)
+            found: list[Feed] = [aws.AwsFeed(imds, pause_s=sources.aws_poll_s)]
         case "gcp":
             found = _gcp_feeds(http, sources)
         case "azure":
@@ -99,14 +100,6 @@ def feeds(http: httpx2.Client, sources: Sources, over: threading.Event | None = 
             return []
     log.info("watching for notices: %s", ", ".join(feed.name for feed in found))
     return found
-
-
-def _aws_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:
-    imds = aws.Imds(http, sources.aws_url, timeout_s=sources.answer_s)
-    return [
-        aws.AwsFeed(imds, aws.ACTION_PATH, aws.read_action, pause_s=sources.aws_poll_s),
-        aws.AwsFeed(imds, aws.REBALANCE_PATH, aws.read_rebalance, pause_s=sources.aws_poll_s),
-    ]
 
 
 def _gcp_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:

@@ -10,7 +10,6 @@ import httpx2
 
 from tuner.cluster.notices.feeds import CurrentNotices, Feed, ask
 from tuner.cluster.notices.notice import (
-    Kind,
     MalformedNotice,
     MetadataAnswer,
     Notice,
@@ -24,10 +23,9 @@ BASE = "/computeMetadata/v1/instance"
 HEADERS = {"Metadata-Flavor": "Google"}
 # Machines without a GPU get the notice this long before the maintenance, those with a GPU one hour before.
 MAINTENANCE_LEAD_S = 60.0
-EFFECTS: dict[str, tuple[Kind, str]] = {
-    "TERMINATE_ON_HOST_MAINTENANCE": ("maintenance", "stop this machine for maintenance of its host"),
-    "MIGRATE_ON_HOST_MAINTENANCE": ("pause", "move this machine, as it runs, to another host"),
-}
+STOPS = "TERMINATE_ON_HOST_MAINTENANCE"
+# There is no maintenance, or the machine moves to another host as it runs and loses nothing.
+HARMLESS = ("NONE", "MIGRATE_ON_HOST_MAINTENANCE")
 
 
 def read_preempted(answer: MetadataAnswer, seen: Instant, *, lead_s: float) -> Notice | None:
@@ -38,20 +36,21 @@ def read_preempted(answer: MetadataAnswer, seen: Instant, *, lead_s: float) -> N
         case "TRUE":
             deadline = Instant(seen + seconds_ns(lead_s))
             text = f"Google preempts this machine, in some {lead_s:g} s"
-            return Notice("gcp", "terminate", "gcp/preempted", deadline, text)
+            return Notice("gcp/preempted", deadline, text)
         case value:
             raise MalformedNotice(f"{shown(value)} is neither TRUE nor FALSE")
 
 
 def read_maintenance(answer: MetadataAnswer, seen: Instant) -> Notice | None:
     value = _value(answer)
-    if value == "NONE":
+    if value in HARMLESS:
         return None
-    if value not in EFFECTS:
+    if value != STOPS:
         raise MalformedNotice(f"{shown(value)} is no maintenance event of Google")
-    kind, effect = EFFECTS[value]
     deadline = Instant(seen + seconds_ns(MAINTENANCE_LEAD_S))
-    return Notice("gcp", kind, f"gcp/maintenance-event/{value}", deadline, f"Google will {effect}")
+    return Notice(
+        "gcp/maintenance-event", deadline, "Google will stop this machine for maintenance of its host"
+    )
 
 
 def _value(answer: MetadataAnswer) -> str:

@@ -9,16 +9,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
-from tuner.cluster.notices.feeds import wall_clock
 from tuner.cluster.notices.notice import Notice
-from tuner.domain.time import Instant, seconds_ns
-
-# The time left that is assumed for a node whose notice has no deadline. It is half of the clouds' shortest
-# notice, to allow for its delivery.
-DEFAULT_LEFT_S = 15.0
 
 
 class NodeBoard:
@@ -36,16 +30,11 @@ class NodeBoard:
         """Write a notice.
 
         If a notice with this id exists and its deadline is not later, keep it: a repeated notice may have a newly computed deadline.
-        Ignore a notice that does not end the node.
         """
-        if not notice.ends_node:
-            return
-        if notice.deadline is None:
-            notice = replace(notice, deadline=Instant(wall_clock() + seconds_ns(DEFAULT_LEFT_S)))
         board = self._folder / node_id
         board.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(OSError, ValueError, TypeError):
-            if (_read(board / _name(notice.id)).deadline or 0) <= (notice.deadline or 0):
+            if _read(board / _name(notice.id)).deadline <= notice.deadline:
                 return
         draft = board / f".{_name(notice.id)}.{os.getpid()}"
         draft.write_text(json.dumps(asdict(notice)))

@@ -199,7 +199,7 @@ def sigterm_announced(
     def on_sigterm(signum: int, frame: FrameType | None) -> None:
         deadline = Instant(now() + seconds_ns(grace_s))
         text = f"this process is asked to end, and killed in some {grace_s:g} s"
-        announce(Notice("signal", "terminate", "signal/SIGTERM", deadline, text))
+        announce(Notice("signal/SIGTERM", deadline, text))
 
     before = signal.signal(signal.SIGTERM, on_sigterm)
     try:
