@@ -7,7 +7,7 @@ from tuner.domain.job import Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
-from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
+from tuner.tuning.checkpointing import Exposure, Hazard, Notices, Saving, steps_between
 from tuner.tuning.placement import (
     Observation,
     PlacementChoice,
@@ -55,7 +55,7 @@ class Interval:
         if offer.market == "spot":
             hazard, notices = self.exposure.preemption or Hazard.of_spot(), self.exposure.notices
             if preempted:
-                notices = notices.after(missed=missed)
+                notices = Notices(notices.preemptions + 1, notices.missed + missed)
             self.exposure = replace(self.exposure, preemption=hazard.after(up_ns, preempted), notices=notices)
 
 

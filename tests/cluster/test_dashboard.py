@@ -15,7 +15,7 @@ from tests.clusters import GPUS
 from tuner.cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
 from tuner.cluster.head import Head, LocalHead
 from tuner.cluster.jobs import RayJobs
-from tuner.cluster.nodes import Node, fits, nodes
+from tuner.cluster.nodes import Node, nodes
 from tuner.cluster.processes import mark_of, marked
 
 BIG = Node("a", cpus=8, gpus=1, memory_bytes=64 << 30)
@@ -127,19 +127,3 @@ def test_token_is_read_from_the_same_places_as_in_ray(tmp_path: Path) -> None:
     assert cluster_token({"RAY_AUTH_TOKEN": "given", "RAY_AUTH_TOKEN_PATH": str(file)}) == "given"
     assert cluster_token({"RAY_AUTH_TOKEN_PATH": str(file)}) == "from-file"
     assert cluster_token({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "none")}) is None
-
-
-@pytest.mark.parametrize(
-    ("cpus", "gpus", "memory_bytes", "possible"),
-    [(8, 1, 0, True), (9, 0, 0, False), (1, 2, 0, False), (1, 0.5, 64 << 30, True), (1, 0, 65 << 30, False)],
-)
-def test_request_fits_only_if_a_single_node_can_hold_it(
-    cpus: float, gpus: float, memory_bytes: int, possible: bool
-) -> None:
-    small = Node("b", cpus=4, gpus=1, memory_bytes=1 << 30)
-    assert fits([small, BIG], cpus=cpus, gpus=gpus, memory_bytes=memory_bytes) is possible
-
-
-def test_dead_node_fits_no_request() -> None:
-    dead = Node("a", cpus=8, gpus=1, memory_bytes=1 << 30, alive=False)
-    assert not fits([dead], cpus=1, gpus=0)

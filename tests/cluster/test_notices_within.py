@@ -140,8 +140,8 @@ def test_callbacks_are_serialized_while_polling_continues() -> None:
     with MetadataServer(Aws()) as server, watching(server, "aws", told, on_notice=slow) as watcher:
         watcher.announce(OPERATORS)
         until(lambda: inside[0] == 1)
-        server.cloud.interrupt()
         looks_again(server, "instance-action")
+        server.cloud.interrupt()
         assert told.calls == []
         let_go.set()
         told.waits_for("+operator/1", "+aws/instance-action")

@@ -75,21 +75,17 @@ def chosen(
     return choice.offer, choice.why
 
 
+def storm(memory: PlacementMemory, now: int, minutes: int) -> PlacementMemory:
+    """Return the memory after both spot offers were paid for `minutes` without any progress."""
+    for offer in (SPOT, OTHER):
+        memory = memory.after(offer, now=Instant(now), paid_ns=minutes * MINUTE, gained_ns=0)
+    return memory
+
+
 @pytest.mark.parametrize("market", ["on_demand", "spot", "spot_with_fallback"])
 @pytest.mark.parametrize("at", [None, DEMAND, SPOT])
 def test_finished_trial_gets_no_machine(market: Market, at: Offer | None) -> None:
     assert chosen(placement_request(market), observation(left=0, at=at, there=(SPOT,))) == (None, "done")
-
-
-def test_requested_market_is_used() -> None:
-    assert chosen(placement_request("on_demand"), observation(there=(SPOT,))) == (DEMAND, "asked for")
-    assert chosen(placement_request("spot"), observation(there=(SPOT,))) == (SPOT, "cheapest")
-    late = observation(now=990)
-    assert chosen(placement_request("spot"), late) == (None, "waits")
-    assert chosen(placement_request("spot"), observation(now=990, at=OTHER, there=(SPOT,))) == (
-        OTHER,
-        "stays",
-    )
 
 
 def test_a_market_without_an_offer_is_refused() -> None:
@@ -100,178 +96,164 @@ def test_a_market_without_an_offer_is_refused() -> None:
     placement_request("on_demand", offers=(DEMAND,))
 
 
-def test_safety_net_keeps_time_for_two_moves_when_idle() -> None:
-    """R(t) = C(t) + 2d is enough for spot; one nanosecond less is not."""
-    enough = observation(now=180, left=800, there=(SPOT,))
-    assert chosen(placement_request(), enough) == (SPOT, "cheapest")
-    short = replace(enough, now=Instant(enough.now + 1))
-    assert chosen(placement_request(), short) == (DEMAND, "safety net")
-
-
-def test_safety_net_keeps_late_trial_on_demand() -> None:
-    for now, left in ((200, 790), (600, 395), (900, 95)):
-        assert chosen(placement_request(), observation(now, left, at=DEMAND, there=(SPOT,)))[0] is DEMAND
-
-
-def test_exploitation_keeps_trial_on_its_spot_machine() -> None:
-    for now, left in ((10, 795), (180, 800), (500, 400)):
-        assert chosen(placement_request(), observation(now, left, at=OTHER, there=(SPOT, OTHER))) == (
-            OTHER,
-            "stays",
+T = (SPOT,)
+BOTH = (SPOT, OTHER)
+ENDLESS, LOOSE, IMPOSSIBLE = (
+    placement_request(time=None),
+    placement_request(work=300),
+    placement_request(work=2000),
+)
+STORMY, WASTEFUL = (
+    storm(FRESH, 0, 120),
+    FRESH.after(SPOT, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=30 * MINUTE),
+)
+FAST = replace(SPOT, instance_type="a100", price=Price(1_800_000))
+CAPPED = replace(SPOT, price=DEMAND.price)
+IS_FAST = FRESH.after(FAST, now=Instant(0), paid_ns=300 * MINUTE, gained_ns=600 * MINUTE)
+NEARLY_DONE = replace(FRESH, current_offer=key_of(DEMAND), left_at_start_ns=800 * MINUTE)
+# By rule: the request, the observation, the expected offer and reason, and the memory if it is not fresh.
+Case = (
+    tuple[PlacementRequest, Observation, Offer | None, Why]
+    | tuple[PlacementRequest, Observation, Offer | None, Why, PlacementMemory]
+)
+CASES: dict[str, list[Case]] = {
+    "the requested market is used": [
+        (placement_request("on_demand"), observation(there=T), DEMAND, "asked for"),
+        (placement_request("spot"), observation(there=T), SPOT, "cheapest"),
+        (placement_request("spot"), observation(now=990), None, "waits"),
+        (placement_request("spot"), observation(now=990, at=OTHER, there=T), OTHER, "stays"),
+        (placement_request("spot"), observation(there=BOTH), SPOT, "cheapest", STORMY),
+    ],
+    "the safety net keeps time for two moves of an idle trial": [
+        (placement_request(), observation(180, 800, there=T), SPOT, "cheapest"),
+        (placement_request(), observation(180 + 1 / MINUTE, 800, there=T), DEMAND, "safety net"),
+    ],
+    "a late trial stays on demand": [
+        (placement_request(), observation(200, 790, at=DEMAND, there=T), DEMAND, "catches up"),
+        (placement_request(), observation(600, 395, at=DEMAND, there=T), DEMAND, "catches up"),
+        (placement_request(), observation(900, 95, at=DEMAND, there=T), DEMAND, "catches up"),
+    ],
+    "a trial on spot stays there": [
+        (placement_request(), observation(10, 795, at=OTHER, there=BOTH), OTHER, "stays"),
+        (placement_request(), observation(180, 800, at=OTHER, there=BOTH), OTHER, "stays"),
+        (placement_request(), observation(500, 400, at=OTHER, there=BOTH), OTHER, "stays"),
+    ],
+    "a trial leaves spot while one move is still possible": [
+        (placement_request(), observation(190, 800, at=SPOT), SPOT, "stays"),
+        (placement_request(), observation(190 + 1 / MINUTE, 800, at=SPOT), DEMAND, "safety net"),
+    ],
+    "spot is chosen even if the trial is behind": [
+        (placement_request(), observation(100, 800, there=T), SPOT, "cheapest"),
+    ],
+    "an idle trial that is behind the line goes on demand": [
+        (placement_request(), observation(100, 719), None, "waits"),
+        (placement_request(), observation(100, 721), DEMAND, "behind"),
+    ],
+    # At 100 min, the progress line 2d later is at 96 min of work.
+    "a trial on demand stays there until it is two moves ahead": [
+        (placement_request(), observation(100, 705, at=DEMAND, there=T), DEMAND, "catches up"),
+        (placement_request(), observation(100, 704, at=DEMAND, there=T), SPOT, "cheapest"),
+        (placement_request(), observation(100, 704, at=DEMAND), None, "ahead"),
+        (placement_request(), observation(100, 714, at=DEMAND, there=T, unsaved=10), SPOT, "cheapest"),
+    ],
+    "a trial with much spare time waits for spot": [
+        (LOOSE, observation(500, 300), None, "waits"),
+        (LOOSE, observation(572, 300), DEMAND, "behind"),
+    ],
+    "a trial that cannot meet its deadline goes on demand at once": [
+        (IMPOSSIBLE, observation(left=2000, there=T), DEMAND, "safety net"),
+        (IMPOSSIBLE, observation(2000, 500, at=DEMAND, there=T), DEMAND, "catches up"),
+        (
+            IMPOSSIBLE,
+            observation(0, 990, at=DEMAND, there=T),
+            DEMAND,
+            "catches up",
+            PlacementMemory(Instant(0), 2000 * MINUTE),
+        ),
+    ],
+    # With d = 10 min and a third of the price, a move pays off if 5 min or more are left.
+    "a trial with little work left does not move": [
+        (request, observation(500, left, at=DEMAND, there=T), offer, why, NEARLY_DONE)
+        for request, why_after in ((ENDLESS, "cheapest"), (placement_request(), "cheapest"))
+        for left, offer, why in ((4, DEMAND, "stays"), (6, SPOT, why_after))
+    ],
+    "spot at the price of on demand is not waited for": [
+        (
+            placement_request(time=time, offers=(DEMAND, CAPPED)),
+            observation(there=(CAPPED,)),
+            DEMAND,
+            "cheapest",
         )
+        for time in (None, 1000)
+    ],
+    "the cheapest offer comes first, and a wasteful one later": [
+        (placement_request(), observation(there=(OTHER, SPOT)), SPOT, "cheapest"),
+        (placement_request(), observation(there=(OTHER, SPOT)), OTHER, "cheapest", WASTEFUL),
+        (
+            placement_request(),
+            observation(there=(OTHER, SPOT)),
+            SPOT,
+            "cheapest",
+            WASTEFUL.after(OTHER, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=0),
+        ),
+    ],
+    "a faster machine wins despite its higher price": [
+        (
+            placement_request(offers=(DEMAND, SPOT, FAST)),
+            observation(there=(SPOT, FAST)),
+            FAST,
+            "cheapest",
+            IS_FAST,
+        ),
+    ],
+    "spot with repeated preemptions counts as unavailable": [
+        (placement_request(), observation(1, 790, there=BOTH), None, "waits", STORMY),
+        (placement_request(), observation(30, 790, there=BOTH), DEMAND, "behind", STORMY),
+        (ENDLESS, observation(1, there=BOTH), None, "waits", STORMY),
+        (ENDLESS, observation(30, there=BOTH), DEMAND, "out of patience", STORMY),
+    ],
+}
 
 
-def test_trial_leaves_spot_while_one_move_is_still_possible() -> None:
-    last = observation(now=190, left=800, at=SPOT)
-    asked = choose(placement_request(), FRESH, last)[1]
-    assert asked == PlacementChoice(SPOT, "stays", Instant(last.now + 1))
-    assert chosen(placement_request(), replace(last, now=Instant(last.now + 1))) == (DEMAND, "safety net")
+@pytest.mark.parametrize("rule", CASES)
+def test_rule_decides_where_the_trial_runs(rule: str) -> None:
+    for request, seen, offer, why, *memory in CASES[rule]:
+        assert chosen(request, seen, *memory) == (offer, why), seen
 
 
-def test_spot_is_chosen_even_if_trial_is_behind() -> None:
-    assert chosen(placement_request(), observation(now=100, left=800, there=(SPOT,))) == (SPOT, "cheapest")
+def test_choice_says_until_when_it_stays_the_same() -> None:
+    def until(request: PlacementRequest, seen: Observation) -> Instant | None:
+        return choose(request, FRESH, seen)[1].until
 
-
-def test_uniform_progress_moves_idle_trial_on_demand_if_behind() -> None:
-    ahead, behind = observation(now=100, left=719), observation(now=100, left=721)
-    assert chosen(placement_request(), behind) == (DEMAND, "behind")
-    choice = choose(placement_request(), FRESH, ahead)[1]
-    assert choice == PlacementChoice(
-        None, "waits", Instant(101 * MINUTE + MINUTE // 4)
-    )  # where C(t) is 0.8 R(t)
-
-
-def test_hysteresis_keeps_trial_on_demand_until_two_moves_ahead() -> None:
-    """At 100 min, the progress line 2d later is at 96 min of work."""
-    there = (SPOT,)
-    assert chosen(placement_request(), observation(100, 705, at=DEMAND, there=there)) == (
-        DEMAND,
-        "catches up",
-    )
-    assert chosen(placement_request(), observation(100, 704, at=DEMAND, there=there)) == (SPOT, "cheapest")
-    assert chosen(placement_request(), observation(100, 704, at=DEMAND)) == (None, "ahead")
-    assert chosen(placement_request(), observation(100, 714, at=DEMAND, there=there, unsaved=10)) == (
-        SPOT,
-        "cheapest",
-    )
-    until = choose(placement_request(), FRESH, observation(100, 705, at=DEMAND))[1].until
-    assert until == 105 * MINUTE  # a minute is missing, and a fifth of a minute is gained per minute
-
-
-def test_trial_with_much_spare_time_waits_for_spot() -> None:
-    loose = placement_request(work=300)
-    assert chosen(loose, observation(now=500, left=300)) == (None, "waits")
-    assert choose(loose, FRESH, observation(now=500, left=300))[1].until == pytest.approx(
-        1000 * MINUTE - 300 / 0.7 * MINUTE
-    )
-    assert chosen(loose, observation(now=572, left=300)) == (DEMAND, "behind")
-
-
-def test_trial_that_cannot_meet_deadline_goes_on_demand_immediately() -> None:
-    impossible = placement_request(work=2000)
-    assert chosen(impossible, observation(left=2000, there=(SPOT,))) == (DEMAND, "safety net")
-    assert chosen(impossible, observation(now=2000, left=500, at=DEMAND, there=(SPOT,)))[0] is DEMAND
-
-
-def test_initial_work_beyond_deadline_does_not_loosen_progress_line() -> None:
-    asked = placement_request(work=2000, time=1000)
-    memory = PlacementMemory(Instant(0), 2000 * MINUTE)
-    assert chosen(asked, observation(now=0, left=990, at=DEMAND, there=(SPOT,)), memory) == (
-        DEMAND,
-        "catches up",
-    )
+    assert until(placement_request(), observation(190, 800, at=SPOT)) == 190 * MINUTE + 1
+    # C(t) is 0.8 R(t) then.
+    assert until(placement_request(), observation(100, 719)) == 101 * MINUTE + MINUTE // 4
+    # A minute is missing, and a fifth of a minute is gained per minute.
+    assert until(placement_request(), observation(100, 705, at=DEMAND)) == 105 * MINUTE
+    assert until(LOOSE, observation(500, 300)) == pytest.approx(1000 * MINUTE - 300 / 0.7 * MINUTE)
 
 
 def test_wait_without_deadline_ends_after_patience() -> None:
-    endless = placement_request(time=None)
-    memory, choice = choose(endless, FRESH, observation(now=0))
+    memory, choice = choose(ENDLESS, FRESH, observation(now=0))
     assert choice == PlacementChoice(None, "waits", Instant(PATIENCE_NS))
-    assert chosen(endless, observation(now=30), memory) == (DEMAND, "out of patience")
+    assert chosen(ENDLESS, observation(now=30), memory) == (DEMAND, "out of patience")
 
 
 def test_patience_is_counted_from_the_last_progress() -> None:
     """Time on machines that brought no progress is part of the wait."""
-    endless = placement_request(time=None)
-    memory, _ = choose(endless, FRESH, observation(now=100, left=750, at=SPOT))
-    assert chosen(endless, observation(now=129, left=750), memory) == (None, "waits")
-    memory, _ = choose(endless, memory, observation(now=110, left=750, at=SPOT))
-    assert chosen(endless, observation(now=131, left=750), memory) == (DEMAND, "out of patience")
+    memory, _ = choose(ENDLESS, FRESH, observation(now=100, left=750, at=SPOT))
+    assert chosen(ENDLESS, observation(now=129, left=750), memory) == (None, "waits")
+    memory, _ = choose(ENDLESS, memory, observation(now=110, left=750, at=SPOT))
+    assert chosen(ENDLESS, observation(now=131, left=750), memory) == (DEMAND, "out of patience")
 
 
 def test_trial_without_deadline_returns_to_spot_after_some_work() -> None:
-    endless = placement_request(time=None)
-    memory, _ = choose(endless, FRESH, observation(now=40, left=750, at=DEMAND, there=(SPOT,)))
-    memory, choice = choose(endless, memory, observation(now=59, left=731, at=DEMAND, there=(SPOT,)))
+    memory, _ = choose(ENDLESS, FRESH, observation(now=40, left=750, at=DEMAND, there=T))
+    memory, choice = choose(ENDLESS, memory, observation(now=59, left=731, at=DEMAND, there=T))
     assert choice == PlacementChoice(DEMAND, "catches up", Instant(60 * MINUTE))
-    assert chosen(endless, observation(now=60, left=750, unsaved=20, at=DEMAND, there=(SPOT,)), memory) == (
-        SPOT,
-        "cheapest",
-    )
-    assert chosen(endless, observation(now=60, left=730, at=DEMAND), memory)[0] is DEMAND
-
-
-@pytest.mark.parametrize("time", [None, 1000])
-def test_trial_with_little_work_left_does_not_move(time: int | None) -> None:
-    """With d = 10 min and a third of the price, a move pays off if 5 min or more are left."""
-    memory = replace(FRESH, current_offer=key_of(DEMAND), left_at_start_ns=800 * MINUTE)
-    for left, place in ((4, DEMAND), (6, SPOT)):
-        assert (
-            chosen(
-                placement_request(time=time),
-                observation(now=500, left=left, at=DEMAND, there=(SPOT,)),
-                memory,
-            )[0]
-            is place
-        )
-
-
-@pytest.mark.parametrize("time", [None, 1000])
-def test_spot_at_on_demand_price_is_not_waited_for(time: int | None) -> None:
-    capped = replace(SPOT, price=DEMAND.price)
-    found = chosen(placement_request(time=time, offers=(DEMAND, capped)), observation(there=(capped,)))
-    assert found == (DEMAND, "cheapest")
-
-
-def test_cheapest_offer_comes_first_and_wasteful_offer_later() -> None:
-    both = observation(there=(OTHER, SPOT))
-    assert chosen(placement_request(), both)[0] is SPOT
-    wasteful = FRESH.after(SPOT, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=30 * MINUTE)
-    assert chosen(placement_request(), both, wasteful)[0] is OTHER
-    worse = wasteful.after(OTHER, now=Instant(0), paid_ns=60 * MINUTE, gained_ns=0)
-    assert chosen(placement_request(), both, worse)[0] is SPOT
-
-
-def test_faster_machine_wins_despite_higher_price() -> None:
-    fast = replace(SPOT, instance_type="a100", price=Price(1_800_000))
-    memory = FRESH.after(fast, now=Instant(0), paid_ns=300 * MINUTE, gained_ns=600 * MINUTE)
-    assert memory.price(fast, Instant(0)) < memory.price(SPOT, Instant(0))
-    assert (
-        chosen(placement_request(offers=(DEMAND, SPOT, fast)), observation(there=(SPOT, fast)), memory)[0]
-        is fast
-    )
-
-
-def storm(memory: PlacementMemory, now: int, minutes: int) -> PlacementMemory:
-    """Return the memory after both spot offers were paid for `minutes` without any progress."""
-    for offer in (SPOT, OTHER):
-        memory = memory.after(offer, now=Instant(now), paid_ns=minutes * MINUTE, gained_ns=0)
-    return memory
-
-
-def test_spot_with_repeated_preemptions_counts_as_unavailable() -> None:
-    there = (SPOT, OTHER)
-    stormy = storm(FRESH, 0, 120)
-    assert chosen(placement_request(), observation(now=1, left=790, there=there), stormy)[0] is None
-    assert chosen(placement_request(), observation(now=30, left=790, there=there), stormy) == (
-        DEMAND,
-        "behind",
-    )
-    endless = placement_request(time=None)
-    assert chosen(endless, observation(now=1, there=there), stormy)[0] is None
-    assert chosen(endless, observation(now=30, there=there), stormy) == (DEMAND, "out of patience")
-    assert (
-        chosen(placement_request("spot"), observation(there=there), stormy)[0] is SPOT
-    )  # there is no other offer
+    back = observation(now=60, left=750, unsaved=20, at=DEMAND, there=T)
+    assert chosen(ENDLESS, back, memory) == (SPOT, "cheapest")
+    assert chosen(ENDLESS, observation(now=60, left=730, at=DEMAND), memory)[0] is DEMAND
 
 
 def test_spot_is_retried_after_preemptions_fade() -> None:

@@ -56,18 +56,15 @@ class LocalHead:
     Methods may be called from any thread. A lock file keeps two processes from starting a head each.
     """
 
-    def __init__(
-        self, home: Path, *, cpus: int | None = None, gpus: int | None = None, ports: range | None = None
-    ) -> None:
+    def __init__(self, home: Path, *, cpus: int | None = None, gpus: int | None = None) -> None:
         """Prepare to find or start a head.
 
         Args:
             home: The directory of the state, log and token files.
             cpus: Logical CPUs of the head's node. None: those of the machine.
             gpus: Logical GPUs of the head's node. None: those of the machine.
-            ports: The range in which to look for free ports. None: the usual range.
         """
-        self._home, self._cpus, self._gpus, self._ports = home.absolute(), cpus, gpus, ports
+        self._home, self._cpus, self._gpus = home.absolute(), cpus, gpus
         self._cluster = ClusterFile(self._home)
         self._state_path = self._home / "ray.json"
         self._log_path = self._home / "ray.log"
@@ -96,7 +93,7 @@ class LocalHead:
         """Return a new connection to the head's HTTP interface. The caller closes it."""
         return Dashboard(head.dashboard_url, self.token)
 
-    def find_or_start(self, *, timeout_s: float = START_TIMEOUT_S) -> Head:
+    def find_or_start(self) -> Head:
         """Return the head of this home. Start a head if none answers, which takes seconds.
 
         Raises:
@@ -108,7 +105,7 @@ class LocalHead:
             if found and found.lives() and self._answers(found):
                 self._head = found
                 return found
-            deadline = time.monotonic() + timeout_s
+            deadline = time.monotonic() + START_TIMEOUT_S
             try:
                 return self._start(deadline)
             except RayUnavailable:
@@ -126,7 +123,7 @@ class LocalHead:
             self._process.poll()
         return self._head is not None and self._head.lives()
 
-    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    def stop(self) -> None:
         """End the head of this home with everything that runs on it, and remove its files in /tmp.
 
         It does not matter which process started it.
@@ -136,7 +133,11 @@ class LocalHead:
         with self._locked():
             found = self._read_state()
             if found and found.pids and mark_of(found.pids[0]) == found.session:
-                _terminate(found.pids[0], timeout_s)
+                # `ray start` ends its own parts, and hangs if its whole process group gets the signal.
+                with contextlib.suppress(psutil.Error):
+                    process = psutil.Process(found.pids[0])
+                    process.send_signal(signal.SIGTERM)
+                    process.wait(STOP_TIMEOUT_S)
             self._clear(keep_logs=False)
             self._state_path.unlink(missing_ok=True)
             self._head = None
@@ -177,7 +178,7 @@ class LocalHead:
             session=f"{self.tag}-{secrets.token_hex(8)}",
             temp_dir=self.temp_dir,
             token_path=self.token_path,
-            ports=free_ports(PORTS, self._ports),
+            ports=free_ports(PORTS),
             cpus=counts[0],
             gpus=counts[1],
         )
@@ -261,14 +262,6 @@ class LocalHead:
         draft = self._state_path.with_suffix(".new")
         draft.write_text(json.dumps(asdict(head)))
         draft.replace(self._state_path)
-
-
-def _terminate(pid: int, timeout_s: float) -> None:
-    """Send SIGTERM to `ray start` alone. It ends its own parts, and hangs if its whole process group gets the signal."""
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout_s)
 
 
 def _ready(dashboard: Dashboard) -> bool:

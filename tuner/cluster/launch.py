@@ -111,12 +111,8 @@ def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> l
     The command keeps running. When it is ended, it ends the processes that it started.
     """
     values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
-    return ray_command("start", *_FLAGS, *flags, *values)
-
-
-def ray_command(*words: str) -> list[str]:
     # -P keeps files in the working directory from shadowing Ray's modules.
-    return [sys.executable, "-P", "-m", "ray.scripts.scripts", *words]
+    return [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *_FLAGS, *flags, *values]
 
 
 def ray_environment(
@@ -130,22 +126,18 @@ def ray_environment(
     return {**kept, **_ENVIRONMENT, MARK: session, "RAY_AUTH_TOKEN_PATH": str(token_path)}
 
 
-def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
+def free_ports(count: int) -> tuple[int, ...]:
     """Return ports of the loopback interface that nothing listens on now.
 
-    Another process may take one before it is used. The default range lies outside the ports that the system assigns
-    by itself, because any outgoing connection could take one of those.
-
-    Args:
-        count: How many ports.
-        within: The range of ports to look in. None: the default range.
+    Another process may take one before it is used. The ports lie outside those that the system assigns by itself, because any
+    outgoing connection could take one of those.
 
     Raises:
         OSError: Too few ports are free.
     """
     found = []
     with ExitStack() as open_sockets:
-        for port in within or _FREE[Random().randrange(len(_FREE) - 1000) :]:
+        for port in _FREE[Random().randrange(len(_FREE) - 1000) :]:
             trial = open_sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             try:
                 trial.bind((LOOPBACK, port))
@@ -154,7 +146,7 @@ def free_ports(count: int, within: range | None = None) -> tuple[int, ...]:
             found.append(trial.getsockname()[1])
             if len(found) == count:
                 return tuple(found)
-    raise OSError(f"{count} free ports are needed, {len(found)} found in {within or 'any'}")
+    raise OSError(f"{count} free ports are needed, {len(found)} found")
 
 
 def tail(path: Path, *, bytes_max: int = 2000) -> str:

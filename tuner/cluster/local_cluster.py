@@ -84,20 +84,39 @@ class LocalCluster:
 
     def turn(self) -> list[str]:
         """Restart the head if it is lost, and the lost nodes that are due. Return the changes as texts."""
-        said = []
+        changes = []
         if not self._head.alive():
-            said.append(self._rejoin())
+            for node in self.nodes:
+                node.kill()
+            if not self._own_head and self._head.found() is None:
+                self._own_head = STARTING
+                self._write()
+            self._join()
+            changes.append("the head was gone; every node joins the next one")
         if self._joined is not None:
             self._watch.keep(self._joined)
         joined = self._joined_ids()
         for node in self.nodes:
-            said += self._look_after(node, joined)
-        if said:
+            changes += self._look_after(node, joined)
+        if changes:
             self._write()
-        return said
+        return changes
 
     def kept_nodes(self) -> list[KeptNode]:
-        return [_kept(node) for node in self.nodes]
+        return [
+            KeptNode(
+                name=node.spec.name,
+                node_id=node.node_id,
+                session=node.session,
+                market=node.spec.market,
+                instance_type=node.spec.instance_type,
+                usd_per_hour=float(node.spec.usd_per_hour),
+                cpus=node.spec.cpus,
+                gpus=node.spec.gpus,
+                state=node.state,
+            )
+            for node in self.nodes
+        ]
 
     def _begin(self) -> None:
         kill_marked(self._prefix)
@@ -114,7 +133,7 @@ class LocalCluster:
             late = [node for node in self.nodes if node.state != "alive"]
             if late and time.monotonic() > deadline:
                 raise RayUnavailable(
-                    f"{late[0].spec.name} has not joined within {JOIN_TIMEOUT_S:.0f} s: {late[0].said_last()}"
+                    f"{late[0].spec.name} has not joined within {JOIN_TIMEOUT_S:.0f} s: {late[0].last_output()}"
                 )
             time.sleep(TURN_S)
 
@@ -129,15 +148,6 @@ class LocalCluster:
         for node in self.nodes:
             self._start(node)
         self._write()
-
-    def _rejoin(self) -> str:
-        for node in self.nodes:
-            node.kill()
-        if not self._own_head and self._head.found() is None:
-            self._own_head = STARTING
-            self._write()
-        self._join()
-        return "the head was gone; every node joins the next one"
 
     def _start(self, node: LocalNode) -> None:
         assert self._joined is not None
@@ -195,18 +205,3 @@ class LocalCluster:
 
     def _write(self) -> None:
         self._file.write(KeptCluster(self._own_head, tuple(self.kept_nodes())))
-
-
-def _kept(node: LocalNode) -> KeptNode:
-    spec = node.spec
-    return KeptNode(
-        name=spec.name,
-        node_id=node.node_id,
-        session=node.session,
-        market=spec.market,
-        instance_type=spec.instance_type,
-        usd_per_hour=float(spec.usd_per_hour),
-        cpus=spec.cpus,
-        gpus=spec.gpus,
-        state=node.state,
-    )

@@ -85,7 +85,11 @@ class LocalNode:
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 start_command(self._options(address)),
-                env=self._environment(),
+                env={
+                    **ray_environment(self.session, self._token_path),
+                    "RAY_START_HOOK": "tuner.cluster.start_hook.on_the_loopback",
+                    SOCKETS: str(self._sockets / self._token),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -105,7 +109,7 @@ class LocalNode:
             return True
         return bool(self._raylet) and mark_of(self._raylet) != self.session
 
-    def said_last(self) -> str:
+    def last_output(self) -> str:
         return tail(self._log_path)
 
     def kill(self) -> None:
@@ -154,8 +158,3 @@ class LocalNode:
             "--object-store-memory": OBJECT_STORE_BYTES,
             "--labels": ",".join(f"{name}={value}" for name, value in spec.labels.items()),
         }
-
-    def _environment(self) -> dict[str, str]:
-        hook = {"RAY_START_HOOK": "tuner.cluster.start_hook.on_the_loopback"}
-        sockets = {SOCKETS: str(self._sockets / self._token)}
-        return {**ray_environment(self.session, self._token_path), **hook, **sockets}

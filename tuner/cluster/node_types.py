@@ -98,32 +98,23 @@ SETTING = "TUNER_NODE_TYPES"
 def node_types_of(setting: str) -> NodeTypes:
     """Return the types from the setting: the path of a configuration file, or a text made by `NodeTypes.text`.
 
-    A file is read again when it has changed. Raise BadFile if it cannot be read or is invalid.
+    Raise BadFile if a file cannot be read or is invalid.
     """
     if not setting:
         return NOTHING
     if setting.startswith("{"):
-        return _read(setting, SETTING)
+        return read_node_types(setting, SETTING)
     path = Path(setting)
     try:
-        stat = path.stat()
-        return _read_file(path, stat.st_mtime_ns, stat.st_size)
+        return read_node_types(path.read_text(encoding="utf-8"), f"{SETTING}: {path}")
     except OSError as error:
         raise BadFile(f"{SETTING}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadFile(f"{SETTING}: {path} is no text in UTF-8") from error
 
 
-@lru_cache(maxsize=2)
-def _read(text: str, name: str) -> NodeTypes:
-    return read_node_types(text, name)
-
-
-@lru_cache(maxsize=2)
-def _read_file(path: Path, mtime_ns: int, size: int) -> NodeTypes:
-    return read_node_types(path.read_text(encoding="utf-8"), f"{SETTING}: {path}")
-
-
+# Offers are priced often, and parsing takes milliseconds.
+@lru_cache(maxsize=4)
 def read_node_types(text: str, name: str) -> NodeTypes:
     """Parse a cluster file of Ray's launcher, or the RayClusters among Kubernetes objects.
 

@@ -1,10 +1,6 @@
-"""List the machines of a cluster, with the market, machine type and price from their Ray labels.
+"""List the machines of a cluster, with the market, machine type and price from their Ray labels."""
 
-The service uses the list to refuse a request that fits on no node. Without this check the request would wait
-indefinitely.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Any, Literal
@@ -118,14 +114,6 @@ def nodes(dashboard: Dashboard) -> list[Node]:
     """Return all nodes that the cluster knows, including dead ones. Raise RayUnavailable if it does not answer."""
     answer = dashboard.get(f"/api/v0/nodes?detail=1&limit={NODES_MAX}")
     return [_node(row) for row in answer["data"]["result"]["result"]]
-
-
-def fits(found: Iterable[Node], *, cpus: float, gpus: float, memory_bytes: int = 0) -> bool:
-    """Return whether some living node is large enough for a worker of this size."""
-    return any(
-        node.alive and node.cpus >= cpus and node.gpus >= gpus and node.memory_bytes >= memory_bytes
-        for node in found
-    )
 
 
 def _node(row: Mapping[str, Any]) -> Node:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import psutil
 
 MARK = "TUNER_RAY_SESSION"
+KILL_TIMEOUT_S = 10.0
 # Unless this is set, Ray sets process titles by overwriting the environment in memory, including the mark.
 KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
@@ -39,7 +40,7 @@ def marked(prefix: str) -> Iterator[psutil.Process]:
                 yield psutil.Process(pid)
 
 
-def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
+def kill_marked(prefix: str) -> int:
     """Kill all processes of the sessions that begin with `prefix`, and the user code that they run.
 
     Return how many there were.
@@ -50,7 +51,7 @@ def kill_marked(prefix: str, *, timeout_s: float = 10.0) -> int:
         TimeoutError: Some processes survive.
     """
     killed: set[int] = set()
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while left := _families(prefix):
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {sorted(process.pid for process in left)} survive SIGKILL")

@@ -30,20 +30,16 @@ def main(arguments: list[str]) -> None:
     )
     needs_more = any(value for name, value in context.items() if name not in APPLIED)
     if needs_more or f"{LANGUAGE}PYTHON" not in arguments:
-        program = _program_of_ray()
-        os.execv(sys.executable, [sys.executable, program, *arguments])
+        ray = importlib.util.find_spec("ray")  # find_spec does not import Ray
+        assert ray is not None
+        assert ray.origin is not None
+        program = Path(ray.origin).parent / "_private" / "workers" / "setup_worker.py"
+        os.execv(sys.executable, [sys.executable, str(program), *arguments])
     for name, value in (context.get("env_vars") or {}).items():
         # As in Ray, `${NAME}` becomes the variable's value, or nothing if it is not set.
         os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
     python = context.get("py_executable") or sys.executable
     os.execvp(python, [python, *(a for a in arguments if not a.startswith((CONTEXT, LANGUAGE)))])
-
-
-def _program_of_ray() -> str:
-    found = importlib.util.find_spec("ray")  # find_spec does not import Ray
-    assert found is not None
-    assert found.origin is not None
-    return str(Path(found.origin).parent / "_private" / "workers" / "setup_worker.py")
 
 
 if __name__ == "__main__":

@@ -28,24 +28,15 @@ def misfit(dashboard: Dashboard) -> str | None:
     theirs, ours = ray_of(dashboard), version("ray")
     if theirs != ours:
         return f"{dashboard.url} has Ray {theirs}, and this is Ray {ours}: install one version in both"
-    their_python, our_python = _python_of(dashboard), platform.python_version()
-    if their_python is not None and _minor(their_python) != _minor(our_python):
+    try:
+        facts: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
+        their_python = facts.get("pythonVersion") or facts.get("python_version")
+    except (RayUnavailable, KeyError, TypeError):
+        their_python = None
+    our_python = platform.python_version()
+    if their_python is not None and str(their_python).split(".")[:2] != our_python.split(".")[:2]:
         return (
             f"{dashboard.url} has Python {their_python}, and this is Python {our_python}: install one version in both, "
             "such as by one image for the service and all nodes"
         )
     return None
-
-
-def _python_of(dashboard: Dashboard) -> str | None:
-    """Return the cluster's version of Python, or None if it does not report it."""
-    try:
-        found: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
-    except (RayUnavailable, KeyError, TypeError):
-        return None
-    version = found.get("pythonVersion") or found.get("python_version")
-    return None if version is None else str(version)
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]

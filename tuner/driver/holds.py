@@ -164,17 +164,12 @@ class AttemptLease:
 
     def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
         """Return the record of the attempt after its end."""
-        cause = self._cause(end)
-        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
-
-    def _cause(self, end: AttemptEnd) -> AttemptCause | None:
+        cause: AttemptCause | None = None
         if end == "preempted":
-            return "notice" if self.leaving else "no_notice"
-        if end not in ("lost", "failed"):
-            return None
-        if self.wrong_machine:
-            return "machine"
-        return cause_of(self.trouble)
+            cause = "notice" if self.leaving else "no_notice"
+        elif end in ("lost", "failed"):
+            cause = "machine" if self.wrong_machine else cause_of(self.trouble)
+        return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
 
     def unposted(self) -> Money:
         """Return the cost of the time that is not posted yet."""
@@ -282,16 +277,12 @@ class HoldService:
             added["lost"] = added.get("lost", 0) + here
         self._settle(tx, lease, added, at)
         if lost_ns > here:
-            self._lose_posted(tx, lease, lost_ns - here, at)
-
-    def _lose_posted(self, tx: JournalTx, lease: AttemptLease, ns: int, at: Instant) -> None:
-        trained = lease.posted.get("train", FREE)
-        cost = lease.rate.cost(ns)
-        lost = Cost(min(cost.usd, trained.usd), min(cost.gpu_ms, trained.gpu_ms))
-        moved: dict[CostKind, Cost] = {"train": -lost, "lost": lost}
-        name = f"{hold_id(self._job, lease.trial, lease.attempt, lease.slice)}/lost"
-        tx.correct(name, trial=lease.trial, attempt=lease.attempt, costs=moved, at=at)
-        _add(lease.posted, moved)
+            trained, cost = lease.posted.get("train", FREE), lease.rate.cost(lost_ns - here)
+            lost = Cost(min(cost.usd, trained.usd), min(cost.gpu_ms, trained.gpu_ms))
+            moved: dict[CostKind, Cost] = {"train": -lost, "lost": lost}
+            name = f"{hold_id(self._job, lease.trial, lease.attempt, lease.slice)}/lost"
+            tx.correct(name, trial=lease.trial, attempt=lease.attempt, costs=moved, at=at)
+            _add(lease.posted, moved)
 
     def _settle(self, tx: JournalTx, lease: AttemptLease, added: Mapping[CostKind, int], at: Instant) -> None:
         used = slice_costs(lease.rate, lease.settled.total_ns, added)

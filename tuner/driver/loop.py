@@ -142,7 +142,15 @@ class Loop:
         if lease.waits or machine:
             with self._turn() as turn:
                 lease.assigned_at = turn.at if lease.waits else lease.assigned_at
-                self._check_machine(turn, lease, machine)
+                verdict = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
+                turn.tx.put_attempt(lease.row)
+                if verdict == "refused":
+                    request = self._lease_request(turn, 0)
+                    self._record_and_decide(
+                        turn, self._refused(turn, trial, request, lease.rate, running=True)
+                    )
+                elif verdict == "wrong_machine":
+                    turn.commands.append(lambda: self._world.stop(trial, keep_best=False))
         return lease.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
@@ -329,16 +337,6 @@ class Loop:
         assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, self._job_best())
         turn.commands.append(lambda: self._world.begin(assignment))
         return []
-
-    def _check_machine(self, turn: LoopTurn, lease: AttemptLease, machine: Machine | None) -> None:
-        """Have the attempt pay for the machine that it was given. Stop the attempt if it may not use that machine."""
-        found = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
-        turn.tx.put_attempt(lease.row)
-        if found == "refused":
-            refused = self._refused(turn, lease.trial, self._lease_request(turn, 0), lease.rate, running=True)
-            self._record_and_decide(turn, refused)
-        elif found == "wrong_machine":
-            turn.commands.append(lambda: self._world.stop(lease.trial, keep_best=False))
 
     # Messages of workers
 

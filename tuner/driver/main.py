@@ -82,16 +82,17 @@ class LaunchContext:
         If the connection breaks during the query, repeat the query once. Raise Unavailable if the database
         cannot be reached within its patience.
         """
-        try:
-            return self._control()
-        # the connection broke during the query; the next one waits for the server
-        except Unavailable as error:
-            log.warning("a query of the database failed and is repeated: %s", error.detail)
-            return self._control()
-
-    def _control(self) -> Control:
-        with self.database.read() as db:
-            return jobs.control(db, self.job)
+        for is_repeated in (False, True):
+            try:
+                with self.database.read() as db:
+                    return jobs.control(db, self.job)
+            except (
+                Unavailable
+            ) as error:  # the connection broke during the query; the next one waits for the server
+                if is_repeated:
+                    raise
+                log.warning("a query of the database failed and is repeated: %s", error.detail)
+        raise AssertionError
 
     def may_begin(self) -> bool:
         """Return whether a job that has not begun yet should still begin.

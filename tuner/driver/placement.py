@@ -132,14 +132,11 @@ class CheapestFree:
     """Placement on the cheapest kind of machine that exists, or may be started, and that this job has not filled.
 
     If there is none, the cheapest kind is chosen, and the attempt waits. A machine that the autoscaler has yet to
-    start is waited for up to `coming_ns`, which is at least as long as `patience_ns`.
+    start is waited for up to `coming_ns`, if that is longer than `PATIENCE_NS`.
     """
 
-    def __init__(
-        self, places: AllowedPlaces, *, patience_ns: int = PATIENCE_NS, coming_ns: int = PATIENCE_NS
-    ) -> None:
-        self._places, self._patience_ns = places, patience_ns
-        self._coming_ns = max(patience_ns, coming_ns)
+    def __init__(self, places: AllowedPlaces, *, coming_ns: int = PATIENCE_NS) -> None:
+        self._places, self._coming_ns = places, max(PATIENCE_NS, coming_ns)
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return sorted(self._places.all, key=lambda place: self._places.room(place, trial.occupied) <= 0)
@@ -150,7 +147,7 @@ class CheapestFree:
             return None
         room = self._places.room(at, trial.occupied)
         comes = room > 0 >= self._places.room(at, trial.occupied, now=True)
-        if room > 0 and waited_ns < (self._coming_ns if comes else self._patience_ns):
+        if room > 0 and waited_ns < (self._coming_ns if comes else PATIENCE_NS):
             return None
         return self._another(at, trial.occupied)
 
@@ -185,17 +182,11 @@ def exposure(market: str, seen: Losses) -> Exposure:
     """
     preempted, lost = seen.ends.get("preempted", 0), seen.ends.get("lost", 0)
     if market == "on_demand":
-        return Exposure(crash=_crashes(seen.held_ns, preempted + lost))
+        # Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss on, it is
+        # that of spot machines, which has less weight.
+        prior = Hazard(SPOT_MEAN_NS) if preempted + lost else Hazard.of_crashes()
+        return Exposure(crash=prior.after(seen.held_ns, preempted + lost))
     notices = Notices()
     notices = Notices(notices.preemptions + preempted + lost, notices.missed + lost)
     hazard = Hazard.of_spot().after(seen.held_ns, preempted + lost)
     return Exposure(preemption=hazard, notice_ns=NOTICE_NS, notices=notices)
-
-
-def _crashes(held_ns: int, events: int) -> Hazard:
-    """Return the rate of crashes on demand, estimated from the time on machines and the number of losses.
-
-    Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss
-    on, the prior of spot machines is used, which has less weight.
-    """
-    return Hazard(SPOT_MEAN_NS).after(held_ns, events) if events else Hazard.of_crashes().after(held_ns)

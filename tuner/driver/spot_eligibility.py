@@ -156,23 +156,26 @@ class SpotEligibility:
 
     def _test(self, number: int) -> Verdict | None:
         """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""
-        kinds = sorted(self.row.offers, key=self._preference)
+        size = self.row.spec.resources
+        # Existing machines first, on-demand ones before spot, then the cheapest.
+        kinds = sorted(
+            self.row.offers,
+            key=lambda offer: (
+                not self.is_available(offer),
+                offer.market == "spot" and self.is_available(offer),
+                offer.rate(cpus=size.cpus, gpus=size.gpus).price.micro_usd_per_hour,
+            ),
+        )
         for turn, offer in enumerate(cycle(kinds)):
             # Whether the actor has a machine is known only once its process runs there, so allow for the
             # start of a process.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
-            with self.start_actor(offer, self.row.spec.resources) as actor:
+            with self.start_actor(offer, size) as actor:
                 if self._awaited(actor.has_machine, wait_s):
                     return self._paid(actor, offer, number)
             if not self.may_continue():
                 return None
         return None
-
-    def _preference(self, offer: Offer) -> tuple[bool, bool, int]:
-        """Return the sort key of an offer: existing machines first, on-demand ones before spot, then the cheapest."""
-        size, comes = self.row.spec.resources, not self.is_available(offer)
-        rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
-        return comes, offer.market == "spot" and not comes, rate.price.micro_usd_per_hour
 
     def _paid(self, actor: "SelfTestActor", offer: Offer, number: int) -> Verdict | None:
         """Place a hold (reserve money) for the test, run the test on a `SelfTestActor` that has a machine, and settle
@@ -194,20 +197,16 @@ class SpotEligibility:
             if limit_ns <= 0 or not ledger.place(db, self.row.project, self.row.id, hold):
                 return Verdict(False, NO_MONEY, lasting=False)
         try:
-            return self._answer(actor, limit_ns)
+            actor.begin(self._order(limit_ns))
+            if self._awaited(actor.answered, limit_ns / NS):
+                return actor.verdict()
+            late = Verdict(False, f"it was not through within {limit_ns / NS:.0f} s", lasting=False)
+            return late if self.may_continue() else None
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))
             used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
             with self.database.write("gate.settle") as db:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
-
-    def _answer(self, actor: "SelfTestActor", limit_ns: int) -> Verdict | None:
-        """Run the test and wait for its verdict. Return None if the job is not to continue."""
-        actor.begin(self._order(limit_ns))
-        if self._awaited(actor.answered, limit_ns / NS):
-            return actor.verdict()
-        late = Verdict(False, f"it was not through within {limit_ns / NS:.0f} s", lasting=False)
-        return late if self.may_continue() else None
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
         """Return the arguments of the self-test."""

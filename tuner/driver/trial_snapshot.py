@@ -46,6 +46,9 @@ def snapshot(
         left_ns = _left_ns(trial, target - kept, pace)
         least_ns = _least_ns(state, trial, target - max(kept, lease.last_step if lease else 0))
     waits = lease is not None and lease.waits
+    # Until the first attempt ends, nothing else is known about starts than how long the current attempts take.
+    starts = (sum(lease.meter.ns.get(kind, 0) for kind in STARTS) for lease in leases.values())
+    longest_start_ns = max(pace.longest_overhead_ns, *starts, 0)
     return TrialSnapshot(
         trial=name,
         now=now,
@@ -56,9 +59,7 @@ def snapshot(
         left_ns=left_ns,
         least_ns=least_ns or 0,
         unsaved_ns=0 if lease is None else unsaved_ns(lease, kept),
-        changeover_ns=WORKER_NS
-        + max(pace.longest_overhead_ns, _starts_ns(leases))
-        + pace.slowest_ns * 5 // 4,
+        changeover_ns=WORKER_NS + longest_start_ns + pace.slowest_ns * 5 // 4,
         time_ns=time_ns,
         preemptions_without_progress=trial.preemptions_without_progress if kept <= trial.kept else 0,
     )
@@ -87,17 +88,6 @@ def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
 def _doubt(steps: int) -> float:
     """Return the relative error of a mean step duration that was measured over this many steps."""
     return DOUBT / math.sqrt(max(1, steps))
-
-
-def _starts_ns(leases: Mapping[str, AttemptLease]) -> int:
-    """Return the longest time that a current attempt has spent on its start, in nanoseconds.
-
-    Until the first attempt ends, nothing else is known about starts.
-    """
-    return max(
-        (sum(lease.meter.ns.get(kind, 0) for kind in STARTS) for lease in leases.values()),
-        default=0,
-    )
 
 
 def may_move(trial: TrialRecord, lease: AttemptLease) -> bool:

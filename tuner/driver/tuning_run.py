@@ -45,7 +45,9 @@ def run_tune(
     """
     shared = {"entry": spec.trainable, "name": spec.name, "package": package}
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
-    usage.tag_callbacks = _not_counted
+    # Skip Ray's usage statistics about callbacks, which are not sent anyway. To classify each callback, Ray would import MLflow, Weights &
+    # Biases and Comet if they are installed. That costs seconds at the start of each job.
+    usage.tag_callbacks = lambda callbacks: False
     start_actors_without_tune()
     send_without_tune()
     folder, attached = Scratch("tune"), AssignedMachines()
@@ -71,15 +73,6 @@ def run_tune(
         ).fit()
     finally:
         folder.close()
-
-
-def _not_counted(callbacks: object) -> bool:
-    """Skip Ray's usage statistics about callbacks, which are not sent anyway.
-
-    To classify each callback, Ray would import MLflow, Weights & Biases and Comet if they are installed. That costs
-    seconds at the start of each job.
-    """
-    return False
 
 
 def worker_class(spec: JobSpec) -> type[tune.Trainable]:

@@ -29,10 +29,6 @@ from tuner.domain.time import NS
 HOUR_NS = 3600 * NS
 # Machines of AWS with one V100, held in four zones in April 2023, lasted for 1.4 to 3.2 h on average (skypilot-org/spot-traces).
 SPOT_MEAN_NS = 2 * HOUR_NS
-# AWS publishes these machines in its worst band, "more than 20 % a month". The traces contradict that by two orders of
-# magnitude, so the published share is used only to rank markets.
-SPOT_MEAN_SHARE = 0.25
-RANKED_WITHIN_NS = (HOUR_NS, 48 * HOUR_NS)
 # Mean time until a machine crashes without a preemption: a cautious guess without a source.
 CRASH_MEAN_NS = 30 * 24 * HOUR_NS
 REACTION_NS = 5 * NS  # from a preemption notice until the driver sees it: AWS advises to poll every 5 s
@@ -48,18 +44,9 @@ class Hazard:
     events: int = 1  #: Interruptions in that time. The prior counts as one.
 
     @classmethod
-    def of_spot(cls, monthly_share: float | None = None) -> Self:
-        """Return the prior of a spot market.
-
-        Args:
-            monthly_share: The published share of machines that are interrupted in a month, between 0 and 1. Any other value and
-                None mean that it is unknown.
-        """
-        if monthly_share is None or not 0 < monthly_share < 1:
-            return cls(SPOT_MEAN_NS)
-        least, most = RANKED_WITHIN_NS
-        ranked = SPOT_MEAN_NS * math.log1p(-SPOT_MEAN_SHARE) / math.log1p(-monthly_share)
-        return cls(round(min(most, max(least, ranked))))
+    def of_spot(cls) -> Self:
+        """Return the prior of a spot market."""
+        return cls(SPOT_MEAN_NS)
 
     @classmethod
     def of_crashes(cls) -> Self:
@@ -84,9 +71,6 @@ class Notices:
 
     preemptions: int = 10
     missed: int = 1  #: Preemptions without a notice.
-
-    def after(self, *, missed: bool) -> Self:
-        return type(self)(self.preemptions + 1, self.missed + missed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ from tuner.cluster.notices.notice import Notice, changes
 from tuner.domain.time import Instant, seconds_ns
 
 PATIENCE_S = 10.0
-# Kubernetes' default time between SIGTERM and SIGKILL of a pod.
-POD_GRACE_S = 30.0
 # Limit of the doublings. With more, the number would finally exceed the range of a float.
 DOUBLINGS_MAX = 16
 TROUBLE_MAX = 300
@@ -184,12 +182,7 @@ def backoff_s(failures: int, random: Random, *, first_s: float, most_s: float) -
 
 
 @contextmanager
-def sigterm_announced(
-    announce: Callable[[Notice], None],
-    *,
-    grace_s: float = POD_GRACE_S,
-    now: Callable[[], Instant] = wall_clock,
-) -> Iterator[None]:
+def sigterm_announced(announce: Callable[[Notice], None], *, grace_s: float) -> Iterator[None]:
     """Announce SIGTERM as a notice instead of ending the process, until the context ends.
 
     The receiver of the notice must end the process within `grace_s` seconds. Use this in the main thread only. The previous signal
@@ -197,7 +190,7 @@ def sigterm_announced(
     """
 
     def on_sigterm(signum: int, frame: FrameType | None) -> None:
-        deadline = Instant(now() + seconds_ns(grace_s))
+        deadline = Instant(wall_clock() + seconds_ns(grace_s))
         text = f"this process is asked to end, and killed in some {grace_s:g} s"
         announce(Notice("signal/SIGTERM", deadline, text))
 
