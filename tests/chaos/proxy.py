@@ -48,7 +48,7 @@ class Proxy:
         self._harm: Harm = "none"
         self._delay_s, self._bytes_left = 0.0, 0
         self._links: set[_Link] = set()
-        self.passed = self.corrupted = self.resets = 0
+        self.corrupted = 0
         self._loop = asyncio.new_event_loop()
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
@@ -90,7 +90,7 @@ class Proxy:
     async def _heal(self) -> None:
         self._harm = "none"
         for link in [one for one in self._links if one.muted]:
-            self._reset(link)
+            link.reset()
 
     def close(self) -> None:
         self._call(self._end())
@@ -134,7 +134,6 @@ class Proxy:
                 if link.muted:
                     continue
                 writer.write(self._harmed(link, piece))
-                self.passed += len(piece)
                 await writer.drain()
             if writer.can_write_eof() and not link.muted:
                 writer.write_eof()
@@ -152,14 +151,10 @@ class Proxy:
             self._bytes_left -= len(piece)
             if self._bytes_left <= 0:
                 # Send the bytes that still pass before the reset.
-                self._loop.call_later(0.01, self._reset, link)
+                self._loop.call_later(0.01, link.reset)
             return passing
         return piece
 
     def _reset_all(self) -> None:
         for link in list(self._links):
-            self._reset(link)
-
-    def _reset(self, link: _Link) -> None:
-        self.resets += 1
-        link.reset()
+            link.reset()

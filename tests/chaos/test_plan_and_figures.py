@@ -90,16 +90,10 @@ def test_overlapping_or_unrelated_fault_gives_no_recovery_of_its_own() -> None:
     assert figures.recoveries([first, lost(10, "kill head"), over], ATTEMPTS) == []
 
 
-@pytest.mark.parametrize(
-    ("share", "count", "is_"), [(0.95, 20, 19), (0.95, 100, 95), (0.5, 3, 2), (0.95, 1, 1), (0.95, 10, 10)]
-)
-def test_percentile_is_an_observed_value(share: float, count: int, is_: int) -> None:
-    assert figures.percentile(list(range(1, count + 1)), share) == is_
-
-
-def test_missing_figures_are_shown_as_not_seen() -> None:
+def test_figures_are_shown_as_observed_values_or_as_not_seen() -> None:
     assert figures.told([]) == "not seen"
-    assert figures.percentile([], 0.95) is None
+    observed = [float(seconds) for seconds in range(1, 21)]
+    assert figures.told(observed) == "median 10.5 s, 95 % 19.0 s, longest 20.0 s of 20"
 
 
 def test_restart_time_counts_only_isolated_kills() -> None:

@@ -75,19 +75,19 @@ class ClusterFile:
     def left_behind(self) -> KeptCluster | None:
         """Return the content of the file, even if no process runs the cluster any more."""
         try:
-            found = json.loads(self._path.read_text())
-            return KeptCluster(found["own_head"], tuple(KeptNode(**node) for node in found["nodes"]))
+            content = json.loads(self._path.read_text())
+            return KeptCluster(content["own_head"], tuple(KeptNode(**node) for node in content["nodes"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def read(self) -> KeptCluster | None:
         """Return the cluster that runs now, or None if there is none."""
-        found = self.left_behind()
-        if found is None:
+        cluster = self.left_behind()
+        if cluster is None:
             return None
         try:
             with self._lock_path.open("r") as file:
-                return None if _locked(file.fileno()) else found
+                return None if _locked(file.fileno()) else cluster
         except OSError:
             return None
 

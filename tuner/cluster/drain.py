@@ -84,10 +84,10 @@ class Gcs:
             selector = _Selector(node_id=bytes.fromhex(node_id))
         except ValueError:
             raise NotFound(f"{node_id!r} is no id of a node: those have hexadecimal digits") from None
-        found = self._living([selector]).get(node_id)
-        if found is None:
+        node = self._living([selector]).get(node_id)
+        if node is None:
             raise NotFound(f"{node_id} is no living node of the cluster at {self._address}")
-        return found
+        return node
 
     def nodes_at(self, addresses: Iterable[str]) -> dict[str, RayNode]:
         """Return the living nodes at any of these addresses, by id."""

@@ -101,10 +101,10 @@ class LocalHead:
         """
         self._home.mkdir(parents=True, exist_ok=True)
         with self._locked():
-            found = self._read_state()
-            if found and found.lives() and self._answers(found):
-                self._head = found
-                return found
+            head = self._read_state()
+            if head and head.lives() and self._answers(head):
+                self._head = head
+                return head
             deadline = time.monotonic() + START_TIMEOUT_S
             try:
                 return self._start(deadline)
@@ -131,11 +131,11 @@ class LocalHead:
         if not self._home.is_dir():
             return
         with self._locked():
-            found = self._read_state()
-            if found and found.pids and mark_of(found.pids[0]) == found.session:
+            head = self._read_state()
+            if head and head.pids and mark_of(head.pids[0]) == head.session:
                 # `ray start` ends its own parts, and hangs if its whole process group gets the signal.
                 with contextlib.suppress(psutil.Error):
-                    process = psutil.Process(found.pids[0])
+                    process = psutil.Process(head.pids[0])
                     process.send_signal(signal.SIGTERM)
                     process.wait(STOP_TIMEOUT_S)
             self._clear(keep_logs=False)
@@ -276,7 +276,7 @@ def _parts(pid: int) -> list[int]:
     """Return the process ids of the head's parts. Raise RayUnavailable if one is missing already."""
     with contextlib.suppress(psutil.Error):
         commands = {child.pid: child.cmdline()[:3] for child in psutil.Process(pid).children()}
-        found = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]
-        if len(found) == len(_PARTS):
-            return found
+        parts = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]
+        if len(parts) == len(_PARTS):
+            return parts
     raise RayUnavailable("the local Ray head has lost a part while it started")

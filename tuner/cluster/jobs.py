@@ -90,15 +90,15 @@ class RayJobs:
 
 def money_metadata(budget: Budget, posted: Cost | None = None) -> dict[str, str]:
     """Describe a job's budget, and its spend if that is known, in the metadata of its Ray Job."""
-    found: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     if budget.usd is not None:
-        found["budget_usd"] = _decimal(budget.usd.usd)
+        metadata["budget_usd"] = _decimal(budget.usd.usd)
     if budget.gpu_ms is not None:
-        found["budget_gpu_hours"] = _decimal(budget.gpu_ms / MS_PER_HOUR)
+        metadata["budget_gpu_hours"] = _decimal(budget.gpu_ms / MS_PER_HOUR)
     if posted is not None:
-        found["spent_usd"] = _decimal(posted.usd.usd)
-        found["spent_gpu_hours"] = _decimal(posted.gpu_ms / MS_PER_HOUR)
-    return found
+        metadata["spent_usd"] = _decimal(posted.usd.usd)
+        metadata["spent_gpu_hours"] = _decimal(posted.gpu_ms / MS_PER_HOUR)
+    return metadata
 
 
 def _decimal(value: float) -> str:

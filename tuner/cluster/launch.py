@@ -135,7 +135,7 @@ def free_ports(count: int) -> tuple[int, ...]:
     Raises:
         OSError: Too few ports are free.
     """
-    found = []
+    ports = []
     with ExitStack() as open_sockets:
         for port in _FREE[Random().randrange(len(_FREE) - 1000) :]:
             trial = open_sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
@@ -143,10 +143,10 @@ def free_ports(count: int) -> tuple[int, ...]:
                 trial.bind((LOOPBACK, port))
             except OSError:
                 continue
-            found.append(trial.getsockname()[1])
-            if len(found) == count:
-                return tuple(found)
-    raise OSError(f"{count} free ports are needed, {len(found)} found")
+            ports.append(trial.getsockname()[1])
+            if len(ports) == count:
+                return tuple(ports)
+    raise OSError(f"{count} free ports are needed, {len(ports)} found")
 
 
 def tail(path: Path, *, bytes_max: int = 2000) -> str:

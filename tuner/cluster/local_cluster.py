@@ -199,8 +199,8 @@ class LocalCluster:
             node.end()
         if self._dashboard is not None:
             self._dashboard.close()
-        found = self._head.found()
-        if found is not None and found.session == self._own_head:
+        head = self._head.found()
+        if head is not None and head.session == self._own_head:
             self._head.stop()
 
     def _write(self) -> None:

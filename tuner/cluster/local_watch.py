@@ -49,8 +49,8 @@ class LocalWatch:
         self._not_before = time.monotonic() + RETRY_S
         with (self._home / "watch.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # a service and a `tuner cluster` of one home share one head
-            found = next(marked(self._mark), None)
-            self._pid = self._start(head) if found is None else found.pid
+            process = next(marked(self._mark), None)
+            self._pid = self._start(head) if process is None else process.pid
 
     def _is_wanted(self, head: Head) -> bool:
         mark = f"{head.session}-watch"

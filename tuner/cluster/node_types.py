@@ -57,36 +57,46 @@ class NodeTypes:
 
         `there` lists the existing workers as labels, CPUs and GPUs.
         """
-        left, workers = {one.name: one.at_most for one in self.types}, 0
+        left, workers = {node_type.name: node_type.at_most for node_type in self.types}, 0
         for labels, cpus, gpus in there:
             workers += 1
             own = next((t for t in self.types if left[t.name] and t.is_one(labels, cpus, gpus)), None)
             if own is not None:
                 left[own.name] -= 1
         room = max(0, self.at_most - workers)
-        return [one for one in self.types for _ in range(min(left[one.name], room))]
+        return [node_type for node_type in self.types for _ in range(min(left[node_type.name], room))]
 
     def nodes_to_come(self, there: Iterable[Node]) -> list[Node]:
         """Return a `Node` for each machine that may still be started. Such a node is not alive and has no id."""
         workers = ((node.labels, node.cpus, node.gpus) for node in there if node.alive and not node.is_head)
         return [
-            Node("", one.cpus, one.gpus, one.memory_bytes, one.labels, alive=False, name=one.name)
-            for one in self.startable(workers)
+            Node(
+                "",
+                node_type.cpus,
+                node_type.gpus,
+                node_type.memory_bytes,
+                node_type.labels,
+                alive=False,
+                name=node_type.name,
+            )
+            for node_type in self.startable(workers)
         ]
 
     def machines_to_come(self, workers: Sequence[Machine]) -> list[Machine]:
-        found = self.startable((one.labels, one.cpus, one.gpus) for one in workers)
-        return [Machine(one.labels, one.cpus, one.gpus, to_come=True) for one in found]
+        found = self.startable((node_type.labels, node_type.cpus, node_type.gpus) for node_type in workers)
+        return [
+            Machine(node_type.labels, node_type.cpus, node_type.gpus, to_come=True) for node_type in found
+        ]
 
     def text(self) -> str:
         """Return the types in the format of Ray's cluster files, as JSON, which is also valid YAML."""
         types = {
-            one.name: {
-                "max_workers": one.at_most,
-                "resources": {"CPU": one.cpus, "GPU": one.gpus, "memory": one.memory_bytes},
-                "labels": dict(one.labels),
+            node_type.name: {
+                "max_workers": node_type.at_most,
+                "resources": {"CPU": node_type.cpus, "GPU": node_type.gpus, "memory": node_type.memory_bytes},
+                "labels": dict(node_type.labels),
             }
-            for one in self.types
+            for node_type in self.types
         }
         return json.dumps({"max_workers": self.at_most, "available_node_types": types})
 
@@ -128,24 +138,24 @@ def read_node_types(text: str, name: str) -> NodeTypes:
         BadFile: The text is invalid. The error names the field and how to fix it.
     """
     try:
-        found = [one for one in yaml.safe_load_all(text) if one is not None]
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML does not wrap Python's own errors
         raise BadFile(f"{name} is no YAML: {str(error).splitlines()[0]}") from error
     objects = [
-        one for top in found for one in (top.get("items") or [top] if isinstance(top, dict) else [top])
+        each for top in documents for each in (top.get("items") or [top] if isinstance(top, dict) else [top])
     ]
     reader = _Reader(name)
-    for one in objects:
-        if isinstance(one, dict) and "available_node_types" in one:
-            return reader.of_launcher(one)
-    clusters = [one for one in objects if isinstance(one, dict) and one.get("kind") == "RayCluster"]
+    for each in objects:
+        if isinstance(each, dict) and "available_node_types" in each:
+            return reader.of_launcher(each)
+    clusters = [each for each in objects if isinstance(each, dict) and each.get("kind") == "RayCluster"]
     if not clusters:
         raise BadFile(
             f"{name} has neither available_node_types, as Ray's cluster files do, nor an object of kind RayCluster: "
             "name the file that the cluster's autoscaler is given"
         )
-    types = [one for cluster in clusters for one in reader.of_kuberay(cluster)]
-    return NodeTypes(tuple(types), sum(one.at_most for one in types))
+    types = [node_type for cluster in clusters for node_type in reader.of_kuberay(cluster)]
+    return NodeTypes(tuple(types), sum(node_type.at_most for node_type in types))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +194,7 @@ class _Reader:
         if not isinstance(groups, list):
             raise self._bad("spec.workerGroupSpecs", "must be a list of groups")
         found = [self._group(one, f"spec.workerGroupSpecs[{i}]") for i, one in enumerate(groups)]
-        return [one for one in found if one.at_most]
+        return [node_type for node_type in found if node_type.at_most]
 
     def _group(self, given: object, where: str) -> NodeType:
         group = self._mapping(given, where)

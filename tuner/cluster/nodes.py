@@ -34,18 +34,18 @@ def market_of(labels: Mapping[str, str]) -> Market:
 
 
 def instance_type_of(labels: Mapping[str, str]) -> str:
-    found = first(labels, INSTANCE_TYPE)
-    return found[1] if found else LOCAL
+    label = first(labels, INSTANCE_TYPE)
+    return label[1] if label else LOCAL
 
 
 def region_of(labels: Mapping[str, str]) -> str | None:
-    found = first(labels, REGION)
-    return found[1] if found else None
+    label = first(labels, REGION)
+    return label[1] if label else None
 
 
 def zone_of(labels: Mapping[str, str]) -> str | None:
-    found = first(labels, ZONE)
-    return found[1] if found else None
+    label = first(labels, ZONE)
+    return label[1] if label else None
 
 
 def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
@@ -55,24 +55,26 @@ def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, 
     machine than the labels, the price label is dropped.
     """
     names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
-    found = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
+    billed = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
     if facts.get("market") in ("spot", "on_demand"):
-        found[MARKET] = MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
-    said = first(labels, INSTANCE_TYPE)
-    if market_of(labels) != market_of(found) or (said is not None and said[1] != instance_type_of(found)):
-        found.pop(PRICE, None)
-    return found
+        billed[MARKET] = MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
+    labelled = first(labels, INSTANCE_TYPE)
+    if market_of(labels) != market_of(billed) or (
+        labelled is not None and labelled[1] != instance_type_of(billed)
+    ):
+        billed.pop(PRICE, None)
+    return billed
 
 
 def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
     """Return the price, rounded up to the micro-dollar, or None if the label is missing or is not a valid price."""
     try:
-        found = Decimal(labels.get(PRICE, ""))
+        price = Decimal(labels.get(PRICE, ""))
     except InvalidOperation:
         return None
-    if not found.is_finite() or not 0 <= found <= USD_PER_HOUR_MAX:
+    if not price.is_finite() or not 0 <= price <= USD_PER_HOUR_MAX:
         return None
-    return found.quantize(Decimal("0.000001"), ROUND_CEILING)
+    return price.quantize(Decimal("0.000001"), ROUND_CEILING)
 
 
 # The limit of Ray's state API. Our clusters are far smaller.

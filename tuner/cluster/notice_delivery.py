@@ -112,14 +112,14 @@ class MachineWatch:
 
         Raise TunerError if the cluster does not answer.
         """
-        found = self._here()
+        nodes = self._here()
         with self._delivering:
-            for node in [node for node_id, node in found.items() if node_id not in self._nodes]:
+            for node in [node for node_id, node in nodes.items() if node_id not in self._nodes]:
                 self._welcome(node)
-            if found:
-                self._nodes = {node_id: self._nodes[node_id] for node_id in found}
-        self._note("" if found else "no node of the cluster is on this machine")
-        return bool(found)
+            if nodes:
+                self._nodes = {node_id: self._nodes[node_id] for node_id in nodes}
+        self._note("" if nodes else "no node of the cluster is on this machine")
+        return bool(nodes)
 
     def _welcome(self, node: RayNode) -> None:
         """Add a new node: notify it of the current notices and give its workers the machine's facts."""

@@ -46,43 +46,43 @@ def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> 
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m tuner.cluster.notice_watch",
         description="Listens for notices for this machine and tells the cluster's nodes on it.",
     )
-    found.add_argument("--address", required=True, metavar="HOST:PORT", help="the Ray cluster's head")
-    found.add_argument(
+    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="the Ray cluster's head")
+    parser.add_argument(
         "--node-id", default="", help="tell this node alone; else all of the cluster that are on this machine"
     )
-    found.add_argument("--cloud", choices=CLOUDS, default="detect", help="whose metadata service to ask")
-    found.add_argument("--metadata-url", type=_url, help="where it is, if not where clouds have it")
-    found.add_argument(
+    parser.add_argument("--cloud", choices=CLOUDS, default="detect", help="whose metadata service to ask")
+    parser.add_argument("--metadata-url", type=_url, help="where it is, if not where clouds have it")
+    parser.add_argument(
         "--gcp-lead",
         type=_seconds,
         default=USUAL.gcp_lead_s,
         metavar="SECONDS",
         help="the preemption notice duration of this machine",
     )
-    found.add_argument(
+    parser.add_argument(
         "--grace",
         type=_seconds,
         metavar="SECONDS",
         help="in a pod: SIGTERM is a notice, and this long after it everything here is killed",
     )
-    found.add_argument(
+    parser.add_argument(
         "--release",
         action="store_true",
         help="once the nodes have ended, let the cloud (Azure) take the machine at once; "
         "only where nothing else needs it",
     )
-    return found
+    return parser
 
 
 def sources_of(args: argparse.Namespace, detect_s: float = USUAL.detect_s) -> Sources:
     cloud = None if args.cloud == "none" else args.cloud
-    found = Sources(cloud=cloud, gcp_lead_s=args.gcp_lead, detect_s=detect_s)
+    sources = Sources(cloud=cloud, gcp_lead_s=args.gcp_lead, detect_s=detect_s)
     url = args.metadata_url
-    return replace(found, aws_url=url, gcp_url=url, azure_url=url) if url else found
+    return replace(sources, aws_url=url, gcp_url=url, azure_url=url) if url else sources
 
 
 def _watch(args: argparse.Namespace, sources: Sources) -> None:
@@ -113,8 +113,8 @@ def _here(gcs: "Gcs", node_id: str) -> "Callable[[], Mapping[str, RayNode]]":
 
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < (found := float(text)) < math.inf:
-            return found
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
     raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 

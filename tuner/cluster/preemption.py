@@ -33,8 +33,8 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     Raises:
         RayUnavailable, NotFound, Conflict: The node could not be notified. No notice is in effect.
     """
-    found = head.found()
-    if found is None:
+    running = head.found()
+    if running is None:
         raise RayUnavailable("the cluster's head is gone")
     # Ray reads these variables when it connects.
     os.environ.update(
@@ -49,7 +49,7 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     deadline = Instant(time.time_ns() + notice_ns)
     text = f"{node.name} is taken away by its operator"
     notice = Notice(f"operator/{node.session}", deadline, text)
-    give_notice(found.address, node.node_id, notice)
+    give_notice(running.address, node.node_id, notice)
     return deadline
 
 

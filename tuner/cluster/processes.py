@@ -68,12 +68,12 @@ def _families(prefix: str) -> list[psutil.Process]:
 
     User code has no mark, because it does not inherit the environment, so it is found as a descendant.
     """
-    found: dict[int, psutil.Process] = {}
+    by_pid: dict[int, psutil.Process] = {}
     for process in marked(prefix):
-        found[process.pid] = process
+        by_pid[process.pid] = process
         with contextlib.suppress(psutil.Error):
-            found.update((child.pid, child) for child in process.children(recursive=True))
-    return [process for process in found.values() if process.is_running() and _is_no_zombie(process)]
+            by_pid.update((child.pid, child) for child in process.children(recursive=True))
+    return [process for process in by_pid.values() if process.is_running() and _is_no_zombie(process)]
 
 
 def _is_no_zombie(process: psutil.Process) -> bool:

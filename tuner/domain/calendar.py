@@ -88,15 +88,15 @@ def _midnight(day: date, where: ZoneInfo) -> Instant:
 
 def offsets(first: int, last: int, where: ZoneInfo) -> list[tuple[Instant, int]]:
     """Return the UTC offsets of a zone from `first` to `last`, each as its first instant and nanoseconds."""
-    found = [(Instant(first), _offset_s(first // NS, where) * NS)]
+    shifts = [(Instant(first), _offset_s(first // NS, where) * NS)]
     at = first
     while at < last:
         following = min(at + DAY_NS, last)
-        if _offset_s(following // NS, where) * NS != found[-1][1]:
+        if _offset_s(following // NS, where) * NS != shifts[-1][1]:
             change = _change(at // NS, following // NS, where)
-            found.append((Instant(change * NS), _offset_s(change, where) * NS))
+            shifts.append((Instant(change * NS), _offset_s(change, where) * NS))
         at = following
-    return found
+    return shifts
 
 
 def _offset_s(second: int, where: ZoneInfo) -> int:
@@ -135,19 +135,19 @@ class Window:
     timezone: str = "UTC"  #: Name in the IANA time zone database.
 
     def faults(self) -> list[Fault]:
-        found = [
+        faults = [
             Fault(f"/window/{name}", f"{text!r} is no time; write it as HH:MM, from 00:00 to 23:59")
             for name, text in (("start", self.start), ("end", self.end))
             if not _TIME.fullmatch(text)
         ]
-        if not found and self.start == self.end:
+        if not faults and self.start == self.end:
             detail = f"a window from {self.start} to {self.end} never opens; let it end at another time, or leave it out"
-            found.append(Fault("/window/end", detail))
+            faults.append(Fault("/window/end", detail))
         try:
             zone(self.timezone)
         except ValueError as error:
-            found.append(Fault("/window/timezone", str(error)))
-        return found
+            faults.append(Fault("/window/timezone", str(error)))
+        return faults
 
     def is_open(self, at: Instant) -> bool:
         shown, start, end = self._local_s(at // NS), _seconds(self.start), _seconds(self.end)

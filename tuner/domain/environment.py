@@ -50,25 +50,25 @@ class Environment:
         >>> Environment(versions={"torch": "2.13.0"}).differences(Environment(versions={"torch": "2.12.1"}))
         ['torch is 2.12.1 here; the trial ran with 2.13.0']
         """
-        found = []
+        differences = []
         if self.threads is not None and self.threads != here.threads:
-            found.append(f"threads: {_shown(here.threads)} here; the trial ran with {self.threads}")
+            differences.append(f"threads: {_shown(here.threads)} here; the trial ran with {self.threads}")
         if self.seed is not None and self.seed != here.seed:
-            found.append(f"seed: {_shown(here.seed)} here; the trial ran with {self.seed}")
+            differences.append(f"seed: {_shown(here.seed)} here; the trial ran with {self.seed}")
         for name, version in self.versions.items():
             if here.versions.get(name) != version:
-                found.append(
+                differences.append(
                     f"{name} is {_shown(here.versions.get(name))} here; the trial ran with {version}"
                 )
         for name in sorted({*self.variables, *here.variables}):
             then, now = self.variables.get(name), here.variables.get(name)
             if then != now:
-                found.append(f"{name} is {_shown(now)} here; the trial ran with {_shown(then)}")
+                differences.append(f"{name} is {_shown(now)} here; the trial ran with {_shown(then)}")
         if self.code is not None and self.code != here.code:
-            found.append(
+            differences.append(
                 f"the code has changed: its digest is {_digest(here.code)} here; the trial ran with {_digest(self.code)}"
             )
-        return found
+        return differences
 
 
 def _whole(value: object) -> int | None:
@@ -78,12 +78,12 @@ def _whole(value: object) -> int | None:
 def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         return {}
-    found = {
+    texts = {
         _text(name): _text(text)
         for name, text in value.items()
         if isinstance(name, str) and isinstance(text, str)
     }
-    return dict(list(found.items())[:MAX_ENTRIES])
+    return dict(list(texts.items())[:MAX_ENTRIES])
 
 
 def _text(text: str) -> str:

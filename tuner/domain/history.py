@@ -12,11 +12,11 @@ def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
 
     Parameters that are not in the space, or inactive in it, are omitted. No value is invented.
     """
-    found: Config = {}
+    transfer: Config = {}
     for name in space.order:
-        if name in config and space.active(name, found):
-            found[name] = config[name]
-    return found if space.contains(found) else None
+        if name in config and space.active(name, transfer):
+            transfer[name] = config[name]
+    return transfer if space.contains(transfer) else None
 
 
 def most_informative(ends: Sequence[tuple[float, int]], limit: int = MAX_TRIALS) -> list[int]:

@@ -57,18 +57,18 @@ class Resources:
     max_concurrent_trials: int | None = None
 
     def faults(self) -> list[Fault]:
-        found = []
+        faults = []
         if not 0.001 <= self.cpus <= 10_000:
-            found.append(Fault("/resources/cpus", "must be between 0.001 and 10000"))
+            faults.append(Fault("/resources/cpus", "must be between 0.001 and 10000"))
         if not 0 <= self.gpus <= 1000:
-            found.append(Fault("/resources/gpus", "must be between 0 and 1000"))
+            faults.append(Fault("/resources/gpus", "must be between 0 and 1000"))
         elif self.gpus > 1 and self.gpus != int(self.gpus):
-            found.append(Fault("/resources/gpus", "must be a whole number, or a fraction below 1"))
+            faults.append(Fault("/resources/gpus", "must be a whole number, or a fraction below 1"))
         elif 0 < self.gpus < 0.001:
-            found.append(Fault("/resources/gpus", "must be 0 or at least 0.001"))
+            faults.append(Fault("/resources/gpus", "must be 0 or at least 0.001"))
         if self.max_concurrent_trials is not None and not 1 <= self.max_concurrent_trials <= 10_000:
-            found.append(Fault("/resources/max_concurrent_trials", "must be between 1 and 10000"))
-        return found
+            faults.append(Fault("/resources/max_concurrent_trials", "must be between 1 and 10000"))
+        return faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +119,25 @@ class JobSpec:
 
     def faults(self) -> list[Fault]:
         """Return every error of the request that can be found from the request alone."""
-        found = [*_name_faults(self.name), *entry_faults(self.trainable), *_package_faults(self.package)]
+        faults = [*_name_faults(self.name), *entry_faults(self.trainable), *_package_faults(self.package)]
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
-            found += part.faults()
-        found += self.window.faults() if self.window is not None else []
+            faults += part.faults()
+        faults += self.window.faults() if self.window is not None else []
         for clash in sorted(set(self.space.parameters) & set(self.constants)):
-            found.append(Fault("/constants", f"{clash!r} is in the search space too; keep one of the two"))
+            faults.append(Fault("/constants", f"{clash!r} is in the search space too; keep one of the two"))
         if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:
-            found.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))
+            faults.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))
         if not -(2**63) <= self.algorithm.seed < 2**63:
-            found.append(Fault("/algorithm/seed", "must fit into 64 bits"))
+            faults.append(Fault("/algorithm/seed", "must fit into 64 bits"))
         if not 1 <= self.checkpoint.keep <= 1000:
-            found.append(Fault("/checkpoint/keep", "must be between 1 and 1000"))
+            faults.append(Fault("/checkpoint/keep", "must be between 1 and 1000"))
         if self.checkpoint.interval_ns is not None and self.checkpoint.interval_ns <= 0:
-            found.append(Fault("/checkpoint/interval", "must be more than 0 seconds, or auto"))
+            faults.append(Fault("/checkpoint/interval", "must be more than 0 seconds, or auto"))
         if self.plateau is not None and self.plateau.patience_micro_usd <= 0:
-            found.append(Fault("/stop/plateau/patience_usd", "must be more than 0"))
+            faults.append(Fault("/stop/plateau/patience_usd", "must be more than 0"))
         if self.plateau is not None and not 0 <= self.plateau.min_gain < float("inf"):
-            found.append(Fault("/stop/plateau/min_gain", "must be 0 or more"))
-        return found
+            faults.append(Fault("/stop/plateau/min_gain", "must be 0 or more"))
+        return faults
 
 
 def _name_faults(name: str) -> list[Fault]:

@@ -66,28 +66,28 @@ class SharedBudget:
         return max(parts)
 
     def faults(self) -> list[Fault]:
-        found = []
+        faults = []
         if self.usd is None and self.gpu_ms is None:
-            found.append(Fault("", "give at least one of usd and gpu_hours"))
+            faults.append(Fault("", "give at least one of usd and gpu_hours"))
         if self.usd is not None and self.usd <= ZERO:
-            found.append(Fault("/usd", "must be more than 0"))
+            faults.append(Fault("/usd", "must be more than 0"))
         if self.gpu_ms is not None and self.gpu_ms <= 0:
-            found.append(Fault("/gpu_hours", "must be more than 0"))
+            faults.append(Fault("/gpu_hours", "must be more than 0"))
         try:
             zone(self.timezone)
         except ValueError as error:
-            found.append(Fault("/timezone", str(error)))
+            faults.append(Fault("/timezone", str(error)))
         if len(self.alerts) > MAX_ALERTS:
-            found.append(Fault("/alerts", f"give at most {MAX_ALERTS}"))
+            faults.append(Fault("/alerts", f"give at most {MAX_ALERTS}"))
         for number, alert in enumerate(self.alerts):
-            found += _alert_faults(f"/alerts/{number}", alert)
-        return found
+            faults += _alert_faults(f"/alerts/{number}", alert)
+        return faults
 
 
 def _alert_faults(where: str, alert: Alert) -> list[Fault]:
-    found = []
+    faults = []
     if not 0 < alert.at_ppm <= PPM:
-        found.append(Fault(f"{where}/at", "is the share of the budget, more than 0 and at most 1"))
+        faults.append(Fault(f"{where}/at", "is the share of the budget, more than 0 and at most 1"))
     try:
         url = urlsplit(alert.url)
         right = (
@@ -97,8 +97,8 @@ def _alert_faults(where: str, alert: Alert) -> list[Fault]:
         right = False
     plain = alert.url.isascii() and alert.url.isprintable() and " " not in alert.url
     if not right or not plain or len(alert.url) > 2000:
-        found.append(Fault(f"{where}/url", "must be a URL such as https://example.com/hook, without a user"))
-    return found
+        faults.append(Fault(f"{where}/url", "must be a URL such as https://example.com/hook, without a user"))
+    return faults
 
 
 def name_fault(name: str) -> Fault | None:
@@ -129,16 +129,16 @@ def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fau
 def applying(budgets: Iterable[SharedBudget], tags: Mapping[str, str]) -> list[SharedBudget]:
     """Return the shared budgets that limit a job with these tags, each once, sorted by name."""
     known = {budget.name: budget for budget in budgets}
-    found = {budget.name for budget in known.values() if budget.matches(tags)}
-    for name in sorted(found):
-        found |= set(_ancestors(known[name], known))
-    return [known[name] for name in sorted(found)]
+    names = {budget.name for budget in known.values() if budget.matches(tags)}
+    for name in sorted(names):
+        names |= set(_ancestors(known[name], known))
+    return [known[name] for name in sorted(names)]
 
 
 def _ancestors(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Sequence[str]:
-    found: list[str] = []
+    ancestors: list[str] = []
     parent = budget.parent
-    while parent is not None and parent in known and parent not in found:
-        found.append(parent)
+    while parent is not None and parent in known and parent not in ancestors:
+        ancestors.append(parent)
         parent = known[parent].parent
-    return found
+    return ancestors

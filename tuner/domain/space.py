@@ -42,14 +42,14 @@ class Float:
     def faults(self, at: str) -> list[Fault]:
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             return [Fault(at, "low and high must be finite")]
-        found = []
+        faults = []
         if self.low >= self.high:
-            found.append(Fault(f"{at}/low", f"must be less than high ({self.high})"))
+            faults.append(Fault(f"{at}/low", f"must be less than high ({self.high})"))
         if self.log and self.low <= 0:
-            found.append(Fault(f"{at}/low", "must be more than 0 on a log scale"))
+            faults.append(Fault(f"{at}/low", "must be more than 0 on a log scale"))
         if not math.isfinite(self.high - self.low):
-            found.append(Fault(f"{at}/high", "the range is too wide for a floating-point number"))
-        return found
+            faults.append(Fault(f"{at}/high", "the range is too wide for a floating-point number"))
+        return faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ class Int:
         return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def faults(self, at: str) -> list[Fault]:
-        found = []
+        faults = []
         if self.low >= self.high:
-            found.append(Fault(f"{at}/low", f"must be less than high ({self.high})"))
+            faults.append(Fault(f"{at}/low", f"must be less than high ({self.high})"))
         if self.log and self.low < 1:
-            found.append(Fault(f"{at}/low", "must be at least 1 on a log scale"))
+            faults.append(Fault(f"{at}/low", "must be at least 1 on a log scale"))
         if max(abs(self.low), abs(self.high)) > 2**53:
-            found.append(Fault(at, "low and high must be within ±2^53"))
-        return found
+            faults.append(Fault(at, "low and high must be within ±2^53"))
+        return faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +100,16 @@ class Categorical:
         return any(same(value, choice) for choice in self.choices)
 
     def faults(self, at: str) -> list[Fault]:
-        found = []
+        faults = []
         if not self.choices:
-            found.append(Fault(f"{at}/choices", "give at least one choice"))
+            faults.append(Fault(f"{at}/choices", "give at least one choice"))
         if len({(isinstance(choice, bool), choice) for choice in self.choices}) < len(self.choices):
-            found.append(Fault(f"{at}/choices", "each choice may be given once"))
+            faults.append(Fault(f"{at}/choices", "each choice may be given once"))
         if len(self.choices) > 1000:
-            found.append(Fault(f"{at}/choices", "give at most 1000 choices"))
+            faults.append(Fault(f"{at}/choices", "give at most 1000 choices"))
         if any(isinstance(choice, float) and not math.isfinite(choice) for choice in self.choices):
-            found.append(Fault(f"{at}/choices", "numbers must be finite"))
-        return found
+            faults.append(Fault(f"{at}/choices", "numbers must be finite"))
+        return faults
 
 
 Parameter = Float | Int | Categorical
@@ -196,29 +196,29 @@ class Space:
             return [Fault("/search_space", "give at least one parameter")]
         if len(self.parameters) > MAX_PARAMETERS:
             return [Fault("/search_space", f"give at most {MAX_PARAMETERS} parameters")]
-        found = []
+        faults = []
         for name, parameter in self.parameters.items():
             at = f"/search_space/{pointer_token(name)}"
-            found += parameter.faults(at) + self._when_faults(at, parameter.when)
+            faults += parameter.faults(at) + self._when_faults(at, parameter.when)
         cyclic = set(self.parameters) - set(self.order)
         unknown = {o for p in self.parameters.values() for o in p.when if o not in self.parameters}
         if cyclic and not unknown:
-            found += [
+            faults += [
                 Fault(f"/search_space/{pointer_token(n)}/when", "depends on itself") for n in sorted(cyclic)
             ]
-        return found
+        return faults
 
     def _when_faults(self, at: str, when: When) -> list[Fault]:
-        found = []
+        faults = []
         for other, values in when.items():
             place = f"{at}/when/{pointer_token(other)}"
             if other not in self.parameters:
-                found.append(Fault(place, f"there is no parameter {other!r} in the search space"))
+                faults.append(Fault(place, f"there is no parameter {other!r} in the search space"))
             elif not values:
-                found.append(Fault(place, "give at least one value"))
+                faults.append(Fault(place, "give at least one value"))
             elif wrong := [v for v in values if not self.parameters[other].contains(v)]:
-                found.append(Fault(place, f"{other!r} can never be {wrong[0]!r}"))
-        return found
+                faults.append(Fault(place, f"{other!r} can never be {wrong[0]!r}"))
+        return faults
 
 
 def pointer_token(name: str) -> str:

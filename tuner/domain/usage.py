@@ -12,7 +12,7 @@ MAX_COUNT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """MetricsSnapshot of an attempt, measured during its training time only."""
+    """The usage of one attempt, measured during its training time only."""
 
     wall_ns: int | None = None
     cpu_ns: int | None = None  #: Processor time of its process and all descendants within `wall_ns`.

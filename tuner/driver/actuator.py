@@ -65,7 +65,7 @@ class Actuator:
 
         Do nothing if the attempt had one: its end is reported elsewhere.
         """
-        if trial in self._pending or any(one.trial == trial for one in self._queue):
+        if trial in self._pending or any(assignment.trial == trial for assignment in self._queue):
             self._withdrawn[trial] = how
 
     def _send(self, trial: str, message: Message) -> bool:
@@ -80,7 +80,7 @@ class Actuator:
     def next_assignment(self) -> Assignment | None:
         """Return the next attempt for which Tune should find a worker: the first whose start time has come."""
         now = self._clock()
-        assignment = next((one for one in self._queue if one.not_before_ns <= now), None)
+        assignment = next((assignment for assignment in self._queue if assignment.not_before_ns <= now), None)
         if assignment is not None:
             self._queue.remove(assignment)
             self._pending[assignment.trial] = assignment
@@ -113,28 +113,23 @@ class Actuator:
         return list(self._pending.values())
 
     def withdraw_queued(self) -> list[Progress]:
-        """Remove the attempts that were cancelled before Tune knew about them, and return a final message for
-        each.
-        """
-        called = [one for one in self._queue if one.trial in self._withdrawn]
-        for assignment in called:
+        """Remove the attempts that were cancelled before Tune knew about them. Return a final message for each."""
+        cancelled = [assignment for assignment in self._queue if assignment.trial in self._withdrawn]
+        for assignment in cancelled:
             self._queue.remove(assignment)
-        return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
+        return [self._cancelled(assignment) for assignment in cancelled]
 
     def withdraw_pending(self) -> list[Progress]:
-        """Remove the attempts that were cancelled while Tune looked for a worker, and return a final message
-        for each.
+        """Remove the attempts that were cancelled while Tune looked for a worker. Return a final message for each.
 
         The caller must inform Tune.
         """
-        called = [one for one in self._pending.values() if one.trial in self._withdrawn]
-        for assignment in called:
-            del self._pending[assignment.trial]
-        return [called_off(one, self._withdrawn.pop(one.trial)) for one in called]
+        cancelled = [self._pending.pop(trial) for trial in [*self._pending] if trial in self._withdrawn]
+        return [self._cancelled(assignment) for assignment in cancelled]
 
-
-def called_off(assignment: Assignment, state: Literal["paused", "stopped"]) -> Progress:
-    return Progress(assignment.trial, assignment.attempt, state, Meter(), saved_step=assignment.restore_step)
+    def _cancelled(self, assignment: Assignment) -> Progress:
+        state, saved = self._withdrawn.pop(assignment.trial), assignment.restore_step
+        return Progress(assignment.trial, assignment.attempt, state, Meter(), saved_step=saved)
 
 
 def actor_sender(actor: Any) -> Send:
@@ -233,28 +228,19 @@ class MemoryLimit:
         self._known: int | None = None
 
     def __call__(self) -> int | None:
+        """Return the trial's share of the memory of the largest node that it fits on, in bytes, or None if none is known."""
         now = self._clock()
         if self._asked_at is None or now - self._asked_at >= FRESH_S:
             self._asked_at = now
             with contextlib.suppress(Exception):
-                self._known = memory_limit(self._nodes(), cpus=self._size.cpus, gpus=self._size.gpus)
+                nodes = [node.get("Resources", {}) for node in self._nodes() if node.get("Alive")]
+                self._known = max(filter(None, map(self._share, nodes)), default=None)
         return self._known
 
-
-def memory_limit(nodes: Iterable[Mapping[str, Any]], *, cpus: float, gpus: float) -> int | None:
-    """Return a trial's share of the memory of the largest node that it fits on, in bytes, or None if none is known.
-
-    The share is the larger of the trial's shares of the CPUs and GPUs.
-    """
-    found = []
-    for node in nodes:
-        has = node.get("Resources", {})
-        if (
-            node.get("Alive")
-            and has.get("CPU", 0) >= cpus
-            and has.get("GPU", 0) >= gpus
-            and has.get("memory")
-        ):
-            share = max(cpus / has["CPU"] if has.get("CPU") else 0, gpus / has["GPU"] if gpus else 0)
-            found.append(int(has["memory"] * USABLE_MEMORY * min(1, share)))
-    return max(found, default=None)
+    def _share(self, has: Mapping[str, float]) -> int:
+        """Return the larger of the trial's shares of the CPUs and GPUs as memory, or 0 if the trial does not fit on the node."""
+        cpus, gpus = self._size.cpus, self._size.gpus
+        if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:
+            return 0
+        share = max(cpus / has["CPU"] if has.get("CPU") else 0, gpus / has["GPU"] if gpus else 0)
+        return int(has.get("memory", 0) * USABLE_MEMORY * min(1, share))

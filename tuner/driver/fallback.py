@@ -112,11 +112,11 @@ class SpotWithFallback:
         self._note_wait(at, trial)
         wanted = self._wanted(trial)
         is_available = wanted != at and self._room(wanted, trial) > 0
-        found = wanted if is_available else self._another(at, trial)
-        if found is None:
+        destination = wanted if is_available else self._another(at, trial)
+        if destination is None:
             return None
-        self._states[trial.trial].waits_for = found
-        return self._place[found]
+        self._states[trial.trial].waits_for = destination
+        return self._place[destination]
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
         if place.offer is not None:
@@ -166,9 +166,9 @@ class SpotWithFallback:
         If on-demand is preferred but has no room for another trial, return a spot offer that has room, if
         there is one.
         """
-        found = self._best(trial)
-        there = [] if found.market == "spot" or self._room(found, trial) > 0 else self._there(trial)
-        return self._shared.cheapest(there, trial.now) or found
+        best = self._best(trial)
+        there = [] if best.market == "spot" or self._room(best, trial) > 0 else self._there(trial)
+        return self._shared.cheapest(there, trial.now) or best
 
     def _best(self, trial: TrialSnapshot) -> Offer:
         """Return the kind that suits the trial best, even if it has no room for another trial."""
@@ -182,8 +182,8 @@ class SpotWithFallback:
         if trial.now - state.memory.progressed >= self._patience_ns and trial.runs_at is None:
             self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
         # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
-        if found := choice.offer or self._runs_at(trial):
-            return found
+        if offer := choice.offer or self._runs_at(trial):
+            return offer
         # If one trial has waited for spot and got none, the next one does not wait.
         late = trial.now < self._waited_in_vain + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
@@ -247,9 +247,9 @@ class SpotWithFallback:
         return self._places.room(self._place[offer], trial.occupied, now=now)
 
     def _cheapest(self, market: str, now: Instant) -> Offer:
-        found = self._shared.cheapest(self._of(market), now)
-        assert found is not None
-        return found
+        offer = self._shared.cheapest(self._of(market), now)
+        assert offer is not None
+        return offer
 
     def _of(self, market: str) -> list[Offer]:
         return [offer for offer in self._offers if offer.market == market]

@@ -221,12 +221,7 @@ class HoldService:
         more = self._affordable(left, lease.rate, replace(request, need_ns=max(request.need_ns, unused)))
         if more <= unused:
             return False
-        lease_ns = lease.meter.total_ns + more
-        self._settle(tx, lease, lease.meter.minus(lease.settled), request.at)
-        lease.slice, lease.lease_ns = lease.slice + 1, lease_ns
-        lease.held = lease.rate.cost(lease_ns) - lease.rate.cost(lease.meter.total_ns)
-        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), lease.held, more, request.at):
-            raise AssertionError("the account was read in this transaction")
+        self._renew(tx, lease, lease.meter.total_ns + more, request.at)
         return True
 
     def reprice(self, tx: JournalTx, lease: AttemptLease, place: Place, at: Instant) -> bool:
@@ -245,12 +240,17 @@ class HoldService:
         held = place.rate.cost(lease_ns) - place.rate.cost(lease.meter.total_ns)
         if not held.fits(self._left(tx, lease, lease.held - self._used(lease), at)):
             return False
-        self._settle(tx, lease, lease.meter.minus(lease.settled), at)
-        lease.slice, lease.lease_ns, lease.held = lease.slice + 1, lease_ns, held
-        rest_ns = lease_ns - lease.meter.total_ns
-        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), held, rest_ns, at):
-            raise AssertionError("the account was read in this transaction")
+        self._renew(tx, lease, lease_ns, at)
         return True
+
+    def _renew(self, tx: JournalTx, lease: AttemptLease, lease_ns: int, at: Instant) -> None:
+        """Post the cost of what the attempt has used, and place the hold for the rest of a lease of this length."""
+        self._settle(tx, lease, lease.meter.minus(lease.settled), at)
+        lease.slice, lease.lease_ns = lease.slice + 1, lease_ns
+        lease.held = lease.rate.cost(lease_ns) - lease.rate.cost(lease.meter.total_ns)
+        rest_ns = lease_ns - lease.meter.total_ns
+        if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), lease.held, rest_ns, at):
+            raise AssertionError("the account was read in this transaction")
 
     def charge_assigned_machine(self, lease: AttemptLease, place: Place) -> None:
         """Charge the attempt for the machine that it was given.

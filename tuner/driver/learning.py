@@ -45,9 +45,9 @@ class Learner:
         if isinstance(order, do.Predict):
             return self.advise(state, order.trial, clock.now())
         began = clock.elapsed_ns()
-        found = self.next(state, order.trial, clock.now())
+        answer = self.next(state, order.trial, clock.now())
         self.suggestion_ns = clock.elapsed_ns() - began
-        return found
+        return answer
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
         """Choose the work for a free worker.

@@ -206,13 +206,13 @@ class Loop:
         pays for. So a worker is overdue if it sends nothing until `SILENT_NS` after the end of its lease. If
         it was ordered to stop, it is overdue after `SILENT_NS` of silence.
         """
-        now, found = self._clock.elapsed_ns(), []
+        now, overdue = self._clock.elapsed_ns(), []
         for lease in self.leases.values():
             stops = self.state.trial(lease.trial).status == "stopping" or lease.trial in self.stalled
             unused = 0 if stops or lease.wrong_machine else max(0, lease.lease_ns - lease.meter.total_ns)
             if not lease.waits and now - lease.heard_ns > unused + SILENT_NS:
-                found.append((lease.trial, lease.attempt))
-        return found
+                overdue.append((lease.trial, lease.attempt))
+        return overdue
 
     def runs(self, trial: str, attempt: int) -> bool:
         return self._lease(trial, attempt) is not None

@@ -64,18 +64,20 @@ class MachineCheck:
         return "stays" if hold_service.reprice(tx, lease, place, at) else "refused"
 
 
-def forbidden(found: Offer, wanted: Resources) -> str | None:
+def forbidden(offer: Offer, wanted: Resources) -> str | None:
     """Return why a trial that requested `wanted` may not run on this offer, or None if it may.
 
     A spot machine is allowed if the trial requested on demand, because it is cheaper.
     """
-    said = f"a {found.instance_type} {_MARKETS[found.market]} at ${found.price.usd_per_hour:g} an hour"
-    if wanted.market == "spot" and found.market != "spot":
-        return f"it asked for spot and got {said}"
-    if wanted.instance_type not in (None, found.instance_type):
-        return f"it asked for a {wanted.instance_type} and got {said}"
-    if wanted.region not in (None, found.region):
-        return f"it asked for region {wanted.region} and got {said} in {found.region or 'an unknown region'}"
+    machine = f"a {offer.instance_type} {_MARKETS[offer.market]} at ${offer.price.usd_per_hour:g} an hour"
+    if wanted.market == "spot" and offer.market != "spot":
+        return f"it asked for spot and got {machine}"
+    if wanted.instance_type not in (None, offer.instance_type):
+        return f"it asked for a {wanted.instance_type} and got {machine}"
+    if wanted.region not in (None, offer.region):
+        return (
+            f"it asked for region {wanted.region} and got {machine} in {offer.region or 'an unknown region'}"
+        )
     return None
 
 

@@ -110,7 +110,7 @@ class LaunchContext:
         with self.database.read() as db:
             money = money_metadata(jobs.control(db, self.job).budget, ledger.account(db, self.job).posted)
             by_trial = {trial: ledger.posted_by_kind(db, self.job, trial).values() for trial in trials}
-        posted = {trial: sum((one.usd for one in costs), start=ZERO) for trial, costs in by_trial.items()}
+        posted = {trial: sum((cost.usd for cost in costs), start=ZERO) for trial, costs in by_trial.items()}
         return JobSpend(money, posted)
 
     def losses(self, market: str) -> Losses:

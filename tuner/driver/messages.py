@@ -33,15 +33,15 @@ class StepReport:
 
     def value(self, metric: str) -> float | None:
         """Return the metric as a number, or None if it is missing or is not a number."""
-        found = self.metrics.get(metric)
-        if isinstance(found, str):
-            return _SPECIAL.get(found)
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        reported = self.metrics.get(metric)
+        if isinstance(reported, str):
+            return _SPECIAL.get(reported)
+        if isinstance(reported, bool) or not isinstance(reported, int | float):
             return None
         try:
-            return float(found)
+            return float(reported)
         except OverflowError:  # an integer too large for a float
-            return math.inf if found > 0 else -math.inf
+            return math.inf if reported > 0 else -math.inf
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the first metrics, cut to a length that fits an error message."""

@@ -104,8 +104,8 @@ class AllowedPlaces:
     def __init__(
         self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[Machine]]
     ) -> None:
-        found = [Place(offer, offer.rate(cpus=wanted.cpus, gpus=wanted.gpus)) for offer in offers]
-        self.all = sorted(found, key=lambda place: place.rate.price)
+        places_by_offer = [Place(offer, offer.rate(cpus=wanted.cpus, gpus=wanted.gpus)) for offer in offers]
+        self.all = sorted(places_by_offer, key=lambda place: place.rate.price)
         self._wanted, self._machines = wanted, machines
 
     def of(self, offer: Offer) -> Place:
@@ -122,10 +122,12 @@ class AllowedPlaces:
         attempts wait. With `now`, machines that the autoscaler has yet to start are not counted.
         """
         assert place.offer is not None
-        found = [
-            one for one in self._machines() if place.offer.is_of(one.labels) and not (now and one.to_come)
+        machines = [
+            machine
+            for machine in self._machines()
+            if place.offer.is_of(machine.labels) and not (now and machine.to_come)
         ]
-        return sum(machine.fits(self._wanted) for machine in found) - occupied.get(place.offer, 0)
+        return sum(machine.fits(self._wanted) for machine in machines) - occupied.get(place.offer, 0)
 
 
 class CheapestFree:
@@ -162,7 +164,8 @@ class CheapestFree:
             return free
         after = sum(place.rate.price <= at.rate.price for place in others)
         return next(
-            (one for one in [*others[after:], *others[:after]] if self._places.room(one, occupied) > 0), None
+            (place for place in [*others[after:], *others[:after]] if self._places.room(place, occupied) > 0),
+            None,
         )
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:

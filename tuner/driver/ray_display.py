@@ -135,14 +135,19 @@ class RayDisplay:
                 self._has_failed = True
 
     def _show(self, work: Mapping[bytes, WorkerActivity | None], *, is_over: bool) -> None:
-        spend, now = self._spend({one.trial for one in work.values() if one is not None}), time.monotonic()
+        spend, now = (
+            self._spend({activity.trial for activity in work.values() if activity is not None}),
+            time.monotonic(),
+        )
         if spend.metadata != self._metadata and (is_over or now - self._spend_at >= SPEND_EVERY_S):
             self._spend_at = now
             change_metadata(self._submission_id, spend.metadata)
             self._metadata = spend.metadata
         texts = {
-            actor: f"{self._job}: idle" if one is None else one.text(self._job, spend.posted[one.trial])
-            for actor, one in work.items()
+            actor: f"{self._job}: idle"
+            if activity is None
+            else activity.text(self._job, spend.posted[activity.trial])
+            for actor, activity in work.items()
         }
         new = {actor: text for actor, text in texts.items() if self._shown.get(actor) != text}
         if new:
@@ -154,8 +159,8 @@ def change_metadata(submission_id: str, changes: Mapping[str, str]) -> None:
     """Change the metadata of a Ray Job. Does nothing if the job is not running."""
     gcs = _worker().gcs_client
     key = JobInfoStorageClient.JOB_DATA_KEY.format(job_id=submission_id).encode()
-    found = gcs.internal_kv_get(key, ray_constants.KV_NAMESPACE_JOB, timeout=TIMEOUT_S)
-    record = json.loads(found) if found else {}
+    stored = gcs.internal_kv_get(key, ray_constants.KV_NAMESPACE_JOB, timeout=TIMEOUT_S)
+    record = json.loads(stored) if stored else {}
     if record.get("status") != "RUNNING":
         return
     record["metadata"] = {**(record.get("metadata") or {}), **changes}
@@ -173,14 +178,14 @@ def publish_reprs(reprs: Mapping[bytes, str]) -> None:
         )
         request = messages.GetAllActorInfoRequest(filters=alive)
         actors = services.ActorInfoGcsServiceStub(channel).GetAllActorInfo(request, timeout=TIMEOUT_S)
-        found = [row for row in actors.actor_table_data if row.actor_id in reprs]
-        for row in found:
+        alive_actors = [row for row in actors.actor_table_data if row.actor_id in reprs]
+        for row in alive_actors:
             row.repr_name = reprs[row.actor_id]
         messages_to_send = [
             pubsub_pb2.PubMessage(
                 channel_type=pubsub_pb2.GCS_ACTOR_CHANNEL, key_id=os.urandom(16), actor_message=row
             )
-            for row in found
+            for row in alive_actors
         ]
         if messages_to_send:
             publisher = services.ControlPlanePubSubGcsServiceStub(channel)

@@ -62,7 +62,7 @@ class AssignedMachines:
         self._known.pop((trial, attempt), None)
 
     def _look(self, trial: str, attempt: int, node_id: str) -> Machine | None:
-        node = next((one for one in ray.nodes() if one["NodeID"] == node_id), None)
+        node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
         if node is None:
             return None
         facts = self._known[trial, attempt] = self._facts.get(node_id, {})
@@ -157,8 +157,8 @@ def node_of(error: Exception | None, actor: Any = None) -> str:
     actor_id = getattr(error, "actor_id", None)
     if not isinstance(actor_id, str) and actor is not None:
         actor_id = actor._actor_id.hex()
-    found = cluster_state.actor_table(actor_id) if isinstance(actor_id, str) else {}
-    return str(found.get("Address", {}).get("NodeID", ""))
+    actor_entry = cluster_state.actor_table(actor_id) if isinstance(actor_id, str) else {}
+    return str(actor_entry.get("Address", {}).get("NodeID", ""))
 
 
 def kill_worker(actor: Any) -> None:

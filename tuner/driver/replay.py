@@ -245,7 +245,11 @@ def check(
         may_continue: Called before each event. The replay ends early if it returns False.
     """
     furthest: Replayed | None = None
-    for concurrency in dict.fromkeys(concurrencies):
+    tried = set[int]()
+    for concurrency in concurrencies:  # lazily, because the later ones are looked up in the database
+        if concurrency in tried:
+            continue
+        tried.add(concurrency)
         fold = Fold(spec, sampler and sampler(), record.events, concurrency=concurrency, rate=rate)
         result = _Check(record, fold, source, may_continue).run(concurrency)
         # A replay whose time was used up has no difference either, but may have ended before the difference of another.
@@ -298,15 +302,15 @@ class _Check:
 
     def _event_differs(self, number: int, event: ev.Event) -> Difference | None:
         """Compare an event with what was decided before it, and decide on it."""
-        here, recorded = (number, event.at, getattr(event, "trial", None)), in_words(event)
+        here = number, event.at, getattr(event, "trial", None)
         # The loop answers `Predict` at once. Only a refused hold and other answers may have been in its queue before.
         queued = isinstance(event, Answer) or (isinstance(event, ev.Refused) and not event.running)
         try:
             if self._fold.predictions and not queued:
-                return _unanswered(number, event, self._fold.predictions[0], recorded)
+                return _unanswered(number, event, self._fold.predictions[0], in_words(event))
             instead = _objection(self._fold, event)
             if instead is not None:
-                return Difference("not_permitted", *here, instead, recorded)
+                return Difference("not_permitted", *here, instead, in_words(event))
             if isinstance(event, Answer):
                 difference = self._answer_differs(number, event) or self._warm_start_differs(number, event)
                 if difference is not None:
@@ -314,7 +318,7 @@ class _Check:
             self._decisions += len(self._fold.apply(event))
         except NOT_POSSIBLE as error:
             why = f"the event is not possible here: {type(error).__name__}: {error}".rstrip(": ")
-            return Difference("not_possible", *here, Decision(why), recorded)
+            return Difference("not_possible", *here, Decision(why), in_words(event))
         state = self._fold.state
         for changed in state.changed:
             public = PUBLIC[state.trials[changed].status]

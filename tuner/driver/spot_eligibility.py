@@ -101,12 +101,12 @@ class SpotEligibility:
             return None
         return refusal(verdict.reason)
 
-    def _note(self, found: SelfTest) -> None:
+    def _note(self, result: SelfTest) -> None:
         """Store a result for later jobs, and for the check when a job is submitted."""
         with self.database.write("gate.note") as db:
-            self_tests.put(db, self.row.project, found)
+            self_tests.put(db, self.row.project, result)
             if self.seen is not None:
-                at_the_door = replace(found, code=self_tests.at_the_door(self.seen))
+                at_the_door = replace(result, code=self_tests.at_the_door(self.seen))
                 self_tests.put(db, self.row.project, at_the_door)
 
     def refuse(self, why: str, *, died_at: Instant | None) -> None:

@@ -116,9 +116,9 @@ def _occupied(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
 
     Machines about to be taken away do not count.
     """
-    found: Counter[Offer] = Counter()
+    occupied: Counter[Offer] = Counter()
     for lease in leases.values():
         place = lease.moving or lease.place
         if lease.trial != name and place.offer is not None and (lease.moving or not lease.leaving):
-            found[place.offer] += 1
-    return found
+            occupied[place.offer] += 1
+    return occupied

@@ -214,7 +214,7 @@ class EventScheduler(Unrecorded, TrialScheduler):
             if self._loop.relocate(waiting.trial, waiting.attempt):
                 self._actuator.ended(waiting.trial, waiting.attempt)
                 self._give_up(tune_controller, waiting.trial, waiting.attempt)
-        pending = {(one.trial, one.attempt) for one in self._actuator.pending()}
+        pending = {(assignment.trial, assignment.attempt) for assignment in self._actuator.pending()}
         self._added = {name: trial for name, trial in self._added.items() if name in pending}
         self._found_at = {name: at for name, at in self._found_at.items() if name in pending}
         return next(iter(self._added.values()), None)
@@ -261,9 +261,9 @@ class EventScheduler(Unrecorded, TrialScheduler):
         waiting = self._actuator.pending()
         if self._next >= len(waiting):
             self._next = 0
-        found = waiting[self._next : self._next + ASKED_AT_ONCE]
-        self._next += len(found)
-        return found
+        batch = waiting[self._next : self._next + ASKED_AT_ONCE]
+        self._next += len(batch)
+        return batch
 
     def _starts(self, tune: Any, name: str, attempt: int) -> bool:
         """Return whether the attempt was given a machine and its worker is starting there. Such an attempt is
@@ -357,10 +357,10 @@ def _error(trial: Trial) -> Exception | None:
     """
     try:
         with open(trial.pickled_error_file, "rb") as file:
-            found: Exception = cloudpickle.load(file)
+            error: Exception = cloudpickle.load(file)
     except (OSError, TypeError, ValueError, AttributeError):
         return None
-    return found
+    return error
 
 
 def _why(error: Exception | None) -> str:

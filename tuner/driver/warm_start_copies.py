@@ -82,13 +82,13 @@ def warm_starts_of(
     return WarmStarts({n: warm_start for n, warm_start in taken.items() if warm_start is not None})
 
 
-def _places(sampler: Sampler, found: list[WarmStart]) -> dict[int, WarmStart]:
+def _places(sampler: Sampler, warm_starts: list[WarmStart]) -> dict[int, WarmStart]:
     """Return the earlier trials by the number of the grid point with the same configuration."""
     places: dict[int, WarmStart] = {}
     for number in range(GRID_MAX):
         config = sampler.suggest(number)
-        if config is None or len(places) == len(found):
+        if config is None or len(places) == len(warm_starts):
             break
-        same = next((warm_start for warm_start in found if warm_start.config == config), None)
+        same = next((warm_start for warm_start in warm_starts if warm_start.config == config), None)
         places |= {} if same is None else {number: same}
     return places

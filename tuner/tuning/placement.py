@@ -81,13 +81,13 @@ class PlacementMemory:
 
     def looked(self, now: Instant, *, at: Offer | None, left_ns: int) -> Self:
         """Return the memory after an observation of the training's machine and remaining work."""
-        found = self
+        memory = self
         if left_ns < self.least_ns:
-            found = replace(found, progressed=now, least_ns=left_ns)
+            memory = replace(memory, progressed=now, least_ns=left_ns)
         place = key_of(at) if at is not None else None
         if place != self.current_offer:
-            found = replace(found, current_offer=place, left_at_start_ns=left_ns)
-        return found
+            memory = replace(memory, current_offer=place, left_at_start_ns=left_ns)
+        return memory
 
     def waits(self, now: Instant) -> Self:
         """Return the memory after the machine was lost. The limit on waiting for spot (`PlacementRequest.patience_ns`) counts from now on."""
@@ -208,8 +208,8 @@ def choose(
     if observation.at is not None and observation.at.market == "spot" and request.market == "spot":
         return memory, PlacementChoice(observation.at, "stays")
     if request.market == "spot":
-        found = memory.cheapest(observation.there, observation.now)
-        return memory, PlacementChoice(found, "cheapest" if found else "waits")
+        offer = memory.cheapest(observation.there, observation.now)
+        return memory, PlacementChoice(offer, "cheapest" if offer else "waits")
     if not _has_cheaper_spot(request, memory, observation.now):
         return memory, _on_demand(request, memory, observation, "cheapest")
     if _nearly_done(request, memory, observation):

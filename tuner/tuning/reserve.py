@@ -55,12 +55,12 @@ class Reserve:
         if self.leader is None:
             return []
         free = self.left_ns - self._reserved_ns
-        found = []
+        in_the_way = []
         for needed, trial in sorted(self._needs(None), key=lambda need: (need[0], need[1].number)):
             free -= needed
             if free < 0 and trial.status == "running":
-                found.append(trial)
-        return found
+                in_the_way.append(trial)
+        return in_the_way
 
     def can_finish(self, trial: TrialRecord) -> bool:
         """Return whether the budget can train the trial to its last step, in addition to the active trials and the leader."""

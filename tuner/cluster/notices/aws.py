@@ -38,8 +38,8 @@ def read_action(answer: MetadataAnswer) -> Notice | None:
     if answer.status == 404:
         return None
     succeeded(answer)
-    found = object_of(answer)
-    action, at = string(found, "action"), moment(string(found, "time"))
+    action_document = object_of(answer)
+    action, at = string(action_document, "action"), moment(string(action_document, "time"))
     if action not in ACTIONS:
         raise MalformedNotice(f"{shown(action)} is no action of AWS")
     text = f"AWS will {action} this spot instance at {rfc3339(at)}"

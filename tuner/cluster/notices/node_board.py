@@ -54,9 +54,9 @@ class NodeBoard:
     def described(self, node_id: str) -> Mapping[str, str]:
         """Return the facts about the node's machine, or an empty mapping if there are none."""
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads((self._machines / node_id).read_text())
-            if isinstance(found, dict) and all(isinstance(word, str) for word in found.values()):
-                return found
+            facts = json.loads((self._machines / node_id).read_text())
+            if isinstance(facts, dict) and all(isinstance(word, str) for word in facts.values()):
+                return facts
         return {}
 
     def standing(self, node_id: str) -> Notice | None:
@@ -64,13 +64,13 @@ class NodeBoard:
 
         Without a notice this takes a few microseconds.
         """
-        found = []
+        notices = []
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._folder / node_id):
                 # Skip a file that was removed meanwhile or does not come from this class.
                 with contextlib.suppress(OSError, ValueError, TypeError):
-                    found.append(_read(Path(entry.path)))
-        return min(found, key=lambda notice: (notice.deadline, notice.id), default=None)
+                    notices.append(_read(Path(entry.path)))
+        return min(notices, key=lambda notice: (notice.deadline, notice.id), default=None)
 
 
 def _read(path: Path) -> Notice:
