@@ -26,7 +26,7 @@ import psutil
 from tuner.cluster.cluster_file import ClusterFile
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
 from tuner.cluster.launch import PORTS, HeadLaunch, free_ports, tail
-from tuner.cluster.nodes import Node, nodes
+from tuner.cluster.nodes import nodes
 from tuner.cluster.processes import kill_marked, mark_of
 
 START_TIMEOUT_S = 90.0
