@@ -67,7 +67,7 @@ def test_two_packages_with_the_same_module_name_import_their_own_code(tmp_path: 
             assert Path(said["file"]).parts[-3] == Path(said["first"]).name == package.digest
             own = (Path(f"/proc/{driver.supervisor.server.pid}/environ"), Path("/proc/self/environ"))
             assert package.digest not in "".join(path.read_text() for path in own)
-        folders = list((tmp_path / "tmp").glob("tuner-packages-*/*/mine"))
+        folders = list((tmp_path / "tmp").glob("tuner-worker-*/package/*/mine"))
         assert len(folders) == 2
         assert not any((folder / "__pycache__").exists() for folder in folders)
     finally:

@@ -15,7 +15,8 @@ from tuner.service.bootstrap import Service
 from tuner.settings import Settings
 from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow
-from tuner.worker.packages import Contents, Stored, check_tops, opened, read_archive
+from tuner.worker.packages import Contents, Stored, check_tops, read_archive, unpack
+from tuner.worker.scratch import Scratch
 
 MIB = 1 << 20
 UNPACKED = 10  # limit of the unpacked size, as a multiple of the packed size
@@ -129,22 +130,23 @@ def _find(service: Service, name: str) -> PackageRow | None:
 
 @contextmanager
 def _unpacked(service: Service, name: str) -> Iterator[Path]:
-    """Fetch and unpack a package, and yield its folder. The folder may be removed when the block ends.
+    """Fetch and unpack a package, and yield its folder. The folder is removed when the block ends.
 
     Raises:
         BadFile: The package is missing from the storage, was changed there, or is not allowed.
         Unavailable: The package cannot be read or unpacked for another reason.
     """
+    scratch = Scratch("package")
     try:
-        found = opened(_stored(service, name))
-    except BadFile:
-        raise
-    except Exception as error:  # every storage backend raises its own error types
-        raise Unavailable(f"the package {name} cannot be read: {explained(error)}") from error
-    try:
-        yield found.path
+        try:
+            folder = unpack(_stored(service, name), scratch.path)
+        except BadFile:
+            raise
+        except Exception as error:  # every storage backend raises its own error types
+            raise Unavailable(f"the package {name} cannot be read: {explained(error)}") from error
+        yield folder
     finally:
-        found.close()
+        scratch.close()
 
 
 def _missing(folder: Path, entry: str) -> str | None:

@@ -52,7 +52,7 @@ class SubprocessProber:
     """Describe trainables in subprocesses. Thread-safe.
 
     The description of a module is kept until its file changes. Descriptions from packages are kept indefinitely, because
-    the name of a package's folder contains its digest. If two callers ask for the same trainable at the same time, it is
+    the name of a package's folder is its digest. If two callers ask for the same trainable at the same time, it is
     imported once.
     """
 
@@ -63,9 +63,10 @@ class SubprocessProber:
     _room: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(AT_ONCE))
 
     def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
-        at = _place(entry, package)
-        key, mine = (entry, package, at), Future[Described]()
-        known = None if fresh else self._failures.get((entry, package, _surroundings(entry)))
+        digest = None if package is None else package.name
+        at = digest or _place(entry)
+        key, mine = (entry, digest, at), Future[Described]()
+        known = None if fresh else self._failures.get((entry, digest, _surroundings(entry)))
         if known is not None:
             return known
         with self._lock:
@@ -82,17 +83,15 @@ class SubprocessProber:
                 del self._looks[key]
                 if mine.exception() is None and mine.result().error:
                     self._failures = {
-                        old: one for old, one in self._failures.items() if old[:2] != (entry, package)
+                        old: one for old, one in self._failures.items() if old[:2] != (entry, digest)
                     }
                     # Computed again, because the import may have written bytecode next to the module.
-                    self._failures[entry, package, _surroundings(entry)] = mine.result()
+                    self._failures[entry, digest, _surroundings(entry)] = mine.result()
         return mine.result()
 
 
-def _place(entry: str, package: Path | None) -> Hashable | None:
-    """Return a value that changes when the description may have changed, or None if that cannot be known."""
-    if package is not None:
-        return package
+def _place(entry: str) -> Hashable | None:
+    """Return a value that changes when the description of a module may have changed, or None if that cannot be known."""
     file = source_of(entry.partition(":")[0])
     if file is None:
         return None

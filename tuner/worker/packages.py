@@ -9,25 +9,21 @@ An archive may contain only plain files of pure Python and data. These are refus
 The sizes in the archive's headers are not trusted: the unpacked bytes are counted as they are read. See Snyk's "Zip
 Slip" (2018), CWE-22 and CWE-409.
 
-A package's folder is created atomically and is read-only. Each time a process opens the folder, its files are compared
-with the package, because user code of the same system user could have changed them (see SECURITY.md).
+Each process that imports from a package unpacks it anew, because user code of the same system user could have changed a
+copy that is there already (see SECURITY.md).
 """
 
-import fcntl
 import hashlib
 import io
 import os
 import stat
 import struct
 import sys
-import tempfile
-import threading
-import time
 import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -36,7 +32,7 @@ from typing import IO
 from tuner.checkpoints.storage import Storage
 from tuner.domain.errors import BadFile
 from tuner.domain.ids import PACKAGE_ID, package_id
-from tuner.worker.scratch import wipe
+from tuner.worker.scratch import new_directory
 
 # Top-level modules that a package may not contain.
 OURS = frozenset({"tuner", "trainables", "ray", "torch"})
@@ -334,112 +330,20 @@ def id_of(data: bytes) -> str:
     return package_id(hashlib.sha256(data).hexdigest())
 
 
-KEPT_S = 7 * 86_400.0  # how long a folder is kept after it was last opened
+def unpack(package: Stored, folder: Path) -> Path:
+    """Fetch a package, and unpack it into a new directory in `folder`. Return that directory, whose name is the package's digest.
 
-
-class Opened:
-    """An open package. Its folder is not deleted until this is closed or the process ends."""
-
-    def __init__(self, path: Path, lock: IO[bytes]) -> None:
-        self.path, self._lock = path, lock
-
-    def close(self) -> None:
-        self._lock.close()
-
-
-def opened(package: Stored, shelf: Path | None = None) -> Opened:
-    """Fetch a package, unpack it if needed, and return its folder. Also delete old folders that are not in use.
-
-    Args:
-        package: The package in storage.
-        shelf: The folder that contains the folders of all packages. None means this user's folder on this machine.
+    Nobody may write to the directory. `tuner.worker.scratch.wipe` can remove it all the same.
 
     Raises:
         PackageLost: The package is missing in storage or was changed there.
         BadFile: The package is not allowed.
-        OSError: The folder cannot be written, or is not owned by this user alone.
         Exception: Any error of the storage.
     """
     data = package.get()
-    shelf = shelf or Path(tempfile.gettempdir(), f"tuner-packages-{os.getuid()}")
-    _check_own(shelf)
-    folder = shelf / package.digest
-    with _alone(shelf / f"{package.digest}.made"):
-        in_use = (shelf / f"{package.digest}.used").open("ab")
-        fcntl.flock(in_use, fcntl.LOCK_SH)
-        os.utime(in_use.fileno())
-        try:
-            _make(data, folder)
-        except BaseException:
-            in_use.close()
-            raise
-    _tidy(shelf)
-    return Opened(folder, in_use)
-
-
-def _check_own(shelf: Path) -> None:
-    """Create the folder if needed. Raise PermissionError if other users could write to it."""
-    shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = shelf.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(
-            f"{shelf} has to be a folder of this user in which nobody else may write: remove it"
-        )
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    with lock.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _make(data: bytes, folder: Path) -> None:
-    """Unpack a package into a folder, atomically. Leave the folder unchanged if its files already match the package."""
+    unpacked = new_directory(folder, package.digest)
     # The digest shows that this is the package that was checked against its size limit when it was uploaded.
-    meant = read_archive(data, most_bytes=MAX_RATIO * len(data) + ALWAYS_BYTES)
-    if folder.exists() and _digests(folder) == meant.digests:
-        return
-    mine = f"{os.getpid()}.{threading.get_ident()}"
-    beside, before = (folder.with_name(f".{kind}-{folder.name}.{mine}") for kind in ("new", "old"))
-    wipe(beside)
-    beside.mkdir(mode=0o700)
-    try:
-        read_archive(data, most_bytes=meant.size_bytes, into=beside)
-        for path in [*beside.rglob("*"), beside]:
-            path.chmod(0o500 if path.is_dir() else 0o400)
-        if os.path.lexists(folder):
-            folder.rename(before)
-        beside.rename(folder)
-    finally:
-        wipe(beside)
-        wipe(before)
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """Return the digest of each file by its name. For a link or special file, return a text that equals no digest."""
-    found = {}
-    for parent, names, others in os.walk(folder):
-        linked = [name for name in names if os.path.islink(os.path.join(parent, name))]
-        for path in (Path(parent, name) for name in [*others, *linked]):
-            plain = stat.S_ISREG(path.lstat().st_mode)
-            found[path.relative_to(folder).as_posix()] = _digest(path) if plain else "no file"
-    return found
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tidy(shelf: Path) -> None:
-    """Delete folders that were not opened for `KEPT_S` and are not in use."""
-    for used in shelf.glob("*.used"):
-        if time.time() - used.stat().st_mtime < KEPT_S:
-            continue
-        with used.open("ab") as file, _alone(used.with_suffix(".made")):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
-            wipe(used.with_suffix(""))
+    read_archive(data, most_bytes=MAX_RATIO * len(data) + ALWAYS_BYTES, into=unpacked)
+    for path in [*unpacked.rglob("*"), unpacked]:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    return unpacked

@@ -17,7 +17,7 @@ from pathlib import Path
 from tuner.domain.environment import Environment
 from tuner.worker.environment import environment_of
 from tuner.worker.limits import Limits
-from tuner.worker.packages import Opened, Stored, opened
+from tuner.worker.packages import Stored, unpack
 from tuner.worker.process_tree import kill_descendants
 from tuner.worker.publishing import background
 from tuner.worker.scratch import new_directory
@@ -185,8 +185,8 @@ class ForkServer:
 class Servers:
     """Keep a fork server for one trainable.
 
-    If the trainable comes from a package, each new server opens and checks the package again. The package is on the import path of the
-    server and its children only.
+    If the trainable comes from a package, each new server fetches, checks and unpacks the package again. The package is on the import
+    path of the server and its children only.
     """
 
     def __init__(
@@ -195,16 +195,15 @@ class Servers:
         package: Stored | None,
         on_exit: Callable[[int, int], None],
         limits: Limits,
-        tmp: Path,
+        home: Path,
     ) -> None:
         self._entry, self._package, self._on_exit = entry, package, on_exit
-        self._limits, self._tmp = limits, tmp
-        self._opened: Opened | None = None
+        self._limits, self._home = limits, home
         self._trouble: Exception | None = None
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
-        """Return a living fork server. Start a new one if the current one is dead. Raise the error of a package that cannot be opened."""
+        """Return a living fork server. Start a new one if the current one is dead. Raise the error of a package that cannot be unpacked."""
         if self._trouble is not None:
             self.current.close()
             self.current = self._new(self._entry)
@@ -216,21 +215,16 @@ class Servers:
             raise self._trouble
         return self.current
 
-    def close(self) -> None:
-        self.current.close()
-        self._close_package()
-
     def _new(self, entry: str) -> ForkServer:
-        """Start a fork server. If the package cannot be opened, start it without the trainable. `living` then raises the error."""
-        self._close_package()
-        self._trouble = None
+        """Start a fork server. If the package cannot be unpacked, start it without the trainable. `living` then raises the error."""
+        package, self._trouble = "", None
         if self._package is not None:
             try:
-                self._opened = opened(self._package)
+                package = str(unpack(self._package, self._home / "package"))
             except Exception as error:  # each kind of storage has errors of its own
                 self._trouble, entry = error, ""
-        package = "" if self._opened is None else str(self._opened.path)
-        server = ForkServer(entry, self._on_exit, self._limits, new_directory(self._tmp), package=package)
+        tmp = new_directory(self._home / "tmp")
+        server = ForkServer(entry, self._on_exit, self._limits, tmp, package=package)
         roots = [package] if package else os.environ.get("PYTHONPATH", "").split(os.pathsep)
         # In a thread, because the digest reads all files that the trainable imports.
         background("environment", self._describe, server, roots)
@@ -238,8 +232,3 @@ class Servers:
 
     def _describe(self, server: ForkServer, roots: list[str]) -> None:
         server.environment = environment_of(self._entry, roots, server.variables)
-
-    def _close_package(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-        self._opened = None

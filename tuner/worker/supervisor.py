@@ -84,7 +84,7 @@ class Supervisor:
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
-        self._servers = Servers(entry, package, self._on_exit, self._limits, self._home / "tmp")
+        self._servers = Servers(entry, package, self._on_exit, self._limits, self._home)
         self._attempt: Attempt | None = None
         self._store: CheckpointStore | None = None
         self._channel: ChannelEnd | None = None
@@ -481,5 +481,5 @@ class Supervisor:
         if pump is not None:
             pump.close()
         self._sampler.close()
-        self._servers.close()
+        self.server.close()
         self._scratch.close()
