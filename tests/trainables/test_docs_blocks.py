@@ -82,13 +82,10 @@ def test_trainable_of_the_guide_resumes_after_a_pause_under_a_supervisor(
     monkeypatch.syspath_prepend(str(folder))
     driver = Driver(folder / "storage", f"{module}:train")
     drivers.append(driver)
-    driver.begin(until=2, config=CONFIG)
-    waiting: dict[str, Any] = driver.until_state("waiting")
+    waiting: dict[str, Any] = driver.run_to(2, config=CONFIG)
     assert waiting["error"] is None
-    driver.order("pause")
-    assert driver.until_state("paused")["saved_step"] == 2
-    driver.begin(until=3, restore=2, config=CONFIG)
-    driver.until_state("waiting")
+    assert driver.end("pause")["saved_step"] == 2
+    driver.run_to(3, restore=2, config=CONFIG)
     assert [report["step"] for report in driver.reports] == [1, 2, 3]
 
 

@@ -2,7 +2,6 @@
 memory is reused.
 """
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -80,28 +79,6 @@ def test_inference_mode_around_some_reports_does_not_break_training(tmp_path: Pa
             with torch.inference_mode((step % 2 == 0) == first):
                 run.report(step=step)
             model(torch.ones(3)).sum().backward()
-
-
-def test_training_during_a_write_does_not_change_the_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained, real = threading.Event(), checkpoint.write
-
-    def slow(state: Any, directory: Path) -> None:
-        assert trained.wait(300)
-        real(state, directory)
-
-    monkeypatch.setattr(checkpoint, "write", slow)
-    count = Count()
-    with SpotSafe(count=count, steps=2, checkpoint_dir=tmp_path) as run:
-        for step in run.steps():
-            count.value += 1
-            if step == 1:
-                trained.set()
-            run.report(step=step)
-    for step in (1, 2):
-        state = torch.load(tmp_path / f"step_{step:08d}" / checkpoint.STATE_FILE, weights_only=True)
-        assert state["parts"]["count"]["value"].item() == step
 
 
 def test_checkpoint_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.training.counting import Count, count_to
 from tests.training.fit import Record, fit
-from tuner.training import Batches, MetricsRefused, SpotSafe, checkpoint
+from tuner.training import Batches, SpotSafe, checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = [("sgd", "fp32"), ("adamw", "bf16"), ("adamw", "fp16")]
@@ -93,12 +93,14 @@ def test_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000004", "step_00000005"]
 
 
-def test_next_step_does_not_wait_for_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_during_a_write_neither_waits_for_it_nor_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     trained, real_write = threading.Event(), checkpoint.write
 
     def slow_write(state: Any, directory: Path) -> None:
-        trained.wait(300)  # the write is not finished before the next step has been trained
+        assert trained.wait(300)  # the write is not finished before the next step has been trained
         real_write(state, directory)
         events.append(f"written {state['step']}")
 
@@ -112,36 +114,9 @@ def test_next_step_does_not_wait_for_the_write(tmp_path: Path, monkeypatch: pyte
                 trained.set()
             run.report(count=count.value)
     assert events == ["trained 1", "trained 2", "written 1", "written 2"]
-
-
-def test_checkpoint_holds_the_state_at_the_time_of_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained, real_write = threading.Event(), checkpoint.write
-
-    def slow_write(state: Any, directory: Path) -> None:
-        trained.wait(300)
-        real_write(state, directory)
-
-    monkeypatch.setattr(checkpoint, "write", slow_write)
-    count = Count()
-    with SpotSafe(count=count, checkpoint_dir=tmp_path) as run:
-        next(run.steps(1))
-        count.value += 1
-        run.report(count=count.value)
-        count.value += 100  # change the value in place during the slow write
-        trained.set()
-    assert count_to(2, tmp_path) == [2]
-
-
-def test_user_error_propagates_and_the_last_save_is_complete(tmp_path: Path) -> None:
-    def breaks(step: int) -> None:
-        if step == 1:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fit(tmp_path, before_step=breaks)
-    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
+    for step in (1, 2):
+        state = torch.load(tmp_path / f"step_{step:08d}" / checkpoint.STATE_FILE, weights_only=True)
+        assert state["parts"]["count"]["value"].item() == step
 
 
 def test_steps_and_report_are_refused_outside_a_with_block(tmp_path: Path) -> None:
@@ -156,21 +131,6 @@ def test_steps_and_report_are_refused_outside_a_with_block(tmp_path: Path) -> No
         run.report(count=3)
     with pytest.raises(RuntimeError, match="with SpotSafe"):
         run.report(count=4)
-
-
-@pytest.mark.parametrize("value", [object(), [1.0], {"a": 1}, torch.zeros(2), 1 + 2j])
-def test_metric_of_unsupported_type_is_refused_in_a_script(value: object) -> None:
-    with SpotSafe(steps=1) as run:
-        next(run.steps())
-        with pytest.raises(MetricsRefused, match="accuracy"):
-            run.report(accuracy=value)
-
-
-def test_too_large_report_is_refused_in_a_script() -> None:
-    with SpotSafe(steps=1) as run:
-        next(run.steps())
-        with pytest.raises(MetricsRefused, match="too large"):
-            run.report(text="x" * (1 << 20))
 
 
 def test_second_report_in_a_step_is_refused() -> None:

@@ -15,17 +15,7 @@ from tuner.cluster.notices.node_board import NodeBoard
 from tuner.worker.supervisor import Supervisor
 
 # Modules that one fork server serves, because a server that imports PyTorch and Ray costs 8 s of processor time.
-PRELOADED = {
-    f"tests.worker.{name}"
-    for name in (
-        "cases",
-        "forgetful",
-        "forgetful_tune",
-        "optimising",
-        "tune_cases",
-        "tune_class",
-    )
-}
+PRELOADED = {f"tests.worker.{name}" for name in ("cases", "restoring", "tune_cases")}
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from tuner.worker.supervisor import Supervisor
 SECOND = 1_000_000_000
 LEASE_S = 600
 NODE = "node-here"  # the machine of the supervisors that tests share
+ENDS = {"pause": "paused", "stop": "stopped", "finish": "finished"}
 
 
 class Driver:
@@ -49,30 +50,41 @@ class Driver:
     def order(self, word: str, **more: Any) -> None:
         self.supervisor.order({"order": word, **more})
 
+    def run_to(self, step: int, **more: Any) -> dict[str, Any]:
+        """Begin an attempt, and return the result with which it waits at this step."""
+        self.begin(until=step, **more)
+        return self.until_state("waiting")
+
+    def end(self, word: str, state: str | None = None, **more: Any) -> dict[str, Any]:
+        """Order the attempt to end, and return its last result. `state` is the expected one if the order cannot be carried out."""
+        self.order(word, **more)
+        return self.until_state(state or ENDS[word])
+
+    def save_at(self, step: int, **more: Any) -> dict[str, Any]:
+        """Run an attempt to this step, and pause it with a checkpoint."""
+        self.run_to(step, **more)
+        paused = self.end("pause")
+        assert paused["saved_step"] == step
+        return paused
+
     def until_state(self, *states: str) -> dict[str, Any]:
-        """Step until the worker is in one of the states, and return that result. No meter on the way exceeds
-        the lease.
-        """
+        """Step until the worker is in one of the states, and return that result."""
+        return self._step_until(lambda result: result["state"] in states, *states)
+
+    def until(self, what: Callable[[dict[str, Any]], object]) -> None:
+        """Step until the predicate is true for a result of the running attempt."""
+        self._step_until(what)
+
+    def _step_until(self, what: Callable[[dict[str, Any]], object], *states: str) -> dict[str, Any]:
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             result = self.supervisor.step()
             self.reports += result["reports"]
             self.environment = result["environment"] or self.environment
-            if result["state"] in states:
-                return result
-            assert result["state"] in ("running", "waiting"), result
-        raise AssertionError(f"not {states} within four minutes")
-
-    def until(self, what: Callable[[dict[str, Any]], object]) -> None:
-        """Step until the predicate is true for a result of the running attempt."""
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline:
-            result = self.supervisor.step()
-            self.reports += result["reports"]
-            assert result["state"] in ("running", "waiting"), result
+            assert result["state"] in ("running", "waiting", *states), result
             if what(result):
-                return
-        raise AssertionError("it never is")
+                return result
+        raise AssertionError(f"not {states} within four minutes")
 
     def reported(self, step: int) -> None:
         self.until(lambda _: self.reports and self.reports[-1]["step"] >= step)

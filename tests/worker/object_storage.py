@@ -19,9 +19,8 @@ from typing import Any, Literal
 
 import fsspec
 
-Harm = Literal["answer", "reset", "cut", "flip", "shorten", "hang", "slow", "unlisted"]
+Harm = Literal["answer", "reset", "cut", "flip", "shorten", "hang", "slow"]
 CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 507: "InsufficientStorage"}
-EMPTY = b"<ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>0</KeyCount></ListBucketResult>"
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "expect"}
 SLOW_S = 0.3
 
@@ -209,10 +208,6 @@ class Handler(BaseHTTPRequestHandler):
     def _slow(self, fault: Fault, body: bytes) -> None:
         self.server.over.wait(SLOW_S)
         self._send(self._forward(body))
-
-    def _unlisted(self, fault: Fault, body: bytes) -> None:
-        """Answer with an empty listing, as if the listing lagged behind."""
-        self._send(Answer(200, [("Content-Type", "application/xml")], EMPTY))
 
 
 @dataclass

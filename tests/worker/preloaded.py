@@ -1,3 +1,3 @@
 """Import most trainables of these tests, so that one fork server serves them all."""
 
-from tests.worker import cases, forgetful, forgetful_tune, optimising, tune_cases, tune_class  # noqa: F401
+from tests.worker import cases, restoring, tune_cases  # noqa: F401

@@ -68,8 +68,7 @@ def test_log_is_readable_during_the_attempt_and_complete_at_its_end(
     driver.begin()
     found = read_soon(logs, 1)
     assert (found.head, found.complete) == ("it begins, é\n".encode(), False)
-    driver.order("stop")
-    driver.until_state("stopped")
+    driver.end("stop")
     found = logs.read(1) or Printed(0, b"", b"", False)
     assert (found.head, found.total, found.complete) == ("it begins, é\n".encode(), 14, True)
     driver.begin()
@@ -88,11 +87,11 @@ def test_last_output_of_a_dying_attempt_is_kept(drive: Any, tmp_path: Path) -> N
 
 
 def test_long_output_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) -> None:
+    """It neither blocks the child nor fills the worker's memory."""
     driver = drive("prints_much")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("stop")
-    driver.until_state("stopped")
+    driver.run_to(1)
+    assert 0 < len(driver.supervisor._pump.text()) < 1_000_000
+    driver.end("stop")
     found = logs_of(tmp_path / "storage").read(1)
     assert found is not None
     assert len(found.head) == pumping.HEAD_BYTES
@@ -102,10 +101,8 @@ def test_long_output_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) ->
 
 def test_attempt_without_output_has_no_log(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("stop")
-    driver.until_state("stopped")
+    driver.run_to(1)
+    driver.end("stop")
     assert logs_of(tmp_path / "storage").attempts() == []
 
 

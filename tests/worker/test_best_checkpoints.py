@@ -23,17 +23,15 @@ def steps_stored(driver: Any) -> list[int]:
     [
         ("follows_scores", "tests.worker.cases", "state.pt"),
         ("follows_scores", "tests.worker.tune_cases", "step.txt"),
-        ("FollowsScores", "tests.worker.tune_class", "count.json"),
+        ("FollowsScores", "tests.worker.tune_cases", "count.json"),
     ],
 )
 def test_best_step_has_a_checkpoint_after_the_trial(
     drive: Any, tmp_path: Path, case: str, module: str, file: str
 ) -> None:
     driver = drive(case, module)
-    driver.begin(until=9, **SCORES)
-    driver.until_state("waiting")
-    driver.order("finish")
-    assert driver.until_state("finished")["saved_step"] == 9
+    driver.run_to(9, **SCORES)
+    assert driver.end("finish")["saved_step"] == 9
     assert steps_stored(driver) == [3, 9]
     store = CheckpointStore(str(driver.storage), "default", "job_1")
     best = store.fetch("trial_00000", Found(3, driver.attempt), tmp_path / "fetched")
@@ -45,52 +43,38 @@ def test_best_step_has_a_checkpoint_after_the_trial(
         assert (best / file).read_text() == "3"
 
 
-def test_trial_that_does_not_lead_stores_only_its_last_step(drive: Any) -> None:
+@pytest.mark.parametrize(
+    ("until", "job_best", "end", "stored"),
+    [
+        pytest.param(9, 5.5, {"word": "finish"}, [9], id="another trial leads"),
+        pytest.param(2, None, {"word": "stop", "keep_best": True}, [2], id="stopped at its best step"),
+        pytest.param(4, None, {"word": "stop", "keep_best": True}, [3], id="stopped after its best step"),
+        pytest.param(2, None, {"word": "stop", "keep_best": False}, [], id="its job is cancelled"),
+    ],
+)
+def test_best_step_is_stored_at_the_end_only_if_it_is_needed(
+    drive: Any, until: int, job_best: float | None, end: dict[str, Any], stored: list[int]
+) -> None:
     driver = drive("follows_scores")
-    driver.begin(until=9, job_best=5.5, **SCORES)
-    driver.until_state("waiting")
-    driver.order("finish")
-    driver.until_state("finished")
-    assert steps_stored(driver) == [9]
+    driver.run_to(until, job_best=job_best, **SCORES)
+    assert driver.end(**end)["error"] is None
+    assert steps_stored(driver) == stored
 
 
 def test_kept_best_state_is_dropped_when_another_trial_leads(drive: Any) -> None:
     driver = drive("follows_scores")
-    driver.begin(until=3, **SCORES)
-    driver.until_state("waiting")
+    driver.run_to(3, **SCORES)
     driver.order("go", until=9, lease_ns=0, job_best=6.0)
     driver.until_state("waiting")
-    driver.order("pause")
-    driver.until_state("paused")
+    driver.end("pause")
     assert steps_stored(driver) == [9]
-
-
-@pytest.mark.parametrize(("until", "stored"), [(2, [2]), (4, [3])])
-def test_stopped_leader_stores_its_best_step_first(drive: Any, until: int, stored: list[int]) -> None:
-    """The best step is the one that waits for a reply, or an earlier one."""
-    driver = drive("follows_scores")
-    driver.begin(until=until, **SCORES)
-    driver.until_state("waiting")
-    driver.order("stop", keep_best=True)
-    assert driver.until_state("stopped")["error"] is None
-    assert steps_stored(driver) == stored
-
-
-def test_leader_of_cancelled_job_stops_without_storing(drive: Any) -> None:
-    driver = drive("follows_scores")
-    driver.begin(until=2, **SCORES)
-    driver.until_state("waiting")
-    driver.order("stop", keep_best=False)
-    driver.until_state("stopped")
-    assert steps_stored(driver) == []
 
 
 def test_best_step_is_saved_immediately_if_saving_is_cheap(drive: Any) -> None:
     driver = drive("counts")
-    driver.begin(
-        until=3, metric="acc", mode="max", config={"gated": 4, "gate": "never", "step_s": 0}, job_best=2.0
+    driver.run_to(
+        3, metric="acc", mode="max", config={"gated": 4, "gate": "never", "step_s": 0}, job_best=2.0
     )
-    driver.until_state("waiting")
     driver.takes(60.0)
     driver.order("go", until=9, lease_ns=0)
     driver.until(lambda _: steps_stored(driver) == [3])

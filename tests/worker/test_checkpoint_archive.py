@@ -10,21 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worker.checkpoints import TRIAL, Checkpoints
 from tests.worker.object_storage import Bucket
-from tuner.checkpoints.checkpoints import CheckpointArchive, CheckpointDamaged, CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointArchive, CheckpointDamaged, Found
 from tuner.checkpoints.chunks import CHUNK_BYTES
 
 FILES = {"state.pt": b"abc" * 1000, "empty": b"", "folder/größe.bin": bytes(range(256)) * 2}
 PLACE = Found(7, 2)
 
 
-def published(storage: str, work: Path, files: dict[str, bytes]) -> CheckpointStore:
-    for name, data in files.items():
-        (work / name).parent.mkdir(parents=True, exist_ok=True)
-        (work / name).write_bytes(data)
-    store = CheckpointStore(storage, "default", "job_1")
-    store.publish("trial_00000", PLACE.attempt, PLACE.step, work)
-    return store
+def published(url: str, work: Path, files: dict[str, bytes]) -> Checkpoints:
+    checkpoints = Checkpoints(url, work, lambda _: files)
+    checkpoints.publish(PLACE.step, attempt=PLACE.attempt)
+    return checkpoints
 
 
 def whole(archive: CheckpointArchive) -> bytes:
@@ -39,8 +37,7 @@ def contents(data: bytes) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> CheckpointArchive:
     folder = tmp_path_factory.mktemp("archive")
-    store = published(str(folder / "storage"), folder / "work", FILES)
-    return store.archive("trial_00000", PLACE)
+    return published(str(folder / "storage"), folder, FILES).store.archive(TRIAL, PLACE)
 
 
 def test_the_tar_file_has_all_files_and_the_manifest(archive: CheckpointArchive) -> None:
@@ -61,8 +58,7 @@ def test_any_range_equals_that_part_of_the_archive(archive: CheckpointArchive, d
 
 def test_chunked_file_is_reassembled_in_the_archive(bucket: Bucket, tmp_path: Path) -> None:
     large = b"".join(bytes([number]) * (1 << 20) for number in range(20)) + b"the end"
-    store = published(bucket.url, tmp_path / "work", {"large": large, "small": b"x"})
-    archive = store.archive("trial_00000", PLACE)
+    archive = published(bucket.url, tmp_path, {"large": large, "small": b"x"}).store.archive(TRIAL, PLACE)
     assert contents(whole(archive))["large"] == large
     start = 512 + CHUNK_BYTES - 3
     assert b"".join(archive.read(start, start + 6)) == large[CHUNK_BYTES - 3 : CHUNK_BYTES + 3]
@@ -72,11 +68,11 @@ def test_chunked_file_is_reassembled_in_the_archive(bucket: Bucket, tmp_path: Pa
 def test_a_damaged_checkpoint_is_refused_before_anything_is_sent(
     tmp_path: Path, data: bytes | None, reason: str
 ) -> None:
-    store = published(str(tmp_path / "storage"), tmp_path / "work", FILES)
-    file = tmp_path / "storage/default/job_1/trial_00000" / PLACE.name / "state.pt"
+    checkpoints = published(str(tmp_path / "storage"), tmp_path, FILES)
+    file = Path(checkpoints.path(PLACE, "state.pt"))
     if data is None:
         file.unlink()
     else:
         file.write_bytes(data)
     with pytest.raises(CheckpointDamaged, match=reason):
-        store.archive("trial_00000", PLACE)
+        checkpoints.store.archive(TRIAL, PLACE)

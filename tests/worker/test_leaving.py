@@ -58,10 +58,6 @@ def gated(first: int, gate: Path) -> dict[str, Any]:
     return {"gated": first, "gate": str(gate)}
 
 
-def durable(driver: Driver, step: int) -> None:
-    driver.until(lambda result: (result["saved_step"] or 0) >= step)
-
-
 def leaving(driver: Driver, is_it: bool = True) -> None:
     driver.until(lambda result: result["leaving"] == is_it)
 
@@ -70,51 +66,43 @@ def trains(driver: Driver) -> None:
     driver.until(lambda result: "train" in result["meter"])
 
 
-def test_notice_finishes_and_saves_the_step_without_driver_request(
-    drive: Any, node: Node, gate: Path
+@pytest.mark.parametrize("step", [1, 3])
+def test_notice_finishes_and_saves_the_step_in_progress_without_driver_request(
+    drive: Any, node: Node, gate: Path, step: int
 ) -> None:
     driver = drive()
-    driver.begin(until=9, config=gated(3, gate))
-    driver.reported(2)
+    driver.begin(until=9, config=gated(step, gate))
+    driver.until(lambda result: "train" in result["meter"] and len(driver.reports) == step - 1)
     node.goes(1000)
     leaving(driver)
     gate.touch()
     ended = driver.until_state("preempted")
-    last = driver.reports[-1]["step"]
-    assert last == 3, "it leaves after the step in progress"
-    assert ended["saved_step"] == last
+    assert ended["saved_step"] == driver.reports[-1]["step"] == step
     assert Progress.parse(ended).leaving
     assert ended["error"]["message"] == "goes"
     node.stays()
-    driver.begin(until=9, restore=last)  # on another machine
-    driver.until_state("waiting")
+    driver.run_to(9, restore=step)  # on another machine
     assert [report["metrics"]["acc"] for report in driver.reports] == [float(n) for n in range(1, 10)]
 
 
-@pytest.mark.parametrize("left_s", [1000, 0, -5])
+@pytest.mark.parametrize("left_s", [[1000], [0], [-5], [100_000, 100_000, 1000]], ids=str)
 def test_too_short_notice_loses_only_the_step_in_progress(
-    drive: Any, node: Node, gate: Path, left_s: float
+    drive: Any, node: Node, gate: Path, left_s: list[float]
 ) -> None:
+    """The earliest deadline of several notices counts."""
     driver = drive()
     driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
     driver.reported(1)
-    durable(driver, 1)
+    driver.until(lambda result: result["saved_step"] == 1)
     driver.takes(2000)
-    node.goes(left_s)
+    for number, seconds in enumerate(left_s):
+        if number:
+            leaving(driver)
+        node.goes(seconds, name=f"notice {number % 2}")
     ended = driver.until_state("preempted")
     assert [report["step"] for report in driver.reports] == [1]
     assert ended["saved_step"] == 1
     assert ended["error"]["message"] == "goes"
-
-
-def test_first_step_may_use_the_remaining_notice_time(drive: Any, node: Node, gate: Path) -> None:
-    driver = drive()
-    driver.begin(until=9, config=gated(1, gate))
-    trains(driver)
-    node.goes(1000)
-    leaving(driver)
-    gate.touch()
-    assert driver.until_state("preempted")["saved_step"] == 1
 
 
 def test_unfinished_first_step_is_abandoned_before_preemption(drive: Any, node: Node) -> None:
@@ -133,10 +121,8 @@ def test_attempt_that_has_not_begun_to_train_is_preempted_immediately(
 ) -> None:
     """The notice comes during setup, and while the child restores."""
     driver = drive()
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("pause")
-    driver.until_state("paused")
+    driver.run_to(1)
+    driver.end("pause")
     other = drive(case)
     other.attempt = 1
     other.begin(until=9, restore=1)
@@ -216,16 +202,14 @@ def test_running_save_does_not_prevent_the_final_save(
 
 def test_trial_waiting_at_a_rung_is_saved_on_notice(drive: Any, node: Node) -> None:
     driver = drive()
-    driver.begin(until=1)
-    driver.until_state("waiting")
+    driver.run_to(1)
     node.goes(1000)
     assert driver.until_state("preempted")["saved_step"] == 1
 
 
 def test_finish_request_completes_despite_a_notice(drive: Any, node: Node) -> None:
     driver = drive()
-    driver.begin(until=9, max_step=2)
-    driver.until_state("waiting")
+    driver.run_to(9, max_step=2)
     driver.order("finish")
     node.goes(1000)
     ended = driver.until_state("finished")
@@ -270,23 +254,8 @@ def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> N
 def test_notice_for_another_node_has_no_effect(drive: Any, node: Node) -> None:
     driver = drive()
     node.goes(1, node="another node")
-    driver.begin(until=2, config={"step_s": 0.5})
-    driver.until_state("waiting")
+    driver.run_to(2, config={"step_s": 0.5})
     assert driver.reports[-1]["step"] == 2
-
-
-def test_earliest_deadline_of_several_notices_counts(drive: Any, node: Node, gate: Path) -> None:
-    driver = drive()
-    driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
-    driver.reported(1)
-    durable(driver, 1)
-    driver.takes(2000)
-    node.goes(100_000)
-    node.goes(100_000, name="signal/SIGTERM")
-    leaving(driver)
-    node.goes(1000)
-    assert driver.until_state("preempted")["saved_step"] == 1
-    assert driver.reports[-1]["step"] == 1
 
 
 def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) -> None:
@@ -294,10 +263,8 @@ def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) 
     machine went away while the worker was idle.
     """
     driver = drive()
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("pause")
-    driver.until_state("paused")
+    driver.run_to(1)
+    driver.end("pause")
     driver.reports.clear()
     node.goes(1000)
     driver.begin(until=1)
@@ -309,8 +276,7 @@ def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) 
     with pytest.raises(RuntimeError, match="no attempt"):
         driver.supervisor.step()
     node.stays()
-    driver.begin(until=1)
-    driver.until_state("waiting")
+    driver.run_to(1)
 
 
 def test_worker_started_during_a_notice_reports_preemption(
@@ -325,8 +291,7 @@ def test_worker_started_during_a_notice_reports_preemption(
         driver.begin(until=1)
         assert driver.until_state("preempted")["reports"] == []
         node.stays()
-        driver.begin(until=1)
-        driver.until_state("waiting")
+        driver.run_to(1)
         driver.let_go()
     finally:
         born.close()
@@ -337,5 +302,4 @@ def test_stop_request_is_obeyed_during_a_notice(drive: Any, node: Node) -> None:
     driver.begin(until=9, config={"step_s": 1000})
     trains(driver)
     node.goes(1000)
-    driver.order("stop")
-    assert driver.until_state("stopped")["error"] is None
+    assert driver.end("stop")["error"] is None

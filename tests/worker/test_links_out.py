@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.checkpoints import TRIAL, Checkpoints
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.checkpoints.checkpoints import (
     MANIFEST,
@@ -19,7 +20,7 @@ from tuner.checkpoints.checkpoints import (
 from tuner.worker.publishing import unsafe_reason
 
 SECRET = b"what nobody is to see"
-TRIAL, FOUND = "trial_00000", Found(3, 1)
+FOUND = Found(3, 1)
 NAMES = [
     "../outside", "../../outside", "../../../../../outside", "a/../../outside", "./../outside", "ABS", "//ABS", "", ".", "..", "a/..",
     "../step_00000002-a1/state.pt", "../../trial_00001/step_00000003-a1/state.pt", "a/../../../../../outside", "\u0000", "state.pt/..",
@@ -36,12 +37,11 @@ def outside(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of a complete checkpoint."""
-    source = tmp_path / "source"
-    (source / "inner").mkdir(parents=True)
-    (source / "state.pt").write_bytes(b"state")
-    (source / "inner/more.pt").write_bytes(b"more")
-    store(tmp_path).publish(TRIAL, 1, 3, source)
-    return tmp_path / "storage/default/job_1" / TRIAL / FOUND.name
+    checkpoints = Checkpoints(
+        str(tmp_path / "storage"), tmp_path, lambda _: {"state.pt": b"state", "inner/more.pt": b"more"}
+    )
+    checkpoints.publish(3)
+    return Path(checkpoints.root, FOUND.name)
 
 
 def store(tmp_path: Path) -> CheckpointStore:

@@ -63,13 +63,11 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.begin(until=1)
-    driver.until_state("waiting")
+    driver.run_to(1)
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": torch, "dynamo": False}
 
 
 def test_optimizer_imports_are_preloaded_for_attempts(drive: Any) -> None:
-    driver = drive("tells_first", "tests.worker.optimising")
-    driver.begin(until=1)
-    driver.until_state("waiting")
+    driver = drive("tells_first", "tests.worker.restoring")
+    driver.run_to(1)
     assert driver.reports[0]["metrics"]["dynamo"] == 1

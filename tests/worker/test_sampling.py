@@ -27,8 +27,7 @@ from tuner.worker.metering import Gpus, Processes, Use
 def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
     driver.begin(until=until, config=config)
     found = Progress.parse(driver.until_state("waiting")).usage
-    driver.order("stop")
-    driver.until_state("stopped")
+    driver.end("stop")
     assert found is not None
     return found
 
@@ -58,10 +57,8 @@ def test_data_wait_is_measured_separately_from_computation(drive: Any) -> None:
 
 def test_saves_are_counted(drive: Any) -> None:
     driver = drive("counts")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("pause")
-    usage = Progress.parse(driver.until_state("paused")).usage
+    driver.run_to(1)
+    usage = Progress.parse(driver.end("pause")).usage
     assert usage is not None
     assert usage.saves == 1
     assert usage.saved_bytes

@@ -1,5 +1,6 @@
-"""Test storage that fails or hangs, and children that die while they save: each costs only its own attempt."""
+"""Test storage that fails, hangs or holds damaged checkpoints, and children that die while they save: each costs only its own attempt."""
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from tests.cluster.waiting import until
 from tests.worker.driving import LEASE_S, SECOND
+from tuner.checkpoints import storage
 from tuner.checkpoints.checkpoints import CheckpointStore, Published
 from tuner.checkpoints.storage import PARTIAL
 from tuner.driver.messages import Progress
@@ -19,48 +21,34 @@ from tuner.worker.server_handle import ForkServer
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "WAITS_S", (0.01,) * 4)
+    monkeypatch.setattr(publishing, "WAITS_S", (0.01,) * 6)
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the trial."""
+    return tmp_path / "storage/default/job_1/trial_00000"
+
+
+@pytest.mark.parametrize("operation", ["publish", "newest_valid"])
 def test_unexpected_storage_error_fails_the_attempt_and_is_named(
-    drive: Any, monkeypatch: pytest.MonkeyPatch
+    drive: Any, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    def refuse(*_: object) -> Published:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("the bucket is gone")
 
-    monkeypatch.setattr(CheckpointStore, "publish", refuse)
+    monkeypatch.setattr(CheckpointStore, operation, refuse)
     driver = drive("counts")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("pause")
+    driver.begin(until=1, restore=1 if operation == "newest_valid" else None)
+    if operation == "publish":
+        driver.until_state("waiting")
+        driver.order("pause")
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "storage"
     assert "the bucket is gone" in failed["error"]["message"]
     trouble = Progress.parse(failed).trouble
     assert trouble is not None
     assert trouble.is_storage_failure
-
-
-def test_temporary_storage_errors_only_delay_the_trial(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    troubles = [OSError("busy"), RuntimeError("still busy")]
-    read, write = CheckpointStore.newest_valid, CheckpointStore.publish
-
-    def faltering(work: Any) -> Any:
-        def call(*args: Any, **more: Any) -> Any:
-            if troubles:
-                raise troubles.pop()
-            return work(*args, **more)
-
-        return call
-
-    monkeypatch.setattr(CheckpointStore, "publish", faltering(write))
-    monkeypatch.setattr(CheckpointStore, "newest_valid", faltering(read))
-    driver = drive("counts")
-    save(driver, until=2, restore=None)
-    assert not troubles
-    troubles += [OSError("busy")]
-    save(driver, until=3, restore=2)
-    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3]
 
 
 def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,22 +69,9 @@ def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.
     driver = drive("counts")
     for restore, kind in ((None, "checkpoint"), (1, "restore")):
         fails.append(True)
-        driver.begin(until=1 if restore is None else 2, restore=restore)
-        driver.until_state("waiting")
-        driver.order("pause")
-        paused = driver.until_state("paused")
+        paused = driver.save_at(1 if restore is None else 2, restore=restore)
         assert SECOND // 5 <= paused["outage_ns"] <= paused["meter"][kind]
         assert Progress.parse(paused).outage_ns == paused["outage_ns"]
-
-
-def test_storage_that_cannot_be_read_fails_the_attempt(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("the bucket is gone")
-
-    monkeypatch.setattr(CheckpointStore, "newest_valid", refuse)
-    driver = drive("counts")
-    driver.begin(restore=1)
-    assert "the bucket is gone" in driver.until_state("failed")["error"]["message"]
 
 
 @pytest.fixture
@@ -123,23 +98,17 @@ def test_attempt_with_a_hanging_save_can_be_stopped_and_the_next_saves(
     drive: Any, hanging: threading.Event
 ) -> None:
     driver = drive("counts")
-    driver.begin(until=1)
-    driver.until_state("waiting")
+    driver.run_to(1)
     driver.order("pause")
     assert driver.supervisor.step()["state"] == "running"
     assert hanging.wait(240)
-    driver.order("stop")
-    driver.until_state("stopped")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("pause")
-    assert driver.until_state("paused")["saved_step"] == 1
+    driver.end("stop")
+    driver.save_at(1)
 
 
 def test_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event) -> None:
     driver = drive("counts")
-    driver.begin(until=1)
-    driver.until_state("waiting")
+    driver.run_to(1)
     driver.order("pause")
     assert hanging.wait(240)
     lease_ns = driver.lease_ends_in(1)
@@ -149,25 +118,18 @@ def test_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event) 
     assert sum(ended["meter"].values()) == lease_ns
 
 
-def save(driver: Any, *, until: int, restore: int | None) -> None:
-    driver.begin(until=until, restore=restore, keep=1)
-    driver.until_state("waiting")
-    driver.order("pause")
-    assert driver.until_state("paused")["saved_step"] == until
-
-
-def test_unrecorded_checkpoint_replaces_no_recorded_checkpoint(drive: Any, tmp_path: Path) -> None:
+def test_unrecorded_checkpoint_replaces_no_recorded_checkpoint(drive: Any, folder: Path) -> None:
     """The driver died while step 4 was being saved, and the next driver continues from step 2."""
-    driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
-    save(driver, until=2, restore=None)
-    save(driver, until=4, restore=2)
-    save(driver, until=3, restore=2)
+    driver = drive("counts")
+    driver.save_at(2, keep=1)
+    driver.save_at(4, restore=2, keep=1)
+    driver.save_at(3, restore=2, keep=1)
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3, 4, 3]
     assert sorted(path.name for path in folder.iterdir()) == ["step_00000002-a1", "step_00000003-a3"]
 
 
-def test_partial_checkpoint_is_removed_by_the_next_complete_save(drive: Any, tmp_path: Path) -> None:
-    driver, folder = drive("counts"), tmp_path / "storage/default/job_1/trial_00000"
+def test_partial_checkpoint_is_removed_by_the_next_complete_save(drive: Any, folder: Path) -> None:
+    driver = drive("counts")
     driver.attempt = 3
     for name in (
         f"{PARTIAL}step_00000001-a1.77",
@@ -176,29 +138,103 @@ def test_partial_checkpoint_is_removed_by_the_next_complete_save(drive: Any, tmp
         "step_00000009-a9",
     ):
         (folder / name).mkdir(parents=True)
-    save(driver, until=2, restore=None)
+    driver.save_at(2, keep=1)
     left = sorted(path.name for path in folder.iterdir())
     assert left == [f"{PARTIAL}step_00000009-a9.77", "step_00000002-a4", "step_00000009-a9"], (
         "a later attempt's stays"
     )
 
 
+# Each error with its advice and the number of tries. Errors that a wait cannot resolve are retried less often.
+TAKES_NO_MORE = [
+    (errno.ENOSPC, "make room", 4),
+    (errno.EDQUOT, "make room", 4),
+    (errno.EACCES, "credentials", 4),
+    (errno.EIO, "trouble", 7),
+    (errno.ESTALE, "trouble", 7),
+]
+
+
+@pytest.mark.parametrize(("number", "advice", "tries"), TAKES_NO_MORE)
+def test_unwritable_folder_fails_the_attempt_with_advice(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, number: int, advice: str, tries: int
+) -> None:
+    tried: list[int] = []
+
+    def refuse(*_: object) -> None:
+        tried.append(number)
+        raise OSError(number, os.strerror(number))
+
+    driver = drive("counts")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_link_or_copy", refuse)
+        driver.run_to(1)
+        failed = driver.end("pause", "failed")
+    assert failed["error"]["kind"] == "storage"
+    assert advice in failed["error"]["message"]
+    assert len(tried) == tries
+    assert list(folder.iterdir()) == [], "what cannot be used does not fill the disk"
+    driver.save_at(1)
+
+
+@pytest.mark.parametrize(("there", "tries"), [(True, 7), (False, 4)])
+def test_unmounted_folder_does_not_restart_the_trial(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, tries: int
+) -> None:
+    """If only the checkpoint is missing, it may still appear, because another machine wrote it."""
+    if there:
+        (tmp_path / "storage").mkdir()
+    looks: list[str] = []
+    found = CheckpointStore.found
+    monkeypatch.setattr(
+        CheckpointStore, "found", lambda store, trial: (looks.append(trial), found(store, trial))[1]
+    )
+    driver = drive("counts")
+    driver.begin(until=6, restore=5, restore_attempt=1)
+    failed = driver.until_state("failed")
+    assert "mount it on every worker" in failed["error"]["message"]
+    assert driver.reports == []
+    assert len(looks) == tries + 1, "and a last one for an older checkpoint"
+
+
+def damage(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def test_trial_restarts_from_scratch_if_all_checkpoints_are_damaged(drive: Any, folder: Path) -> None:
+    driver = drive("counts")
+    driver.save_at(2)
+    damage(folder / "step_00000002-a1/state.pt")
+    assert driver.run_to(2, restore=2, restore_attempt=1)["from_step"] == 0
+    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 1, 2]
+
+
+def test_damaged_best_checkpoint_keeps_all_candidates_for_the_best(drive: Any, folder: Path) -> None:
+    driver = drive("counts")
+    for step in (1, 2, 3):
+        driver.save_at(step, restore=step - 1 or None, restore_attempt=step - 1, keep=9)
+    damage(folder / "step_00000003-a3/state.pt")
+    assert driver.run_to(3, restore=3, restore_attempt=3, keep=1, best=(0.9, 3))["from_step"] == 2
+    driver.end("pause")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step_00000001-a1",
+        "step_00000002-a2",
+        "step_00000003-a4",
+    ]
+
+
 def test_child_that_dies_while_saving_for_a_pause_ends_attempt(drive: Any) -> None:
     driver = drive("dies_saving")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("pause")
-    failed = driver.until_state("failed")
+    driver.run_to(1)
+    failed = driver.end("pause", "failed")
     assert failed["error"]["kind"] == "killed"
     assert sum(failed["meter"].values()) < LEASE_S * SECOND
 
 
 def test_failed_fork_leaves_no_descriptor_open(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = drive("counts")
-    driver.begin(until=1)
-    driver.until_state("waiting")
-    driver.order("stop")
-    driver.until_state("stopped")
+    driver.run_to(1)
+    driver.end("stop")
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("out of processes")

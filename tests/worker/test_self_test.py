@@ -21,7 +21,9 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
     """Run the self-test of a case with the supervisor that tests share."""
     numbers = count()
 
-    def run(case: str, *, configs: Sequence[dict[str, float]] = ({"x": 0.1},), **more: Any) -> Verdict:
+    def run(
+        case: str, *, configs: Sequence[dict[str, Any]] = ({"x": 0.1, "scores": [1, 2, 3]},), **more: Any
+    ) -> Verdict:
         module = f"tests.worker.{case.partition(':')[0]}"
         storage = tmp_path / str(next(numbers))
         return self_test_with(supervisor_of(module), storage, f"tests.worker.{case}", configs, **ORDER | more)
@@ -31,17 +33,17 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
 
 def test_self_test_leaves_no_process_behind() -> None:
     before = psutil.Process().children()
-    assert self_test("tests.worker.forgetful:one_step_of_many", [{}], **ORDER) == Verdict(passed=True)
+    assert self_test("tests.worker.restoring:one_step_of_many", [{}], **ORDER) == Verdict(passed=True)
     assert psutil.Process().children() == before
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        "optimising:well",
-        "forgetful_tune:goes_on",
-        "forgetful_tune:Remembers",
-        "forgetful_tune:Stamps",
+        "restoring:well",
+        "tune_cases:tune_checkpoints",
+        "tune_cases:Remembers",
+        "tune_cases:Stamps",
     ],
 )
 def test_trainable_that_resumes_correctly_passes(verdict_on: Callable[..., Verdict], case: str) -> None:
@@ -51,18 +53,18 @@ def test_trainable_that_resumes_correctly_passes(verdict_on: Callable[..., Verdi
 def test_trainable_with_a_single_or_unlimited_step_count_is_tested(
     verdict_on: Callable[..., Verdict],
 ) -> None:
-    assert verdict_on("optimising:well", max_step=1).passed
-    assert verdict_on("optimising:well", max_step=None).passed
+    assert verdict_on("restoring:well", max_step=1).passed
+    assert verdict_on("restoring:well", max_step=None).passed
 
 
 FAILS = {
-    "forgetful:forgets": "counter['count']",
-    "forgetful:by_halves": "counter['count']",
-    "forgetful_tune:Ignores": "the file model.pt",
-    "forgetful:breaks": "could not go on from its checkpoint of step 1: CheckpointUnreadable",
-    "forgetful:other_shape": "build the same parts from the same config",
-    "forgetful_tune:never_saves": "cannot be resumed, since it reported no checkpoint",
-    "forgetful_tune:begins_again": "began again without it",
+    "restoring:forgets": "counter['count']",
+    "restoring:by_halves": "counter['count']",
+    "tune_cases:Ignores": "the file model.pt",
+    "restoring:breaks": "could not go on from its checkpoint of step 1: CheckpointUnreadable",
+    "restoring:other_shape": "build the same parts from the same config",
+    "tune_cases:never_saves": "cannot be resumed, since it reported no checkpoint",
+    "tune_cases:follows_scores": "began again without it",
 }
 
 
@@ -77,8 +79,8 @@ def test_incorrect_restore_fails_permanently_with_the_location(
 
 
 def test_configuration_that_raises_is_skipped_for_the_next(verdict_on: Callable[..., Verdict]) -> None:
-    assert verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.1}]).passed
-    verdict = verdict_on("optimising:raises_where_large", configs=[{"x": 0.9}, {"x": 0.8}])
+    assert verdict_on("restoring:raises_where_large", configs=[{"x": 0.9}, {"x": 0.1}]).passed
+    verdict = verdict_on("restoring:raises_where_large", configs=[{"x": 0.9}, {"x": 0.8}])
     assert (verdict.passed, verdict.lasting) == (False, False)
     assert "ValueError: x is too large" in verdict.reason
 
@@ -86,6 +88,6 @@ def test_configuration_that_raises_is_skipped_for_the_next(verdict_on: Callable[
 def test_self_test_that_times_out_fails_but_not_permanently(
     verdict_on: Callable[..., Verdict],
 ) -> None:
-    verdict = verdict_on("forgetful:hangs", limit_s=1)
+    verdict = verdict_on("cases:hangs", limit_s=1)
     assert (verdict.passed, verdict.lasting) == (False, False)
     assert "not through within 1 s" in verdict.reason

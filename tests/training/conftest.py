@@ -1,0 +1,20 @@
+"""Checkpoints that cannot be written."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tuner.training import checkpoint
+
+
+@pytest.fixture
+def unwritable(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
+    """Return a function that lets each write of a checkpoint fail with an error."""
+
+    def fail_with(error: Exception) -> None:
+        def write(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(checkpoint, "write", write)
+
+    return fail_with
