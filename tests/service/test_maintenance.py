@@ -11,7 +11,7 @@ from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
 from tuner.service.maintenance import Migrated, downgrade, migrate
 from tuner.settings import Settings
-from tuner.worker.limits import Limits
+from tuner.worker.limits import UserCodeLimits
 
 
 def test_empty_database_is_migrated_once(tmp_path: Path) -> None:
@@ -70,9 +70,13 @@ def test_drivers_and_workers_receive_limits_and_passed_variables() -> None:
         "TUNER_MAX_OPEN_FILES": "2000",
         "TUNER_PASS_ENV": "WANDB_*, HF_TOKEN",
     }
-    told = Limits.from_env(driver_env(Settings.from_env(given), {}))
-    assert told == Limits(processes=100, open_files=2000, passed=("WANDB_*", "HF_TOKEN"))
-    assert Limits.from_env(driver_env(Settings.from_env({}), {})) == Limits.from_env({}) == Limits()
+    told = UserCodeLimits.from_env(driver_env(Settings.from_env(given), {}))
+    assert told == UserCodeLimits(processes=100, open_files=2000, passed=("WANDB_*", "HF_TOKEN"))
+    assert (
+        UserCodeLimits.from_env(driver_env(Settings.from_env({}), {}))
+        == UserCodeLimits.from_env({})
+        == UserCodeLimits()
+    )
 
 
 def test_unchanged_url_file_is_not_rewritten(tmp_path: Path) -> None:

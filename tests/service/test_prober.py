@@ -9,7 +9,7 @@ import pytest
 
 from tuner.service import trainables
 from tuner.service.trainables import SubprocessProber, is_allowed
-from tuner.worker.limits import Limits
+from tuner.worker.limits import UserCodeLimits
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ GREEDY = {
 @pytest.mark.parametrize(("source", "said"), GREEDY.values(), ids=GREEDY)
 def test_module_that_exceeds_a_limit_is_refused_with_the_limit(modules: Path, source: str, said: str) -> None:
     (modules / "probed_greedy.py").write_text(source)
-    prober = SubprocessProber(Limits(processes=30, open_files=100, import_bytes=300 << 20))
+    prober = SubprocessProber(UserCodeLimits(processes=30, open_files=100, import_bytes=300 << 20))
     assert said in str(prober.describe("probed_greedy:train").error)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from tests.training.counting import Count
 from tuner.training import CheckpointUnreadable, MetricsRefused, SpotSafe, StopTraining, channel, checkpoint
-from tuner.training.channel import Begin, begin_message, open_channel, reply_message
+from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
 
 
 class Supervisor:
@@ -27,7 +27,7 @@ class Supervisor:
         self.staging = staging
 
     def begin(self, **more: Any) -> None:
-        begin = Begin("trial_1", 1, "module:train", {}, str(self.staging), **more)
+        begin = BeginMessage("trial_1", 1, "module:train", {}, str(self.staging), **more)
         self._ours.send_bytes(begin_message(begin))
         open_channel(self._theirs)
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.worker import scratch
-from tuner.worker.limits import SECRETS, Limits
+from tuner.worker.limits import SECRETS, UserCodeLimits
 
 MODULE = "tests.worker.confined"
 MIB = 1 << 20
@@ -119,7 +119,7 @@ def test_child_environment_has_training_variables_but_no_secrets(drive: Any) -> 
     )
 )
 def test_only_listed_or_named_variables_pass_to_the_child(names: dict[str, str]) -> None:
-    seen = Limits().environment(names, [])
+    seen = UserCodeLimits().environment(names, [])
     assert not set(HELD_BACK) & seen.keys()
     assert set(PASSES) & names.keys() <= seen.keys()
     assert not [
@@ -135,7 +135,9 @@ def test_only_listed_or_named_variables_pass_to_the_child(names: dict[str, str])
 
 
 def test_named_patterns_never_pass_the_services_own_variables() -> None:
-    given_all = Limits(passed=("TUNER_*", "RAY_AUTH_TOKEN", "T*", "R*", "WANDB_API_KEY", "HTTPS_PROXY"))
+    given_all = UserCodeLimits(
+        passed=("TUNER_*", "RAY_AUTH_TOKEN", "T*", "R*", "WANDB_API_KEY", "HTTPS_PROXY")
+    )
     environ = dict.fromkeys((*HELD_BACK, "HTTPS_PROXY"), f"{SECRET}@")
     found = {name for name, value in given_all.environment(environ, []).items() if SECRET in value}
     assert found == {"WANDB_API_KEY", "HTTPS_PROXY", "TF_API_TOKEN"}
@@ -223,7 +225,7 @@ def test_limits_apply_to_processes_started_by_a_process() -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        Limits(open_files=123).hold(process.pid)
+        UserCodeLimits(open_files=123).hold(process.pid)
         said, _ = process.communicate("\n")
     assert said.strip() == "(123, 123)"
-    Limits().hold(process.pid)
+    UserCodeLimits().hold(process.pid)

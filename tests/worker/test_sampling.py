@@ -21,7 +21,8 @@ from tuner.domain.time import NS
 from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
 from tuner.driver.messages import Progress
 from tuner.worker import process_tree, sampling
-from tuner.worker.metering import Gpus, Processes, Use
+from tuner.worker.metering import Gpus, UsageMeter
+from tuner.worker.process_tree import ResourceUse
 
 
 def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
@@ -74,14 +75,27 @@ def test_any_usage_facts_from_user_code_can_be_recorded(drive: Any) -> None:
 def test_delayed_sample_does_not_postpone_later_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    attempt: Any = SimpleNamespace(use=Use(), watch=SimpleNamespace(kind="train", of=lambda _: 0))
-    monkeypatch.setattr(sampling, "processes", lambda _: time.sleep(0.1))
-    sampling.look(attempt, 1)
+    attempt: Any = SimpleNamespace(use=UsageMeter(), watch=SimpleNamespace(kind="train", of=lambda _: 0))
+    monkeypatch.setattr(sampling, "descendants", lambda _: time.sleep(0.1) or [])
+    sampling.look(attempt, 2**22 + 5)
     assert attempt.use.look_ns < 0.1 * NS / 2
+    assert attempt.use.reading() is None, "the usage of a process that has ended is unknown"
 
 
-def test_ended_process_has_unknown_usage() -> None:
-    assert sampling.processes(2**22 + 5) is None
+def test_descendants_are_found_while_others_end() -> None:
+    """A process that ends while it is listed hides none of the others, which would otherwise not be killed."""
+    ends = "import subprocess, time\nwhile True: subprocess.run(['true'])"
+    with (
+        subprocess.Popen([sys.executable, "-S", "-c", ends]) as restless,
+        subprocess.Popen(["sleep", "1000"]) as child,
+    ):
+        try:
+            for _ in range(300):
+                assert {child.pid, restless.pid} <= set(process_tree.descendants(os.getpid()))
+            assert process_tree.descendants(2**22 + 5) == []
+        finally:
+            child.kill()
+            restless.kill()
 
 
 def test_child_processes_are_found_with_and_without_kernel_list(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,10 +204,10 @@ LOOKS = st.lists(
 @examples(30)
 @given(LOOKS)
 def test_cpu_time_never_decreases_and_counts_from_the_first_sample(looks: list[tuple[int, int, int]]) -> None:
-    use, trained, cpu, before = Use(), 0, 1000, 0
+    use, trained, cpu, before = UsageMeter(), 0, 1000, 0
     for more_cpu, more_trained, memory in looks:
         cpu, trained = cpu + more_cpu, trained + more_trained
-        use.processes(Processes(cpu, memory), trained_ns=trained)
+        use.processes(ResourceUse(1, memory, cpu), trained_ns=trained)
         found = Usage.parse(use.reading())
         assert found is not None
         assert (found.cpu_ns or 0) >= before

@@ -129,7 +129,10 @@ class CheckpointStore:
 
     def has(self, trial: str, found: Found) -> bool:
         """Return whether the checkpoint has a valid manifest. Its files are not checked."""
-        return self._is_credible(trial, found)
+        try:
+            return bool(self._manifest(trial, found))
+        except (CheckpointDamaged, CheckpointMissing):
+            return False
 
     def fetch(self, trial: str, found: Found, into: Path) -> Path:
         """Return a directory on this machine with the verified files of a checkpoint.
@@ -282,7 +285,7 @@ class CheckpointStore:
                 continue
             known = found.step <= newest or found.step in protect
             if found == Found(newest, attempt) or (
-                known and (len(kept) < keep or found.step in protect) and self._is_credible(trial, found)
+                known and (len(kept) < keep or found.step in protect) and self.has(trial, found)
             ):
                 kept.append(found)
             else:
@@ -302,12 +305,6 @@ class CheckpointStore:
         manifests = [self._manifest(trial, found) for found in kept]
         named = [chunk for manifest in manifests for file in manifest["files"] for chunk in chunks_of(file)]
         self._chunks_by(trial, attempt).remove_all_but(named, folders)
-
-    def _is_credible(self, trial: str, found: Found) -> bool:
-        try:
-            return bool(self._manifest(trial, found))
-        except (CheckpointDamaged, CheckpointMissing):
-            return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tuner.service.leading import Leading
 from tuner.service.service_health import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
-from tuner.worker.limits import Limits
+from tuner.worker.limits import UserCodeLimits
 
 PROJECT = DEFAULT_PROJECT
 
@@ -79,7 +79,7 @@ def build(settings: Settings) -> Service:
     database.migrate()
     if "@" in settings.database_url and not settings.database_url_file:
         keep_url(settings.database_url_path, settings.database_url)
-    limits = Limits(
+    limits = UserCodeLimits(
         settings.max_processes, settings.max_open_files, settings.import_memory_gib << 30, settings.pass_env
     )
     return Service(settings, database, RayCluster(settings), SubprocessProber(limits))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import entry_faults
 from tuner.service.cluster import import_path
-from tuner.worker.limits import Limits, Question
+from tuner.worker.limits import ProbeRequest, UserCodeLimits
 from tuner.worker.scratch import Scratch
 
 PROBE_TIMEOUT_S = 60.0
@@ -56,7 +56,7 @@ class SubprocessProber:
     imported once.
     """
 
-    limits: Limits = field(default_factory=Limits)
+    limits: UserCodeLimits = field(default_factory=UserCodeLimits)
     _failures: dict[tuple[Hashable, ...], Described] = field(default_factory=dict)
     _looks: dict[Hashable, "Future[Described]"] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -114,13 +114,13 @@ def _surroundings(entry: str) -> Hashable:
     return tuple(found)
 
 
-def _probe(entry: str, limits: Limits, package: Path | None) -> Described:
+def _probe(entry: str, limits: UserCodeLimits, package: Path | None) -> Described:
     """Run a probe, which imports a trainable, in a process and a temporary directory of its own.
 
     The probe enforces the limits on the import, and ends all processes that it started.
     """
     bounds = (PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
-    question = Question(entry, *bounds, package="" if package is None else str(package))
+    question = ProbeRequest(entry, *bounds, package="" if package is None else str(package))
     scratch = Scratch("probe")
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner.worker.probe", question.text()],

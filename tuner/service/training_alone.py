@@ -16,7 +16,7 @@ from tuner.domain.environment import HASH_SEED, Environment
 from tuner.domain.errors import Invalid
 from tuner.service.cluster import import_path
 from tuner.training import channel as words
-from tuner.training.channel import Begin, Metric, StopTraining
+from tuner.training.channel import BeginMessage, Metric, StopTraining
 from tuner.worker.environment import THREADS, environment_of, relevant
 
 OnReport = Callable[[int, Mapping[str, Metric]], None]
@@ -91,7 +91,7 @@ def train(
             save_to.mkdir(parents=True, exist_ok=True)
         staging = str(save_to.absolute()) if save_to is not None else scratch
         ours, theirs = Pipe()
-        begin = Begin("alone", 1, entry, dict(config), staging, max_step=steps, seed=seed)
+        begin = BeginMessage("alone", 1, entry, dict(config), staging, max_step=steps, seed=seed)
         ours.send_bytes(words.begin_message(begin))
         answering = _Answering(ours, steps, saves=save_to is not None, on_report=on_report)
         answering.start()

@@ -34,7 +34,7 @@ class MetricsRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginMessage:
     """The supervisor's instructions to the child for one attempt."""
 
     trial: str
@@ -64,7 +64,7 @@ class Reply:
 class Channel:
     """The child's end of the connection. One thread calls `report`. Another may call `saved` and `save_failed` meanwhile."""
 
-    def __init__(self, connection: Connection, begin: Begin) -> None:
+    def __init__(self, connection: Connection, begin: BeginMessage) -> None:
         self.begin = begin
         self._connection = connection
         self._sending = threading.Lock()
@@ -127,7 +127,7 @@ def open_channel(connection: Connection) -> Channel:
     global _current
     message = json.loads(connection.recv_bytes())
     message.pop("type")
-    _current = Channel(connection, Begin(**message))
+    _current = Channel(connection, BeginMessage(**message))
     return _current
 
 
@@ -137,7 +137,7 @@ def close_channel() -> None:
     _current = None
 
 
-def begin_message(begin: Begin) -> bytes:
+def begin_message(begin: BeginMessage) -> bytes:
     """Return the supervisor's first message."""
     return json.dumps({"type": "begin", **asdict(begin)}).encode()
 

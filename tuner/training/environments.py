@@ -7,10 +7,11 @@ import shutil
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tuner.training import checkpoint
 from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
@@ -18,32 +19,38 @@ from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
 WRITING = ".writing_"  # prefix of the names of unfinished checkpoints
 
 
-class Home(Protocol):
+class Home(ABC):
     """The destination of a run's reports and checkpoints. The reply to a report says whether to save and to stop."""
 
-    first_step: int
-    max_step: int | None
-    echo: bool
-    """Whether the restored state is to be saved again at once."""
+    first_step: int = 0
+    max_step: int | None = None
+    echo: bool = False  #: Whether the restored state is to be saved again at once.
 
-    def phase(self, kind: Kind) -> None: ...
+    def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
+        """Note that the run does this kind of work from now on."""
 
+    @abstractmethod
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
         """Return the checkpoints to restore from, newest first. They exist while the context is open."""
 
+    @abstractmethod
     def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
         """Report a step and return the reply. Raise MetricsRefused if a value is not a metric."""
 
+    @abstractmethod
     def place(self, step: int) -> Path:
         """Return a directory for the checkpoint of this step. It does not exist yet."""
 
-    def saved(self, step: int, path: Path, seconds: float) -> None: ...
+    @abstractmethod
+    def saved(self, step: int, path: Path, seconds: float) -> None:
+        """Take over the complete checkpoint in `path`, which took `seconds` to write."""
 
     def failed(self, step: int, error: Exception) -> None:
         """Report a failed save to the service. Without a service, raise the error, so that the user notices it."""
+        raise error
 
 
-class Supervised:
+class Supervised(Home):
     """The home under the service."""
 
     def __init__(self, channel: Channel) -> None:
@@ -71,20 +78,14 @@ class Supervised:
         self._channel.save_failed(step, f"{type(error).__name__}: {error}")
 
 
-class Alone:
+class Alone(Home):
     """The home in a plain script.
 
     With `checkpoint_dir`, every report saves a checkpoint, and training continues from the newest complete checkpoint there.
     """
 
-    first_step = 0
-    echo = False
-
     def __init__(self, steps: int | None, checkpoint_dir: Path | None) -> None:
         self.max_step, self._dir = steps, checkpoint_dir
-
-    def phase(self, kind: Kind) -> None:
-        pass
 
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
         """Return the complete checkpoints, newest first, after removing unfinished ones of a killed script."""
@@ -112,26 +113,17 @@ class Alone:
         for old in self._complete()[:-2]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def failed(self, step: int, error: Exception) -> None:
-        raise error
 
-
-class PlainTune:
+class PlainTune(Home):
     """The home under Ray Tune without the service: report through `ray.tune.report`, with a checkpoint each time.
 
     Ray is taken from `sys.modules` and never imported here, because a trainable needs only PyTorch.
     """
 
-    first_step = 0
-    echo = False
-
     def __init__(self, tune: Any, steps: int | None) -> None:
         self._tune, self.max_step = tune, steps
         self._metrics: dict[str, Any] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def phase(self, kind: Kind) -> None:
-        pass
 
     @contextmanager
     def checkpoints(self) -> Iterator[Sequence[Path]]:

@@ -35,7 +35,7 @@ def forget() -> None:
     _waited_ns.clear()
 
 
-class Timed(Generic[T]):
+class TimedBatches(Generic[T]):
     """Wrap an iterable of batches, and measure how long training waits for each batch."""
 
     def __init__(self, batches: Iterable[T]) -> None:

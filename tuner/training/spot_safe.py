@@ -12,7 +12,7 @@ from tuner.training import checkpoint
 from tuner.training.channel import StopTraining
 from tuner.training.checkpoint import Stateful
 from tuner.training.environments import Alone, PlainTune, Supervised, find_home
-from tuner.training.measured import Timed
+from tuner.training.measured import TimedBatches
 
 T = TypeVar("T")
 
@@ -108,12 +108,12 @@ class SpotSafe:
                     f"step {self._step + 1} ended without run.report(...); report once in each step"
                 )
 
-    def data(self, batches: Iterable[T]) -> Timed[T]:
+    def data(self, batches: Iterable[T]) -> TimedBatches[T]:
         """Return an iterable over the same batches: `for x, y in run.data(loader)`.
 
         It measures how long training waits for each batch, so that the service can advise when more loader workers would save money.
         """
-        return Timed(batches)
+        return TimedBatches(batches)
 
     def _check_open(self) -> None:
         """Raise RuntimeError outside the `with` block.

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.environment import Environment
 from tuner.domain.preemption_policy import in_time
-from tuner.training.channel import Begin, Reply
+from tuner.training.channel import BeginMessage, Reply
 from tuner.worker import endings
 from tuner.worker.child_channel import (
     MAX_BETWEEN_REPORTS,
@@ -25,7 +25,7 @@ from tuner.worker.child_channel import (
     check_saved_step,
     check_step,
 )
-from tuner.worker.metering import Stopwatch, Use
+from tuner.worker.metering import Stopwatch, UsageMeter
 from tuner.worker.saves import Saves
 
 DriverCommand = Literal["go", "pause", "finish", "stop"]
@@ -38,7 +38,7 @@ MAX_UNPUBLISHED = 4
 
 
 @dataclass
-class Attempt:
+class RunningAttempt:
     """Hold the state of one attempt. Scores are signed so that a higher score is better."""
 
     order: dict[str, Any]
@@ -83,7 +83,7 @@ class Attempt:
         frozenset()
     )  # steps of older checkpoints that must not be deleted, because one of them may be the best
     best: tuple[float, int] | None = None  # score and step of the trial's best checkpoint
-    use: Use = field(default_factory=Use)
+    use: UsageMeter = field(default_factory=UsageMeter)
     messages_since_report: int = 0
     unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
     staging: Path | None = None  # where the child may leave checkpoints
@@ -105,10 +105,10 @@ class Attempt:
     def number(self) -> int:
         return int(self.order["attempt"])
 
-    def begin(self, staging: Path, restored: Path | None) -> Begin:
+    def begin(self, staging: Path, restored: Path | None) -> BeginMessage:
         """Return the message that starts the child, and note its first step and its staging directory."""
         self.from_step, self.staging = self.restored, staging
-        return Begin(
+        return BeginMessage(
             self.trial,
             self.number,
             self.order["entry"],

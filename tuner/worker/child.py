@@ -1,7 +1,6 @@
 """The child process, which runs user code in its own session and directory and sends messages to the supervisor."""
 
 import contextlib
-import ctypes
 import errno
 import importlib
 import inspect
@@ -20,8 +19,8 @@ from tuner.training import channel as words
 from tuner.training.channel import Channel, StopTraining
 from tuner.training.seeding import seed_everything
 from tuner.worker import tune_compat
+from tuner.worker.process_tree import become_child
 
-PR_SET_PDEATHSIG = 1
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
 TOO_MANY_FILES = os.strerror(
     errno.EMFILE
@@ -59,9 +58,13 @@ def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: s
         output_fd: The pipe for standard output and standard error.
         package: The folder of the trainable's package, or empty.
     """
-    os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    _prepare_process(place["cwd"], output_fd)
+    become_child(output_fd)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.chdir(place["cwd"])
+    os.environ["TMPDIR"] = place["cwd"]
+    tempfile.tempdir = None  # the fork server may have cached another directory
+    random.seed()  # otherwise all children would draw the same numbers as the fork server
     code = 0
     try:
         channel = words.open_channel(Connection(channel_fd))
@@ -75,20 +78,6 @@ def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: s
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
-
-
-def _prepare_process(cwd: str, output_fd: int) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    os.dup2(output_fd, 1)
-    os.dup2(output_fd, 2)
-    os.close(output_fd)
-    os.chdir(cwd)
-    os.environ["TMPDIR"] = cwd
-    tempfile.tempdir = None  # the fork server may have cached another directory
-    random.seed()  # otherwise all children would draw the same numbers as the fork server
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # if memory runs out, the kernel kills this process first
 
 
 def _run(channel: Channel, package: str) -> None:

@@ -9,12 +9,17 @@ from collections.abc import Callable
 
 from tuner.domain.errors import BadFile
 from tuner.worker.child_channel import FailedMessage
-from tuner.worker.limits import Limits, excess
+from tuner.worker.limits import UserCodeLimits, excess
 from tuner.worker.server_handle import ForkServer
 
 STATUS_S, LAST_WORDS_S = 10.0, 1.0
 
 Trouble = dict[str, str]
+
+
+def trouble(kind: str, message: str, *, error: str = "", traceback: str = "") -> Trouble:
+    """Return the description of an end that the driver gets. `error` is the name of the exception's class, if there was one."""
+    return {"kind": kind, "type": error, "message": message, "traceback": traceback}
 
 
 def exited(code: int | None, server_code: int | None, log: str) -> Trouble:
@@ -25,19 +30,18 @@ def exited(code: int | None, server_code: int | None, log: str) -> Trouble:
         server_code: Exit status of the fork server, or None if it lives.
         log: End of what the child printed.
     """
-    tail = f"the end of what it printed:\n{log}" if log else "it printed nothing"
     if code is None and server_code is not None:
         how = _signal_name(server_code) if server_code < 0 else f"exit status {server_code}"
         message = f"the fork server of the trial's process ended ({how}), and the process with it{_memory(server_code)}"
-        return {"kind": "killed", "type": "", "message": message, "traceback": tail}
-    if code is None:
+    elif code is None:
         message = "user code's process closed its channel to its supervisor; let the training function return instead"
-        return {"kind": "exited", "type": "", "message": message, "traceback": tail}
-    if code >= 0:
+    elif code >= 0:
         message = f"user code ended its process with exit status {code}; return from the function instead"
-        return {"kind": "exited", "type": "", "message": message, "traceback": tail}
-    message = f"user code's process was killed by {_signal_name(code)}{_memory(code)}"
-    return {"kind": "killed", "type": "", "message": message, "traceback": tail}
+    else:
+        message = f"user code's process was killed by {_signal_name(code)}{_memory(code)}"
+    killed = server_code is not None if code is None else code < 0
+    tail = f"the end of what it printed:\n{log}" if log else "it printed nothing"
+    return trouble("killed" if killed else "exited", message, traceback=tail)
 
 
 def _signal_name(code: int) -> str:
@@ -54,19 +58,18 @@ def protocol_broken(what: str) -> Trouble:
     `what` completes "the trial's process ...".
     """
     message = f"the trial's process {what}; report with tuner.training or ray.tune.report, from one thread"
-    return {"kind": "protocol", "type": "InvalidMessage", "message": message, "traceback": ""}
+    return trouble("protocol", message, error="InvalidMessage")
 
 
 def lease_ended() -> Trouble:
-    message = "the time that was paid for ended before the step did"
-    return {"kind": "lease", "type": "", "message": message, "traceback": ""}
+    return trouble("lease", "the time that was paid for ended before the step did")
 
 
 def machine_leaves(notice: str) -> Trouble:
-    return {"kind": "notice", "type": "", "message": notice or "its machine had a notice", "traceback": ""}
+    return trouble("notice", notice or "its machine had a notice")
 
 
-def limit_exceeded(pid: int, limits: Limits, memory_bytes: int | None) -> Trouble | None:
+def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -> Trouble | None:
     """Describe the limit that the processes of a fork server exceed. Return None if they are within their limits.
 
     Args:
@@ -76,17 +79,18 @@ def limit_exceeded(pid: int, limits: Limits, memory_bytes: int | None) -> Troubl
     """
     match excess(pid, processes=limits.processes, memory_bytes=memory_bytes):
         case "processes", words:
-            return {"kind": "processes", "type": "ProcessLimit", "message": words, "traceback": ""}
+            return trouble("processes", words, error="ProcessLimit")
         case "memory", words:
             message = f"{words}; use a smaller batch or model, or ask for more CPUs a trial"
-            return {"kind": "memory", "type": "MemoryLimit", "message": message, "traceback": ""}
+            return trouble("memory", message, error="MemoryLimit")
         case _:
             return None
 
 
 def not_stored(step: int, problem: str) -> Trouble:
-    message = f"the checkpoint of step {step} could not be stored: {problem}"
-    return {"kind": "storage", "type": "StorageFailed", "message": message, "traceback": ""}
+    return trouble(
+        "storage", f"the checkpoint of step {step} could not be stored: {problem}", error="StorageFailed"
+    )
 
 
 def not_begun(error: Exception) -> Trouble:
@@ -94,20 +98,17 @@ def not_begun(error: Exception) -> Trouble:
 
     `BadFile` means that the package differs from the uploaded one. A retry cannot fix that, so the kind is `import`, not `storage`.
     """
-    message = f"the attempt could not begin: {error}"
     kind = "import" if isinstance(error, BadFile) else "storage"
-    return {"kind": kind, "type": "StartFailed", "message": message, "traceback": ""}
+    return trouble(kind, f"the attempt could not begin: {error}", error="StartFailed")
 
 
 def user_code_raised(message: FailedMessage) -> Trouble:
-    """Describe the exception that the child reported."""
-    text = {"type": message.error, "message": message.message, "traceback": message.traceback}
-    return {"kind": message.kind, **text}
+    return trouble(message.kind, message.message, error=message.error, traceback=message.traceback)
 
 
 def not_written(detail: str) -> Trouble:
     """Describe a checkpoint that the child could not write to the staging directory."""
-    return {"kind": "saving", "type": "SaveFailed", "message": detail, "traceback": ""}
+    return trouble("saving", detail, error="SaveFailed")
 
 
 def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:

@@ -12,7 +12,6 @@ subreaper.
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import inspect
@@ -29,9 +28,8 @@ from pathlib import Path
 
 from tuner.worker.child import import_first_from, run_child
 from tuner.worker.limits import give_up_privileges
-from tuner.worker.process_tree import become_subreaper, kill_own_descendants
+from tuner.worker.process_tree import become_subreaper, kill_own_descendants, signal_at_parents_death
 
-PR_SET_PDEATHSIG = 1
 # Some functions of PyTorch, such as the first optimizer of a process, import torch._dynamo, which takes two seconds of processor time.
 # The server imports it once for all attempts, but only if the user code matches this pattern.
 NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
@@ -50,7 +48,9 @@ MAX_REQUEST = 1 << 16
 def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     control = socket.socket(fileno=fd)
     become_subreaper()
-    resume_at_parents_death()
+    # User code may have stopped this process with SIGSTOP. Then it would not see its socket close when the worker dies, and the processes
+    # that user code started would continue to run unpaid. A SIGCONT that comes early has no effect.
+    signal_at_parents_death(signal.SIGCONT)
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_first_from(package)
@@ -64,7 +64,8 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     gc.enable()
     _send(control, {"ready": True})
     wake, waker = os.pipe()
-    signal.set_wakeup_fd(_nonblocking(waker))
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
         ready, _, _ = select.select([control.fileno(), wake], [], [])
@@ -74,21 +75,6 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
         if control.fileno() in ready and not _serve(control, (wake, waker), package):
             break
     kill_own_descendants()
-
-
-def resume_at_parents_death() -> None:
-    """Have the kernel send SIGCONT to this process when the worker dies.
-
-    User code may have stopped this process with SIGSTOP. Then it would not see its socket close, and the processes that user code
-    started would continue to run unpaid. The kernel sends the signal when the *thread* that started this process ends, so the signal
-    may come earlier. An early SIGCONT has no effect.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
-
-
-def _nonblocking(fd: int) -> int:
-    os.set_blocking(fd, False)
-    return fd
 
 
 def _preload(entry: str) -> None:

@@ -6,9 +6,9 @@ import os
 import resource
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from tuner.worker.process_tree import resource_use
+from tuner.worker.process_tree import descendants, resource_use
 
 ALLOWED_ENV = frozenset(
     """
@@ -32,7 +32,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class UserCodeLimits:
     """Limits on the user code of one worker."""
 
     processes: int = 4096  #: Processes and threads of an attempt, counted together.
@@ -43,7 +43,7 @@ class Limits:
     ] = ()  #: Additional environment variables that user code may see. A trailing `*` matches every name with that prefix.
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> "Limits":
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
         """Read the limits from variables that the service has checked and passed on to the worker."""
         given = {
             "processes": environ.get("TUNER_MAX_PROCESSES"),
@@ -101,7 +101,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeRequest:
     """The request to a probe: describe a trainable within these limits."""
 
     entry: str
@@ -134,16 +134,16 @@ def excess(
         processes: The most processes and threads, counted together.
         memory_bytes: The most memory. None means no limit.
     """
-    found = resource_use(pid, most=processes)
-    if found.processes > processes:
+    use = resource_use(descendants(pid, most=processes) or [pid])
+    if use.processes > processes:
         words = (
             f"has more than {processes} processes and threads, as many as TUNER_MAX_PROCESSES allows; "
             "start fewer (workers of data loaders, pools), or have the operator raise it"
         )
         return "processes", words
-    if memory_bytes is not None and found.memory_bytes > memory_bytes:
+    if memory_bytes is not None and use.memory_bytes > memory_bytes:
         return (
             "memory",
-            f"used {found.memory_bytes / GIB:.1f} GiB of memory, more than its share of {memory_bytes / GIB:.1f} GiB",
+            f"used {use.memory_bytes / GIB:.1f} GiB of memory, more than its share of {memory_bytes / GIB:.1f} GiB",
         )
     return None

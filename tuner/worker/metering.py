@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain.usage import MAX_FACTS, Fact, count_of, facts_of
+from tuner.worker.process_tree import ResourceUse
 
 
 class Stopwatch:
@@ -67,14 +68,6 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Processes:
-    """Processor time since the start, and current memory, of a process and its descendants."""
-
-    cpu_ns: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class GpuSample:
     """One measurement of all GPUs of a worker."""
 
@@ -84,7 +77,7 @@ class GpuSample:
 
 
 @dataclass
-class Use:
+class UsageMeter:
     """Usage of one attempt. Processor time is counted from the first measurement in training, as is the training time."""
 
     looked_ns: int = 0  # when the processes were last measured, on the monotonic clock
@@ -93,20 +86,20 @@ class Use:
     _counts: dict[str, int] = field(default_factory=dict)
     _facts: dict[str, Fact] = field(default_factory=dict)
 
-    def processes(self, found: Processes, *, trained_ns: int) -> None:
+    def processes(self, use: ResourceUse, *, trained_ns: int) -> None:
         """Add a measurement. `trained_ns` is the attempt's training time so far."""
         if self._since is None:
-            self._since = (found.cpu_ns, trained_ns)
-        cpu, wall = found.cpu_ns - self._since[0], trained_ns - self._since[1]
+            self._since = (use.cpu_ns, trained_ns)
+        cpu, wall = use.cpu_ns - self._since[0], trained_ns - self._since[1]
         # The sum shrinks if a process is no longer a descendant, because its time is no longer known. Keep the peak.
-        self._peak(cpu_ns=cpu, memory_peak_bytes=found.memory_bytes)
+        self._peak(cpu_ns=cpu, memory_peak_bytes=use.memory_bytes)
         if wall > 0:
             self._counts["wall_ns"] = wall
 
-    def gpu(self, found: GpuSample) -> None:
-        self._add(gpu_samples=1, gpu_percent=found.percent)
-        self._peak(gpu_memory_peak_bytes=found.used_bytes)
-        self._facts |= found.facts
+    def gpu(self, sample: GpuSample) -> None:
+        self._add(gpu_samples=1, gpu_percent=sample.percent)
+        self._peak(gpu_memory_peak_bytes=sample.used_bytes)
+        self._facts |= sample.facts
 
     def add_reported(self, usage: object, *, trained_ns: int) -> None:
         """Add the usage that the child measured of itself and sent with a report. The value may have any

@@ -1,11 +1,9 @@
-"""Import a trainable as a worker would, and print a description of it as JSON: `python -m tuner.worker.probe QUESTION`.
+"""Import a trainable as a worker would, and print a description of it as JSON: `python -m tuner.worker.probe REQUEST`.
 
 User code runs in a child of this process. This process limits the child's time, processes and memory and how much of its output is
 kept. When the child ends, everything that it started is killed.
 """
 
-import contextlib
-import ctypes
 import gc
 import importlib
 import inspect
@@ -18,9 +16,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from tuner.worker.child import PR_SET_PDEATHSIG, import_first_from, load
-from tuner.worker.limits import GIB, Question, excess, give_up_privileges
-from tuner.worker.process_tree import KILL_S, become_subreaper, kill_own_descendants
+from tuner.worker.child import import_first_from, load
+from tuner.worker.limits import GIB, ProbeRequest, excess, give_up_privileges
+from tuner.worker.process_tree import (
+    KILL_S,
+    become_child,
+    become_subreaper,
+    kill_own_descendants,
+    signal_at_parents_death,
+)
 
 MAX_TEXT = 4000
 MAX_SUGGESTED = 1 << 18
@@ -73,34 +77,28 @@ def _plain(value: Any) -> Any:
     return json.loads(text) if len(text) <= MAX_SUGGESTED else None
 
 
-def _import(question: Question, answer: int, output: int) -> NoReturn:
+def _import(request: ProbeRequest, answer: int, output: int) -> NoReturn:
     """Import the trainable in the child, write the answer, and exit without running the module's exit handlers."""
-    os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    for number in (1, 2):
-        os.dup2(output, number)
-    os.close(output)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # if memory runs out, the kernel kills this process first, and not the service
-    import_first_from(question.package)
+    become_child(output)
+    import_first_from(request.package)
     gc.disable()  # saves a tenth of the processor time of the imports
     with os.fdopen(answer, "wb") as file:
-        file.write(json.dumps(describe(question.entry, question.package)).encode())
+        file.write(json.dumps(describe(request.entry, request.package)).encode())
     os._exit(0)
 
 
 @dataclass
-class Watch:
-    """Watch the child and collect its answer."""
+class ImportWatch:
+    """Wait for the child and collect its answer."""
 
     answer: bytearray = field(default_factory=bytearray)
     printed: bytearray = field(default_factory=bytearray)  # the end of what the child printed
     closed: list[int] = field(default_factory=list)  # pipes that are no longer read
     trouble: str | None = None  # why the child was abandoned
 
-    def follow(self, pid: int, question: Question, answer: int, output: int) -> int | None:
+    def follow(self, pid: int, request: ProbeRequest, answer: int, output: int) -> int | None:
         """Wait for the child and return its exit status, or None if it exceeded a limit. The caller must then kill it."""
-        until, looked = time.monotonic() + question.limit_s, time.monotonic()
+        until, looked = time.monotonic() + request.limit_s, time.monotonic()
         while self.trouble is None:
             self._hear(answer, output)
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -111,10 +109,10 @@ class Watch:
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if now > until:
-                self.trouble = f"importing it takes more than {question.limit_s:.0f} s"
+                self.trouble = f"importing it takes more than {request.limit_s:.0f} s"
             elif now - looked > LOOK_S:
                 looked = now
-                self.trouble = _beyond(question)
+                self.trouble = _beyond(request)
         return None
 
     def _hear(self, answer: int, output: int) -> None:
@@ -134,10 +132,10 @@ class Watch:
         return lines[-1] if lines else "it said nothing"
 
 
-def _beyond(question: Question) -> str | None:
-    match excess(os.getpid(), processes=question.processes, memory_bytes=question.memory_bytes):
+def _beyond(request: ProbeRequest) -> str | None:
+    match excess(os.getpid(), processes=request.processes, memory_bytes=request.memory_bytes):
         case "memory", _:
-            share = f"{question.memory_bytes / GIB:.1f} GiB (TUNER_IMPORT_MEMORY_GIB)"
+            share = f"{request.memory_bytes / GIB:.1f} GiB (TUNER_IMPORT_MEMORY_GIB)"
             return (
                 f"importing it takes more memory than {share}; load data in the function, not in the module"
             )
@@ -147,17 +145,17 @@ def _beyond(question: Question) -> str | None:
             return None
 
 
-def answered(question: Question) -> dict[str, Any]:
-    """Run a child for the question and return its answer, or an `error` about how the child ended. Kill everything it started."""
+def answered(request: ProbeRequest) -> dict[str, Any]:
+    """Run a child for the request and return its answer, or an `error` about how the child ended. Kill everything it started."""
     answer, answers = os.pipe()
     output, outputs = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _import(question, answers, outputs)
+        _import(request, answers, outputs)
     os.close(answers)
     os.close(outputs)
-    watch = Watch()
-    status = watch.follow(pid, question, answer, output)
+    watch = ImportWatch()
+    status = watch.follow(pid, request, answer, output)
     kill_own_descendants()
     if watch.trouble is not None:
         return {"error": watch.trouble}
@@ -170,10 +168,10 @@ def answered(question: Question) -> dict[str, Any]:
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal_at_parents_death(signal.SIGKILL)
     become_subreaper()
     give_up_privileges()
-    found = answered(Question(*json.loads(sys.argv[1])))
+    found = answered(ProbeRequest(*json.loads(sys.argv[1])))
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import psutil
 PR_SET_CHILD_SUBREAPER = 36
 KILL_S = 8.0  # shorter than the supervisor's wait for its fork server to clean up
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+PR_SET_PDEATHSIG = 1
 
 
 def become_subreaper() -> None:
@@ -20,46 +23,63 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def signal_at_parents_death(number: signal.Signals) -> None:
+    """Have the kernel send a signal to this process when the *thread* that started it ends, which may be before its process ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def become_child(output_fd: int) -> None:
+    """Prepare a forked process that runs user code: a session of its own, its output, and that it is killed first.
+
+    The kernel kills it when its parent ends, or if memory runs out.
+    """
+    os.setsid()
+    signal_at_parents_death(signal.SIGKILL)
+    for number in (1, 2):
+        os.dup2(output_fd, number)
+    os.close(output_fd)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """The processes, threads and memory that a process and its descendants use now."""
+    """What some processes use now."""
 
-    processes: int
-    memory_bytes: int
-
-
-def resource_use(pid: int, *, most: int) -> ResourceUse:
-    """Return the resources that all descendants of a process use, or those of the process itself if it has none.
-
-    If the process is a subreaper, this includes orphans. The largest shared memory of any process is counted once, instead of the shared
-    memory of each.
-
-    Args:
-        pid: The process.
-        most: Stop looking for descendants soon after this many were found.
-    """
-    count, memory, shared_most = 0, 0, 0
-    with contextlib.suppress(OSError, psutil.Error):
-        for one in descendants(pid, most=most) or [pid]:
-            with contextlib.suppress(OSError):
-                resident, shared = memory_of(one)
-                memory, shared_most = memory + resident - shared, max(shared_most, shared)
-                count += len(os.listdir(f"/proc/{one}/task"))
-    return ResourceUse(count, memory + shared_most)
+    processes: int  #: Processes and threads, counted together.
+    memory_bytes: int  #: The largest shared memory of any process is counted once, instead of the shared memory of each.
+    cpu_ns: int  #: Processor time since they started, with that of ended children whose exit status they collected.
 
 
-def memory_of(pid: int) -> tuple[int, int]:
-    """Return the resident memory of a process and the shared part of it, in bytes."""
-    _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_bytes().split()
-    return int(resident) * _PAGE_BYTES, int(shared) * _PAGE_BYTES
+def resource_use(pids: Iterable[int]) -> ResourceUse:
+    """Return what these processes use together. A process that has ended uses nothing."""
+    count, memory, most_shared, cpu_ns = 0, 0, 0, 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            threads = len(os.listdir(f"/proc/{pid}/task"))
+            _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_bytes().split())
+            ticks = sum(map(int, _stat(pid)[11:15]))
+            count, memory = count + threads, memory + (resident - shared) * _PAGE_BYTES
+            most_shared, cpu_ns = max(most_shared, shared * _PAGE_BYTES), cpu_ns + ticks * _TICK_NS
+    return ResourceUse(count, memory + most_shared, cpu_ns)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the process's state on. See proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def descendants(pid: int, *, most: int | None = None) -> list[int]:
-    """Return the descendants of a process. If there are more than `most`, return only some of them, but more than `most`."""
+    """Return the descendants of a process. If there are more than `most`, return only some of them, but more than `most`.
+
+    If the process is a subreaper, they include orphans. This takes 0.05 ms for one process and 1.5 ms with 30 threads and 16 children,
+    and does not depend on what else runs on the machine. psutil would look through all processes of the machine.
+    """
     found, waiting = list[int](), [pid]
     while waiting and (most is None or len(found) <= most + 1):
         parent = waiting.pop()
-        with contextlib.suppress(ProcessLookupError):
+        found.append(parent)
+        with contextlib.suppress(OSError, psutil.Error):  # a process may end meanwhile
             for task in os.listdir(f"/proc/{parent}/task"):
                 listed = Path(f"/proc/{parent}/task/{task}/children")
                 try:
@@ -67,7 +87,6 @@ def descendants(pid: int, *, most: int | None = None) -> list[int]:
                 except FileNotFoundError:
                     if listed.parent.exists():  # this kernel does not list children in /proc
                         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-        found.append(parent)
     return found[1:]
 
 
@@ -79,14 +98,12 @@ def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
     """
     until = time.monotonic() + within_s
     while True:
-        found = list[int]()
-        with contextlib.suppress(OSError, psutil.Error):  # a process may end while its children are listed
-            found = [one for one in descendants(pid) if not _is_zombie(one)]
-        for one in found:
+        living = [child for child in descendants(pid) if not _is_zombie(child)]
+        for child in living:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(one, signal.SIGKILL)
-        if not found or time.monotonic() > until:
-            return not found
+                os.kill(child, signal.SIGKILL)
+        if not living or time.monotonic() > until:
+            return not living
         time.sleep(0.01)
 
 
@@ -97,15 +114,14 @@ def kill_own_descendants(*, without: int = 0) -> None:
     finds the GPU free.
     """
     kill_descendants(os.getpid(), within_s=KILL_S)
-    with contextlib.suppress(OSError, psutil.Error):
-        for child in descendants(os.getpid()):
-            if child != without and _is_zombie(child):
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(child, os.WNOHANG)
+    for child in descendants(os.getpid()):
+        if child != without and _is_zombie(child):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
 
 
 def _is_zombie(pid: int) -> bool:
     """Return whether a process is a zombie or no longer exists."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        return _stat(pid)[0] in (b"Z", b"X")
     return True

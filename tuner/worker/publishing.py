@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from tuner.checkpoints.checkpoints import CheckpointStore, Found, Published
 from tuner.checkpoints.storage import explained
-from tuner.worker.attempt import Attempt
+from tuner.worker.attempt import RunningAttempt
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
 PATIENCE_S = (
@@ -61,7 +61,7 @@ class StorageFailed(Exception):
 
 
 def with_retries(
-    attempt: Attempt,
+    attempt: RunningAttempt,
     store: CheckpointStore,
     work: Callable[[], T],
     *,
@@ -90,7 +90,7 @@ def with_retries(
 
 
 def publish(
-    store: CheckpointStore, attempt: Attempt, step: int, path: Path, protect: frozenset[int]
+    store: CheckpointStore, attempt: RunningAttempt, step: int, path: Path, protect: frozenset[int]
 ) -> tuple[Published | None, str]:
     """Store the checkpoint of `step` from the folder `path`, then delete older checkpoints.
 
@@ -144,7 +144,7 @@ def unsafe_reason(path: Path, staging: Path | None) -> str:
     return ""
 
 
-def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int, Path] | None:
+def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tuple[int, Path] | None:
     """Fetch the newest undamaged checkpoint up to the step that the driver recorded as durable.
 
     Returns:
@@ -168,7 +168,7 @@ def restored(store: CheckpointStore, attempt: Attempt, into: Path) -> tuple[int,
         return found
 
 
-def older_than(step: int, store: CheckpointStore, attempt: Attempt) -> frozenset[int]:
+def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:
     """Return the steps of the trial's checkpoints before `step`, if the driver ordered to continue from
     another step.
 

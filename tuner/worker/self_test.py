@@ -6,7 +6,7 @@ echo shows that the function fetched its checkpoint.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,9 @@ class _Run:
     steps: list[int] = field(default_factory=list)  # steps whose checkpoints are durable
     error: Mapping[str, str] = field(default_factory=dict)
 
+    def error_text(self) -> str:
+        return f"{self.error.get('type', 'Error')}: {self.error.get('message', '')}"[:1000]
+
 
 def self_test(
     entry: str,
@@ -68,49 +71,16 @@ def self_test(
     """Run the restore self-test in a supervisor of its own, and return the verdict. Blocks for up to `limit_s` plus a few seconds."""
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:
-        return self_test_with(
-            supervisor,
-            scratch.path / "storage",
-            entry,
-            configs,
-            max_step=max_step,
-            limit_s=limit_s,
-            resources=resources,
-        )
+        storage = scratch.path / "storage"
+        return SelfTest(entry, supervisor, storage, max_step, resources, limit_s).verdict(configs)
     finally:
         supervisor.close()
         scratch.close()
 
 
-def self_test_with(
-    supervisor: Supervisor,
-    storage: Path,
-    entry: str,
-    configs: Sequence[Mapping[str, Any]],
-    *,
-    max_step: int | None,
-    limit_s: float,
-    resources: Mapping[str, float],
-) -> Verdict:
-    """Run the restore self-test with a supervisor and an empty storage folder, and return its verdict.
+class SelfTest:
+    """A restore self-test with an idle supervisor and an empty storage folder."""
 
-    Try the configurations in order until one passes, one fails with a lasting verdict, or the time is over. A
-    configuration whose first step fails does not decide the verdict, unless it is the last one.
-    """
-    test = _Test(entry, supervisor, storage, max_step, resources, limit_s)
-    verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
-    for config in configs:
-        try:
-            test.of(config)
-            return Verdict(passed=True)
-        except _Failed as failed:
-            verdict = failed.verdict
-        if verdict.lasting or test.left_s() <= 0:
-            break
-    return verdict
-
-
-class _Test:
     def __init__(
         self,
         entry: str,
@@ -126,32 +96,45 @@ class _Test:
         self._until, self._limit_s = time.monotonic() + limit_s, limit_s
         self._attempt = 0
 
-    def left_s(self) -> float:
+    def verdict(self, configs: Sequence[Mapping[str, Any]]) -> Verdict:
+        """Run the test and return its verdict.
+
+        Try the configurations in order until one passes, one fails with a lasting verdict, or the time is over. A
+        configuration whose first step fails does not decide the verdict, unless it is the last one.
+        """
+        verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
+        for config in configs:
+            try:
+                self._test(config)
+                return Verdict(passed=True)
+            except _Failed as failed:
+                verdict = failed.verdict
+            if verdict.lasting or self._left_s() <= 0:
+                break
+        return verdict
+
+    def _left_s(self) -> float:
         return self._until - time.monotonic()
 
-    def of(self, config: Mapping[str, Any]) -> None:
+    def _test(self, config: Mapping[str, Any]) -> None:
         """Run the test with one configuration. Raise _Failed if it does not pass."""
-        saved = Found(self._trained_and_killed(config), self._attempt)
+        saved = Found(self._train_and_kill(config), self._attempt)
         echo = Found(saved.step, self._attempt + 1)
-        self._went_on(config, saved)
-        different = _differences(self._folder(saved), self._folder(echo))
+        self._resume(config, saved)
+        folder = self._storage / PROJECT / JOB / SELF_TEST
+        different = _differences(folder / saved.name, folder / echo.name)
         if different:
             raise _Failed(
                 f"what it restored is not what it had saved: {', '.join(different)}; every part that is named to SpotSafe "
                 "must restore in load_state_dict what it gave in state_dict"
             )
 
-    def _folder(self, found: Found) -> Path:
-        return self._storage / PROJECT / JOB / SELF_TEST / found.name
-
-    # The first attempt
-
-    def _trained_and_killed(self, config: Mapping[str, Any]) -> int:
+    def _train_and_kill(self, config: Mapping[str, Any]) -> int:
         """Train until a checkpoint is durable and kill the process. Return the step of the checkpoint."""
         self._begin(config, until=2, checkpoint_interval_ns=1)
         waits_since: list[float] = []
 
-        def over(run: _Run) -> str | None:
+        def end(run: _Run) -> str | None:
             if run.steps:
                 return "stop"
             if run.state == "waiting":
@@ -162,19 +145,17 @@ class _Test:
                     return "pause"
             return None
 
-        run = self._until_over(over)
+        run = self._follow(end)
         if run.steps:
             return run.steps[0]
         if run.state == "failed":
-            raise _Failed(f"its first step did not end well: {_said(run.error)}", lasting=False)
+            raise _Failed(f"its first step did not end well: {run.error_text()}", lasting=False)
         self._check_time(run)
         if not run.reports:
             raise _Failed("it ended without a report", lasting=False)
         raise _Failed(f"it cannot be resumed, since it reported no checkpoint; {USE_SPOT_SAFE}")
 
-    # The second
-
-    def _went_on(self, config: Mapping[str, Any], saved: Found) -> None:
+    def _resume(self, config: Mapping[str, Any], saved: Found) -> None:
         self._begin(
             config,
             until=saved.step + 1,
@@ -184,11 +165,11 @@ class _Test:
             echo=True,
         )
         # A pause saves last and saves are stored in order, so an echo is durable when the attempt has paused.
-        run = self._until_over(lambda run: "pause" if run.state == "waiting" else None)
+        run = self._follow(lambda run: "pause" if run.state == "waiting" else None)
         if run.state == "failed":
             lasting = run.error.get("kind") != "storage"
             raise _Failed(
-                f"it could not go on from its checkpoint of step {saved.step}: {_said(run.error)}",
+                f"it could not go on from its checkpoint of step {saved.step}: {run.error_text()}",
                 lasting=lasting,
             )
         self._check_time(run)
@@ -197,8 +178,6 @@ class _Test:
                 f"it was given its checkpoint of step {saved.step} and began again without it; {USE_SPOT_SAFE}, and go on from "
                 "tune.get_checkpoint() where there is one"
             )
-
-    # Both
 
     def _begin(self, config: Mapping[str, Any], **more: Any) -> None:
         self._attempt += 1
@@ -211,7 +190,7 @@ class _Test:
             "entry": self._entry,
             "config": dict(config),
             "max_step": self._max_step,
-            "lease_ns": max(1, round(self.left_s() * 1e9)),
+            "lease_ns": max(1, round(self._left_s() * 1e9)),
             "storage": str(self._storage),
             "restore_step": None,
             "keep": 100,
@@ -219,39 +198,29 @@ class _Test:
         }
         self._supervisor.order({**order, **more})
 
-    def _until_over(self, over: Callable[[_Run], str | None]) -> _Run:
+    def _follow(self, end: Callable[[_Run], str | None]) -> _Run:
         """Follow the attempt until it ends, and return its results.
 
         Args:
-            over: Called with the results so far. Returns the order that ends the attempt, or None to continue. Not called again after
+            end: Called with the results so far. Returns the order that ends the attempt, or None to continue. Not called again after
                 it returned an order.
         """
-        run, ordered = _Run(), False
-        for result in self._results():
+        run, ordered = _Run("running"), False
+        while run.state in ("running", "waiting"):
+            result = self._supervisor.step()
             run.state, run.error = result["state"], result["error"] or {}
             run.reports += result["reports"]
-            run.steps += [one["step"] for one in result["checkpoints"]]
-            order = None if ordered else over(run)
+            run.steps += [checkpoint["step"] for checkpoint in result["checkpoints"]]
+            order = None if ordered else end(run)
             if order is not None:
                 self._supervisor.order({"order": order})
                 ordered = True
         return run
 
-    def _results(self) -> Iterator[dict[str, Any]]:
-        while True:
-            result = self._supervisor.step()
-            yield result
-            if result["state"] not in ("running", "waiting"):
-                return
-
     def _check_time(self, run: _Run) -> None:
         """Raise _Failed if the lease of the attempt ended before the test was done."""
         if run.state == "paused" and run.error:
             raise _Failed(f"it was not through within {self._limit_s:.0f} s", lasting=False)
-
-
-def _said(error: Mapping[str, str]) -> str:
-    return f"{error.get('type', 'Error')}: {error.get('message', '')}"[:1000]
 
 
 def _differences(saved: Path, restored: Path) -> list[str]:
@@ -260,16 +229,14 @@ def _differences(saved: Path, restored: Path) -> list[str]:
     Compare the state if both come from `SpotSafe`. Otherwise compare file by file, by the tensors and arrays in files that PyTorch can
     read.
     """
+    from tuner.training.comparing import differences, same_tensors  # imports torch
+
     if (saved / STATE_FILE).is_file() and (restored / STATE_FILE).is_file():
-        from tuner.training.comparing import differences
-
         return differences(saved, restored)
-    from tuner.training.comparing import same_tensors
-
-    names = sorted(_files(saved) | _files(restored))
-    return [f"the file {name}" for name in names if not same_tensors(saved / name, restored / name)]
-
-
-def _files(folder: Path) -> set[str]:
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return {path.relative_to(folder).as_posix() for path in found}
+    files = {
+        path.relative_to(folder).as_posix()
+        for folder in (saved, restored)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != MANIFEST
+    }
+    return [f"the file {name}" for name in sorted(files) if not same_tensors(saved / name, restored / name)]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tuner.domain.environment import Environment
 from tuner.worker.environment import environment_of
-from tuner.worker.limits import Limits
+from tuner.worker.limits import UserCodeLimits
 from tuner.worker.packages import Stored, unpack
 from tuner.worker.process_tree import kill_descendants
 from tuner.worker.publishing import background
@@ -33,7 +33,7 @@ class ForkServer:
         self,
         entry: str,
         on_exit: Callable[[int, int], None],
-        limits: Limits,
+        limits: UserCodeLimits,
         tmp: Path,
         *,
         package: str = "",
@@ -194,7 +194,7 @@ class Servers:
         entry: str,
         package: Stored | None,
         on_exit: Callable[[int, int], None],
-        limits: Limits,
+        limits: UserCodeLimits,
         home: Path,
     ) -> None:
         self._entry, self._package, self._on_exit = entry, package, on_exit

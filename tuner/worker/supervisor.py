@@ -15,7 +15,7 @@ from typing import Any
 from tuner.checkpoints.checkpoints import CheckpointStore, Published
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
-from tuner.worker.attempt import Attempt
+from tuner.worker.attempt import RunningAttempt
 from tuner.worker.child_channel import (
     ChannelEnd,
     ChildMessage,
@@ -28,13 +28,13 @@ from tuner.worker.child_channel import (
     SaveFailedMessage,
     parse,
 )
-from tuner.worker.limits import Limits
+from tuner.worker.limits import UserCodeLimits
 from tuner.worker.logs import LogPump
 from tuner.worker.metering import Stopwatch
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.worker.publishing import Publisher, background, older_than, publish, restored
-from tuner.worker.sampling import Sampler, look
+from tuner.worker.sampling import UsageSampler, look
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers
 from tuner.worker.watchdog import NoticeSource, Watchdog
@@ -78,14 +78,14 @@ class Supervisor:
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
-        self._limits = Limits.from_env(os.environ)
+        self._limits = UserCodeLimits.from_env(os.environ)
         self._watchdog = Watchdog(self, self._changed, notice, self._limits)
-        self._sampler = Sampler(self, self._changed)
+        self._sampler = UsageSampler(self, self._changed)
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
         self._servers = Servers(entry, package, self._on_exit, self._limits, self._home)
-        self._attempt: Attempt | None = None
+        self._attempt: RunningAttempt | None = None
         self._store: CheckpointStore | None = None
         self._channel: ChannelEnd | None = None
         self._pump: LogPump | None = None
@@ -137,7 +137,7 @@ class Supervisor:
         kept, self._fresh = not self._fresh, False
         watch = Stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
-        attempt = Attempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
+        attempt = RunningAttempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
         with self._changed:
             self._attempt = attempt
         self._watchdog.start(attempt, kept=kept)
@@ -145,7 +145,7 @@ class Supervisor:
         if attempt.state is None:
             self._starter = background("starter", self._start, attempt)
 
-    def _start(self, attempt: Attempt) -> None:
+    def _start(self, attempt: RunningAttempt) -> None:
         """Restore the checkpoint and start the child.
 
         Runs in its own thread, so that an order to stop takes effect while a checkpoint is fetched or user code is imported.
@@ -163,7 +163,7 @@ class Supervisor:
                 attempt.end("failed", endings.not_begun(error))
                 self._changed.notify_all()
 
-    def _restore(self, attempt: Attempt, store: CheckpointStore) -> Path | None:
+    def _restore(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
         """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
 
         Return None if the attempt starts from scratch or no checkpoint is found.
@@ -180,10 +180,10 @@ class Supervisor:
                 attempt.restored_from(found[0], older)
         return found[1] if found else None
 
-    def _restore_dir(self, attempt: Attempt) -> Path:
+    def _restore_dir(self, attempt: RunningAttempt) -> Path:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
 
-    def _start_child(self, attempt: Attempt, checkpoint: Path | None) -> None:
+    def _start_child(self, attempt: RunningAttempt, checkpoint: Path | None) -> None:
         cwd = new_directory(self._home / "cwd")
         # Each attempt has its own folder: a save of an earlier attempt that hung and then continues must not find this attempt's files.
         staging = new_directory(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
@@ -216,7 +216,7 @@ class Supervisor:
 
     # Messages from the child
 
-    def _read(self, attempt: Attempt, channel: ChannelEnd) -> None:
+    def _read(self, attempt: RunningAttempt, channel: ChannelEnd) -> None:
         try:
             while True:
                 data = channel.receive()
@@ -231,7 +231,7 @@ class Supervisor:
         except (EOFError, OSError):
             self._on_silence(attempt)
 
-    def _hear(self, attempt: Attempt, message: ChildMessage) -> None:
+    def _hear(self, attempt: RunningAttempt, message: ChildMessage) -> None:
         match message:
             case PhaseMessage():
                 attempt.phase(message)
@@ -254,7 +254,7 @@ class Supervisor:
             case FailedMessage():
                 attempt.end("failed", endings.user_code_raised(message))
 
-    def reply_if_due(self, attempt: Attempt) -> None:
+    def reply_if_due(self, attempt: RunningAttempt) -> None:
         """Reply to the report that waits for a reply, if the reply is due.
 
         Never wait for the child. Call it under the lock.
@@ -268,12 +268,12 @@ class Supervisor:
         elif reply.stop and not reply.save and not reply.flush:
             attempt.close()
 
-    def end_if_reply_unread(self, attempt: Attempt) -> None:
+    def end_if_reply_unread(self, attempt: RunningAttempt) -> None:
         """Fail the attempt if its child left a reply unread for too long. Call it under the lock."""
         if self._channel is not None and self._channel.unread_s() > REPLY_UNREAD_S:
             self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
 
-    def end_if_server_died(self, attempt: Attempt) -> None:
+    def end_if_server_died(self, attempt: RunningAttempt) -> None:
         """Fail the attempt if its fork server is dead. Call it under the lock.
 
         The kernel kills the child when its fork server dies. Another process that user code started may still hold the channel open,
@@ -283,7 +283,7 @@ class Supervisor:
             log = self._pump.last() if self._pump else ""
             self._fail(attempt, endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
 
-    def _fail(self, attempt: Attempt, trouble: endings.Trouble) -> None:
+    def _fail(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
         """Fail the attempt and kill its child. Call it under the lock.
 
         Do nothing if the attempt has ended, because the current child may belong to a later attempt.
@@ -301,7 +301,7 @@ class Supervisor:
         if attempt is not None:  # processes that the child left behind may hold its channel open
             background("mourner", self._on_silence, attempt, last_words=5)
 
-    def _on_silence(self, attempt: Attempt, last_words: int = 0) -> None:
+    def _on_silence(self, attempt: RunningAttempt, last_words: int = 0) -> None:
         """Fail an attempt whose child closed its channel or exited. Do nothing if its last message or
         checkpoint ends it normally.
 
@@ -324,7 +324,7 @@ class Supervisor:
 
     # Saving
 
-    def _publish(self, attempt: Attempt, step: int, path: Path) -> None:
+    def _publish(self, attempt: RunningAttempt, step: int, path: Path) -> None:
         """Store a checkpoint. Runs in the publisher's thread. A checkpoint is durable once its manifest is stored."""
         assert self._store is not None
         with self._changed:
@@ -334,7 +334,9 @@ class Supervisor:
             self._published(attempt, step, published, problem)
             self._changed.notify_all()
 
-    def _published(self, attempt: Attempt, step: int, published: Published | None, problem: str) -> None:
+    def _published(
+        self, attempt: RunningAttempt, step: int, published: Published | None, problem: str
+    ) -> None:
         attempt.saving = False
         attempt.unpublished -= 1
         if published is not None:
@@ -351,7 +353,7 @@ class Supervisor:
         else:
             attempt.close()
 
-    def _close_unsaved(self, attempt: Attempt, trouble: endings.Trouble) -> None:
+    def _close_unsaved(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
         """End an attempt whose last checkpoint could not be stored.
 
         The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
@@ -370,7 +372,7 @@ class Supervisor:
         return self._pid
 
     @property
-    def attempt(self) -> Attempt | None:
+    def attempt(self) -> RunningAttempt | None:
         return self._attempt
 
     def kill(self) -> None:
@@ -425,7 +427,7 @@ class Supervisor:
             self._attempt, self._last_end_ns = None, time.monotonic_ns()
             return result
 
-    def _describe(self, attempt: Attempt) -> None:
+    def _describe(self, attempt: RunningAttempt) -> None:
         """Add the environment to the attempt's next result, once per attempt, when it has a child.
 
         Call it under the lock.
@@ -434,7 +436,7 @@ class Supervisor:
         if not attempt.described and attempt.from_step is not None and found is not None:
             attempt.described, attempt.environment = True, found.with_seed(attempt.order.get("seed"))
 
-    def _news(self, attempt: Attempt) -> bool:
+    def _news(self, attempt: RunningAttempt) -> bool:
         return (
             attempt.state is not None
             or bool(attempt.reports)
@@ -443,7 +445,7 @@ class Supervisor:
             or attempt.announced_leaving != (attempt.notice is not None)
         )
 
-    def _clear(self, attempt: Attempt) -> None:
+    def _clear(self, attempt: RunningAttempt) -> None:
         """Clean up after an attempt that has ended.
 
         Give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress until the

@@ -26,7 +26,7 @@ SESSION_MODULE = "ray.train._internal.session"
 DEFAULT_METRIC = "_metric"
 
 
-class Session:
+class TuneSession:
     """A session with the attributes and methods that Ray Tune's functions use. Each report is one step."""
 
     world_rank = None  # Ray checks this flag to tell Tune from Train
@@ -71,11 +71,11 @@ class Session:
 
     def take_output(self, output: Any) -> None:
         """Report the dictionaries and numbers that a function returned or yields, as Tune does."""
-        for one in output if inspect.isgenerator(output) else [output]:
-            if isinstance(one, dict) and one:
-                self.report(one)
-            elif isinstance(one, Number) and not isinstance(one, bool):
-                self.report({DEFAULT_METRIC: one})
+        for result in output if inspect.isgenerator(output) else [output]:
+            if isinstance(result, dict) and result:
+                self.report(result)
+            elif isinstance(result, Number) and not isinstance(result, bool):
+                self.report({DEFAULT_METRIC: result})
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
@@ -131,10 +131,11 @@ class KeptCheckpoint:
             self._channel.saved(step, str(path), took_s)
 
 
-def install(channel: Channel) -> Session:
-    session = Session(channel)
+def install(channel: Channel) -> TuneSession:
+    """Give Ray's session module our session, now or when the module is imported."""
+    session = TuneSession(channel)
     if SESSION_MODULE in sys.modules:
-        _put(sys.modules[SESSION_MODULE], session)
+        sys.modules[SESSION_MODULE]._session = session  # type: ignore[attr-defined]
     else:
         sys.meta_path.insert(0, _WhenImported(session))
     return session
@@ -147,14 +148,10 @@ def uninstall() -> None:
         sys.modules[SESSION_MODULE]._session = None  # type: ignore[attr-defined]
 
 
-def _put(module: ModuleType, session: Session) -> None:
-    module._session = session  # type: ignore[attr-defined]
-
-
 class _WhenImported(importlib.abc.MetaPathFinder):
     """Put our session into Ray's session module when that module is imported."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TuneSession) -> None:
         self._session = session
 
     def find_spec(
@@ -165,20 +162,14 @@ class _WhenImported(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._session)
+            execute = spec.loader.exec_module
+
+            def execute_and_set_session(module: ModuleType) -> None:
+                execute(module)
+                module._session = self._session  # type: ignore[attr-defined]
+
+            spec.loader.exec_module = execute_and_set_session  # type: ignore[method-assign]
         return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader, session: Session) -> None:
-        self._loader, self._session = loader, session
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _put(module, self._session)
 
 
 def is_trainable_class(target: type) -> bool:
@@ -210,7 +201,8 @@ def run_class(target: type, channel: Channel) -> None:
     try:
         for step in itertools.count(begin.first_step + 1):
             result = trainable.train()
-            reply = channel.report(step, scalars(_without_config(result)), resumable=resumable)
+            metrics = {name: value for name, value in result.items() if name != "config"}
+            reply = channel.report(step, scalars(metrics), resumable=resumable)
             if reply.flush:
                 kept.flush()
             if (reply.save or reply.keep) and resumable:
@@ -221,10 +213,6 @@ def run_class(target: type, channel: Channel) -> None:
                 return
     finally:
         trainable.cleanup()
-
-
-def _without_config(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name != "config"}
 
 
 def _module() -> Any:
