@@ -75,36 +75,42 @@ def descendants(pid: int, *, most: int | None = None) -> list[int]:
     If the process is a subreaper, they include orphans. This takes 0.05 ms for one process and 1.5 ms with 30 threads and 16 children,
     and does not depend on what else runs on the machine. psutil would look through all processes of the machine.
     """
-    found, waiting = list[int](), [pid]
-    while waiting and (most is None or len(found) <= most + 1):
+    pids, waiting = list[int](), [pid]
+    while waiting and (most is None or len(pids) <= most + 1):
         parent = waiting.pop()
-        found.append(parent)
+        pids.append(parent)
         with contextlib.suppress(OSError, psutil.Error):  # a process may end meanwhile
             for task in os.listdir(f"/proc/{parent}/task"):
-                listed = Path(f"/proc/{parent}/task/{task}/children")
+                children = Path(f"/proc/{parent}/task/{task}/children")
                 try:
-                    waiting += map(int, listed.read_bytes().split())
+                    waiting += map(int, children.read_bytes().split())
+                except ProcessLookupError:
+                    continue  # the thread has ended
                 except FileNotFoundError:
-                    if listed.parent.exists():  # this kernel does not list children in /proc
+                    if children.parent.exists():  # this kernel does not list children in /proc
                         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return found[1:]
+    return pids[1:]
 
 
 def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
     """Kill all descendants of a process until none is left or the time is over. Return True if none is left.
 
-    A process that forks while it is being killed leaves another one, so this looks again. Zombies count as gone, because their parent
-    may be stopped and therefore not wait for them.
+    A process that forks while it is being killed leaves another one, so this looks again. It also looks again when it finds none: a
+    process that ends while it is listed hides its children, which are then children of the next subreaper. Zombies count as gone,
+    because their parent may be stopped and therefore not wait for them.
     """
-    until = time.monotonic() + within_s
-    while True:
+    until, empty_looks = time.monotonic() + within_s, 0
+    while empty_looks < 2:
         living = [child for child in descendants(pid) if not _is_zombie(child)]
         for child in living:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
-        if not living or time.monotonic() > until:
-            return not living
-        time.sleep(0.01)
+        empty_looks = 0 if living else empty_looks + 1
+        if living and time.monotonic() > until:
+            return False
+        if living:
+            time.sleep(0.01)
+    return True
 
 
 def kill_own_descendants(*, without: int = 0) -> None:
