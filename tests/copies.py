@@ -28,9 +28,9 @@ def _copying(table: Table) -> str:
     own = {"job": f"'job_' || {suffix}"}
     own["id"] = own["job"] if table.name == "jobs" else f"id || {suffix}"
     names = [column.name for column in table.c if not (table.name == "entries" and column.name == "seq")]
-    own |= {one: f'"{one}" - n * CAST(:apart AS BIGINT)' for one in names if one in MOMENTS}
-    quoted = ", ".join(f'"{one}"' for one in names)
-    values = ", ".join(own.get(one, f'"{one}"') for one in names)
+    own |= {name: f'"{name}" - n * CAST(:apart AS BIGINT)' for name in names if name in MOMENTS}
+    quoted = ", ".join(f'"{name}"' for name in names)
+    values = ", ".join(own.get(name, f'"{name}"') for name in names)
     whose = "id" if table.name == "jobs" else "job"
     series = (
         "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < CAST(:count AS INTEGER))"

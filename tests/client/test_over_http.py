@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.both import Both, both
 from tests.listening import listening
-from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 
 EVENTS = [
     ("report", {"n": 1}, 3),
@@ -146,7 +146,7 @@ def test_broken_download_resumes_at_the_same_byte(client: Both, service: Service
     (tmp_path / "work" / "state.pt").write_bytes(b"weights" * 10_000)
     store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
     store.publish("trial_00000", 1, 3, tmp_path / "work")
-    archive = store.archive("trial_00000", Found(3, 1))
+    archive = store.archive("trial_00000", CheckpointId(3, 1))
     service.tar = b"".join(archive.read(0, archive.size))
     found = client.download_checkpoint("job_1", "trial_00000", to=tmp_path / "model")
     assert (tmp_path / "model" / "state.pt").read_bytes() == b"weights" * 10_000

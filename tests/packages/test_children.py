@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -47,68 +48,70 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "here"))
 
 
-def file_in(storage: Path, package: Stored) -> Path:
-    return storage / "default" / "packages" / f"{package.digest}.zip"
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Callable[[Stored], Driver]]:
+    """Start workers of packages, and drivers for them."""
+    drivers: list[Driver] = []
 
+    def start(package: Stored) -> Driver:
+        drivers.append(Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package)))
+        drivers[-1].begin(until=9)
+        return drivers[-1]
 
-def test_two_packages_with_the_same_module_name_import_their_own_code(tmp_path: Path) -> None:
-    """The packages run at the same time in two workers of one machine."""
-    found = [uploaded(tmp_path, value) for value in (7, 8)]
-    drivers = [Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package)) for package in found]
-    try:
-        for driver in drivers:
-            driver.begin(until=9)
-        for value, package, driver in zip((7, 8), found, drivers, strict=True):
-            driver.until_state("ended")
-            metrics = driver.reports[-1]["metrics"]
-            said = json.loads(metrics["said"])
-            assert metrics["acc"] == said["value"] == value
-            assert said["other"] == str(value)
-            assert Path(said["file"]).parts[-3] == Path(said["first"]).name == package.digest
-            own = (Path(f"/proc/{driver.supervisor.server.pid}/environ"), Path("/proc/self/environ"))
-            assert package.digest not in "".join(path.read_text() for path in own)
-        folders = list((tmp_path / "tmp").glob("tuner-worker-*/package/*/mine"))
-        assert len(folders) == 2
-        assert not any((folder / "__pycache__").exists() for folder in folders)
-    finally:
-        for driver in drivers:
-            driver.supervisor.close()
-
-
-def test_package_changed_in_the_storage_is_refused_until_uploaded_again(tmp_path: Path) -> None:
-    package = uploaded(tmp_path, 7)
-    file = file_in(tmp_path / "storage", package)
-    right = file.read_bytes()
-    file.write_bytes(plain({"mine/train.py": "def train(config): return {'acc': 666}\n"}))
-    driver = Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package))
-    try:
-        driver.begin(until=9)
-        failed = driver.until_state("failed")
-        assert failed["error"]["kind"] == "import"
-        assert "was changed in the storage" in failed["error"]["message"]
-        assert driver.reports == []
-        assert not psutil.Process(driver.supervisor.server.pid).children(recursive=True)
-        file.write_bytes(right)
-        driver.begin(until=9)
-        driver.until_state("ended")
-        assert driver.reports[-1]["metrics"]["acc"] == 7
-    finally:
+    yield start
+    for driver in drivers:
         driver.supervisor.close()
 
 
-def test_package_that_starts_threads_on_import_still_trains(tmp_path: Path) -> None:
+def test_two_packages_with_the_same_module_name_import_their_own_code(
+    tmp_path: Path, drive: Callable[[Stored], Driver]
+) -> None:
+    """The packages run at the same time in two workers of one machine."""
+    packages = [uploaded(tmp_path, value) for value in (7, 8)]
+    drivers = [drive(package) for package in packages]
+    for value, package, driver in zip((7, 8), packages, drivers, strict=True):
+        driver.until_state("ended")
+        metrics = driver.reports[-1]["metrics"]
+        said = json.loads(metrics["said"])
+        assert metrics["acc"] == said["value"] == value
+        assert said["other"] == str(value)
+        assert Path(said["file"]).parts[-3] == Path(said["first"]).name == package.digest
+        own = (Path(f"/proc/{driver.supervisor.server.pid}/environ"), Path("/proc/self/environ"))
+        assert package.digest not in "".join(path.read_text() for path in own)
+    folders = list((tmp_path / "tmp").glob("tuner-worker-*/package/*/mine"))
+    assert len(folders) == 2
+    assert not any((folder / "__pycache__").exists() for folder in folders)
+
+
+def test_package_changed_in_the_storage_is_refused_until_uploaded_again(
+    tmp_path: Path, drive: Callable[[Stored], Driver]
+) -> None:
+    package = uploaded(tmp_path, 7)
+    file = tmp_path / f"storage/default/packages/{package.digest}.zip"
+    right = file.read_bytes()
+    file.write_bytes(plain({"mine/train.py": "def train(config): return {'acc': 666}\n"}))
+    driver = drive(package)
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "import"
+    assert "was changed in the storage" in failed["error"]["message"]
+    assert driver.reports == []
+    assert not psutil.Process(driver.supervisor.server.pid).children(recursive=True)
+    file.write_bytes(right)
+    driver.begin(until=9)
+    driver.until_state("ended")
+    assert driver.reports[-1]["metrics"]["acc"] == 7
+
+
+def test_package_that_starts_threads_on_import_still_trains(
+    tmp_path: Path, drive: Callable[[Stored], Driver]
+) -> None:
     """The fork server restarts without importing the module in advance."""
     threads = (
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
     )
-    package = uploaded(tmp_path, 9, threads + CODE)
-    driver = Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package))
-    try:
-        driver.begin(until=9)
-        driver.until_state("ended")
-        assert driver.reports[-1]["metrics"]["acc"] == 9
-    finally:
-        driver.supervisor.close()
+    driver = drive(uploaded(tmp_path, 9, threads + CODE))
+    driver.until_state("ended")
+    assert driver.reports[-1]["metrics"]["acc"] == 9
 
 
 def test_probe_reads_the_package_instead_of_an_installed_module(tmp_path: Path) -> None:

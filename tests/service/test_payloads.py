@@ -21,7 +21,7 @@ from tests.service.restoring import back_up, put_back
 from tests.simulation.made_tables import arrays
 from tuner.api.deps import read_cursor
 from tuner.checkpoints.attempt_logs import TrialLogs
-from tuner.checkpoints.checkpoints import MANIFEST, CheckpointDamaged, CheckpointStore, Found
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointDamaged, CheckpointId, CheckpointStore
 from tuner.cli.job_yaml import JobYaml, read_job
 from tuner.cluster.node_types import read_node_types
 from tuner.domain.errors import BadFile, Invalid, TunerError
@@ -285,7 +285,9 @@ def test_manifest_runs_no_code(tmp_path: Path, marker: Path, name: str) -> None:
     folder.mkdir(parents=True)
     (folder / MANIFEST).write_bytes(MANIFESTS[name](marker))
     with pytest.raises(CheckpointDamaged):
-        CheckpointStore(str(tmp_path / "storage"), "default", "job_1").fetch("t", Found(3, 1), tmp_path)
+        CheckpointStore(str(tmp_path / "storage"), "default", "job_1").fetch(
+            "t", CheckpointId(3, 1), tmp_path
+        )
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService, body
 from tests.service.passes import row_of
-from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.ids import trial_id
 from tuner.domain.records import WarmStart
 from tuner.driver.warm_start_copies import Copier, warm_starts_of
@@ -214,8 +214,8 @@ def test_copied_checkpoint_stays_when_the_earlier_job_prunes_its_own(
         assert (kept.trial, kept.attempt, kept.step) == ("trial_00000", 0, inherited[0].checkpoint.step)
     theirs = inherited[0].checkpoint
     store(tmp_path, source).prune(inherited[0].trial, theirs.attempt + 1, newest=0, keep=1)
-    assert store(tmp_path, source).found(inherited[0].trial) == []
-    files = store(tmp_path, job).fetch("trial_00000", Found(kept.step, 0), tmp_path / "read")
+    assert store(tmp_path, source).ids(inherited[0].trial) == []
+    files = store(tmp_path, job).fetch("trial_00000", CheckpointId(kept.step, 0), tmp_path / "read")
     assert (files / "state").read_text() == inherited[0].trial
 
 

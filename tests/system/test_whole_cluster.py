@@ -266,7 +266,7 @@ def checkpoints_are_whole(client: Client, name: str, folder: Path) -> None:
     store = CheckpointStore("s3://tuner/checkpoints", "default", name)
     newest = {trial.id: trial.steps for trial in client.trials(name)}
     for trial, steps in newest.items():
-        found = store.found(trial)
+        found = store.ids(trial)
         assert found, trial
         assert found[0].step == steps, (trial, found)
         for one in found:

@@ -8,7 +8,7 @@ from typing import Any
 
 import fsspec
 
-from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 
 TRIAL = "trial_00000"
 PLACE = ("default", "job_1", TRIAL)
@@ -54,13 +54,13 @@ class Checkpoints:
         assert {name: (folder / name).read_bytes() for name in expected} == expected
         return step
 
-    def path(self, found: Found, name: str) -> str:
-        return f"{self.root}/{found.name}/{name}"
+    def path(self, checkpoint: CheckpointId, name: str) -> str:
+        return f"{self.root}/{checkpoint.name}/{name}"
 
     def names(self) -> list[str]:
         """Return the names of the trial's directories in the storage."""
         return sorted(str(path).rsplit("/", 1)[-1] for path in self.fs.ls(self.root, detail=False))
 
-    def change(self, found: Found, name: str, change: Callable[[bytes], bytes]) -> None:
-        path = self.path(found, name)
+    def change(self, checkpoint: CheckpointId, name: str, change: Callable[[bytes], bytes]) -> None:
+        path = self.path(checkpoint, name)
         self.fs.pipe_file(path, change(self.fs.cat_file(path)))

@@ -58,17 +58,18 @@ def threads(config: dict[str, Any]) -> None:
     time.sleep(1000)
 
 
-def eats_as_a_daemon(config: dict[str, Any]) -> None:
-    """Start a daemon that allocates 900 MB.
+def eats(config: dict[str, Any]) -> None:
+    """Allocate 900 MB, which does no harm to the machine."""
+    eaten = [bytearray(os.urandom(1 << 20) * 30) for _ in range(30)]
+    time.sleep(1000 + len(eaten))
 
-    Its parent exits at once, so that it does not descend from this process any more. The amount does no harm to
-    the machine.
-    """
+
+def eats_as_a_daemon(config: dict[str, Any]) -> None:
+    """Start a daemon that allocates memory. Its parent exits at once, so that it does not descend from this process any more."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            eaten = [bytearray(os.urandom(1 << 20) * 30) for _ in range(30)]
-            time.sleep(1000 + len(eaten))
+            eats(config)
         os._exit(0)
     time.sleep(1000)
 

@@ -1,17 +1,20 @@
 """Supervisors for tests, which leave no process behind."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
 import fsspec
-import psutil
 import pytest
 
 from tests.worker.driving import NODE, Driver
 from tests.worker.object_storage import Bucket, Proxy, moto_server
+from tuner.checkpoints.checkpoints import CheckpointStore, Published
 from tuner.cluster.notices.node_board import NodeBoard
+from tuner.worker.process_tree import descendants
 from tuner.worker.supervisor import Supervisor
 
 # Modules that one fork server serves, because a server that imports PyTorch and Ray costs 8 s of processor time.
@@ -42,16 +45,6 @@ def supervisor_of(node_board: NodeBoard) -> Iterator[Callable[[str], Supervisor]
         supervisor.close()
 
 
-def _children_of(fork_server: int) -> list[psutil.Process]:
-    """Return the descendants of a fork server, or an empty list if it is gone, because importing a module may
-    have killed it.
-    """
-    try:
-        return psutil.Process(fork_server).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
 @pytest.fixture
 def drive(tmp_path: Path, supervisor_of: Callable[[str], Supervisor]) -> Iterator[Any]:
     """Start drivers for a case of a module. With `fresh`, the driver gets a newly started worker."""
@@ -71,10 +64,30 @@ def drive(tmp_path: Path, supervisor_of: Callable[[str], Supervisor]) -> Iterato
     yield start
     for driver in drivers:
         driver.let_go()
-        assert not _children_of(driver.supervisor.server._process.pid)
+        assert not descendants(driver.supervisor.server.pid)
     for supervisor in fresh_ones:
         supervisor.close()
         assert not supervisor.server.alive
+
+
+@pytest.fixture
+def hanging_save(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """Let the first publication of a checkpoint hang. The first event is set when it does. Setting the second one releases it."""
+    hangs, goes_on = Event(), Event()
+    real = CheckpointStore.publish
+
+    def publish(self: CheckpointStore, *args: Any) -> Published:
+        if not hangs.is_set():
+            hangs.set()
+            goes_on.wait()
+        return real(self, *args)
+
+    monkeypatch.setattr(CheckpointStore, "publish", publish)
+    yield hangs, goes_on
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "publisher":
+            thread.join()
 
 
 @pytest.fixture(scope="session")

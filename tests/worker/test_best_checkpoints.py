@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 
 PEAK = [1.0, 2.0, 5.0, 4.0, 3.0, 5.0, 2.0, 1.0, 1.0]  # step 3 is the best; step 6 only equals it
 SCORES: dict[str, Any] = {"metric": "acc", "mode": "max", "config": {"scores": PEAK}}
@@ -15,7 +15,7 @@ SCORES: dict[str, Any] = {"metric": "acc", "mode": "max", "config": {"scores": P
 
 def steps_stored(driver: Any) -> list[int]:
     store = CheckpointStore(str(driver.storage), "default", "job_1")
-    return sorted(found.step for found in store.found("trial_00000") if store.has("trial_00000", found))
+    return sorted(found.step for found in store.ids("trial_00000") if store.has("trial_00000", found))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_best_step_has_a_checkpoint_after_the_trial(
     assert driver.end("finish")["saved_step"] == 9
     assert steps_stored(driver) == [3, 9]
     store = CheckpointStore(str(driver.storage), "default", "job_1")
-    best = store.fetch("trial_00000", Found(3, driver.attempt), tmp_path / "fetched")
+    best = store.fetch("trial_00000", CheckpointId(3, driver.attempt), tmp_path / "fetched")
     if file == "state.pt":
         import torch
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.worker.checkpoints import TRIAL, Checkpoints
 from tests.worker.object_storage import Bucket
-from tuner.checkpoints.checkpoints import CheckpointArchive, CheckpointDamaged, Found
+from tuner.checkpoints.checkpoints import CheckpointArchive, CheckpointDamaged, CheckpointId
 from tuner.checkpoints.chunks import CHUNK_BYTES
 
 FILES = {"state.pt": b"abc" * 1000, "empty": b"", "folder/größe.bin": bytes(range(256)) * 2}
-PLACE = Found(7, 2)
+PLACE = CheckpointId(7, 2)
 
 
 def published(url: str, work: Path, files: dict[str, bytes]) -> Checkpoints:

@@ -18,11 +18,11 @@ import pytest
 from tests.worker.checkpoints import TRIAL, Checkpoints
 from tests.worker.object_storage import Bucket
 from tuner.checkpoints import storage
-from tuner.checkpoints.checkpoints import MANIFEST, Found
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
 from tuner.checkpoints.storage import PARTIAL
 
 ROOT = Path(__file__).parents[2]
-FIRST, SECOND = Found(1, 1), Found(2, 1)
+FIRST, SECOND = CheckpointId(1, 1), CheckpointId(2, 1)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
 
 def test_stored_checkpoints_are_read_back(checkpoints: Checkpoints) -> None:
     checkpoints.publish(1, 2, 10)
-    assert [found.step for found in checkpoints.store.found(TRIAL)] == [10, 2, 1]
+    assert [stored.step for stored in checkpoints.store.ids(TRIAL)] == [10, 2, 1]
     assert [checkpoints.newest(at_most) for at_most in (10, 9, 0)] == [10, 2, None]
 
 
@@ -181,7 +181,7 @@ def test_expected_checkpoint_is_preferred_over_others_of_its_step(checkpoints: C
     other = checkpoints.stage(2, {"state.pt": b"another"})
     checkpoints.store.publish(TRIAL, 3, 2, other)
     assert checkpoints.newest(2, expected=SECOND) == 2
-    for expected in (None, Found(2, 2)):
+    for expected in (None, CheckpointId(2, 2)):
         found = checkpoints.store.newest_valid(TRIAL, checkpoints.work / "here", at_most=2, expected=expected)
         assert found is not None
         assert (found[1] / "state.pt").read_bytes() == b"another"
@@ -244,7 +244,7 @@ def test_failed_publication_can_be_repeated(in_folder: Checkpoints, monkeypatch:
 def test_partial_checkpoint_folder_is_never_listed(in_folder: Checkpoints) -> None:
     Path(in_folder.root, f"{PARTIAL}step_00000007-a1.77").mkdir(parents=True)
     in_folder.stage(7).rename(Path(in_folder.root, f"{PARTIAL}step_00000007-a1.78"))
-    assert in_folder.store.found(TRIAL) == []
+    assert in_folder.store.ids(TRIAL) == []
 
 
 FILLS_UP = """
@@ -314,7 +314,7 @@ def test_killed_upload_keeps_old_checkpoint_and_its_chunks_are_pruned(
     command = [sys.executable, "-c", DIES_UPLOADING, bucket.url, str(tmp_path / "large")]
     uploader = subprocess.Popen(command, env={**os.environ, **bucket.environment})
     try:
-        assert bucket.proxy.asks(f"PUT /{in_bucket.path(Found(3, 1), MANIFEST)}")
+        assert bucket.proxy.asks(f"PUT /{in_bucket.path(CheckpointId(3, 1), MANIFEST)}")
     finally:
         uploader.kill()
         uploader.wait()

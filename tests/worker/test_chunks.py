@@ -10,7 +10,7 @@ import torch
 from tests.worker.checkpoints import TRIAL, Checkpoints
 from tests.worker.object_storage import Bucket
 from tuner.checkpoints import chunks
-from tuner.checkpoints.checkpoints import MANIFEST, Found
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
 from tuner.training import checkpoint
 
 CHUNK = 1 << 16
@@ -50,7 +50,7 @@ def test_unchanged_chunks_are_not_stored_again(checkpoints: Checkpoints, bucket:
 
 def test_damaged_chunk_invalidates_only_its_own_checkpoint(checkpoints: Checkpoints) -> None:
     checkpoints.publish(1, 2, 3, 4)
-    manifest = checkpoints.store._manifest(TRIAL, Found(4, 1))
+    manifest = checkpoints.store._manifest(TRIAL, CheckpointId(4, 1))
     path = "/".join((checkpoints.root, *chunks.chunks_of(manifest["files"][0])[0]))
     checkpoints.fs.pipe_file(path, b"x" * CHUNK)
     assert checkpoints.newest() == 3
@@ -93,7 +93,7 @@ def test_chunks_of_a_checkpoint_hidden_by_a_stale_listing_are_kept(
     names = storage.names
 
     def lagging(*parts: str) -> list[str]:
-        return [name for name in names(*parts) if name != Found(1, 1).name]
+        return [name for name in names(*parts) if name != CheckpointId(1, 1).name]
 
     monkeypatch.setattr(storage, "names", lagging)
     checkpoints.store.prune(TRIAL, 1, newest=2, keep=2, protect=frozenset({1}))
@@ -103,7 +103,9 @@ def test_chunks_of_a_checkpoint_hidden_by_a_stale_listing_are_kept(
 
 def test_manifest_that_names_chunks_outside_the_trial_is_rejected(checkpoints: Checkpoints) -> None:
     checkpoints.publish(1, 2)
-    checkpoints.change(Found(2, 1), MANIFEST, lambda data: data.replace(b"pieces-a1-1", b"../../other"))
+    checkpoints.change(
+        CheckpointId(2, 1), MANIFEST, lambda data: data.replace(b"pieces-a1-1", b"../../other")
+    )
     assert checkpoints.newest() == 1
 
 

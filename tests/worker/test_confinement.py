@@ -162,11 +162,13 @@ def test_child_with_too_many_processes_is_killed_with_all_of_them(drive: Any, ca
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
 
 
-def test_memory_of_a_daemon_counts_toward_the_limit(drive: Any) -> None:
-    driver = drive("eats_as_a_daemon", MODULE)
-    driver.begin(memory_limit_bytes=900 * MIB)
+@pytest.mark.parametrize("case", ["eats", "eats_as_a_daemon"])
+def test_child_above_its_memory_limit_is_killed_with_its_daemons(drive: Any, case: str) -> None:
+    driver = drive(case, MODULE)
+    driver.begin(memory_limit_bytes=600 * MIB)
     error = driver.until_state("failed")["error"]
     assert error["kind"] == "memory"
+    assert "more than its share of 0.6 GiB" in error["message"]
     assert not psutil.Process(driver.supervisor.server.pid).children(recursive=True)
 
 

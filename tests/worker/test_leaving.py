@@ -152,28 +152,10 @@ def test_preemption_does_not_wait_for_a_checkpoint_download(
     over.set()
 
 
-@pytest.fixture
-def slow_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Let publications hang, beginning with the first. The first event is set when one hangs; setting the
-    second releases them.
-    """
-    hangs, goes_on = threading.Event(), threading.Event()
-    real = CheckpointStore.publish
-
-    def publish(self: CheckpointStore, *args: Any) -> Any:
-        hangs.set()
-        goes_on.wait()
-        return real(self, *args)
-
-    monkeypatch.setattr(CheckpointStore, "publish", publish)
-    yield hangs, goes_on
-    goes_on.set()
-
-
 def test_running_save_is_awaited_if_the_step_cannot_finish(
-    drive: Any, node: Node, gate: Path, slow_storage: tuple[threading.Event, threading.Event]
+    drive: Any, node: Node, gate: Path, hanging_save: tuple[threading.Event, threading.Event]
 ) -> None:
-    hangs, goes_on = slow_storage
+    hangs, goes_on = hanging_save
     driver = drive()
     driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
     driver.reported(1)
@@ -186,9 +168,9 @@ def test_running_save_is_awaited_if_the_step_cannot_finish(
 
 
 def test_running_save_does_not_prevent_the_final_save(
-    drive: Any, node: Node, slow_storage: tuple[threading.Event, threading.Event]
+    drive: Any, node: Node, hanging_save: tuple[threading.Event, threading.Event]
 ) -> None:
-    hangs, goes_on = slow_storage
+    hangs, goes_on = hanging_save
     driver = drive()
     driver.begin(until=9, config={"step_s": 0.5}, **EVERY_STEP)
     driver.reported(1)

@@ -13,14 +13,14 @@ from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.checkpoints.checkpoints import (
     MANIFEST,
     CheckpointDamaged,
+    CheckpointId,
     CheckpointMissing,
     CheckpointStore,
-    Found,
 )
 from tuner.worker.publishing import unsafe_reason
 
 SECRET = b"what nobody is to see"
-FOUND = Found(3, 1)
+FOUND = CheckpointId(3, 1)
 NAMES = [
     "../outside", "../../outside", "../../../../../outside", "a/../../outside", "./../outside", "ABS", "//ABS", "", ".", "..", "a/..",
     "../step_00000002-a1/state.pt", "../../trial_00001/step_00000003-a1/state.pt", "a/../../../../../outside", "\u0000", "state.pt/..",

@@ -7,7 +7,7 @@ import pytest
 
 from tests.worker.object_storage import Bucket
 from tuner.checkpoints import storage
-from tuner.checkpoints.checkpoints import CheckpointMissing, CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointMissing, CheckpointStore
 from tuner.worker import publishing
 
 
@@ -126,7 +126,7 @@ def test_older_checkpoint_is_used_if_the_newest_is_missing(drive: Any, bucket: B
     driver.save_at(2)
     with pytest.raises(CheckpointMissing):
         CheckpointStore(bucket.url, "default", "job_1").newest_valid(
-            "trial_00000", Path("unused"), at_most=3, expected=Found(3, 1)
+            "trial_00000", Path("unused"), at_most=3, expected=CheckpointId(3, 1)
         )
     driver.run_to(3, restore=3, restore_attempt=1)
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3]

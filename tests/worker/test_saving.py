@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from tests.cluster.waiting import until
 from tests.worker.driving import LEASE_S, SECOND
 from tuner.checkpoints import storage
-from tuner.checkpoints.checkpoints import CheckpointStore, Published
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import PARTIAL
 from tuner.driver.messages import Progress
 from tuner.worker import publishing
@@ -74,43 +73,25 @@ def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.
         assert Progress.parse(paused).outage_ns == paused["outage_ns"]
 
 
-@pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Let the first publication hang until the end of the test. The event is set when it does."""
-    hangs, over = threading.Event(), threading.Event()
-    real = CheckpointStore.publish
-
-    def publish(self: CheckpointStore, *args: Any) -> Published:
-        if not hangs.is_set():
-            hangs.set()
-            over.wait()
-        return real(self, *args)
-
-    monkeypatch.setattr(CheckpointStore, "publish", publish)
-    yield hangs
-    over.set()
-    for thread in threading.enumerate():
-        if thread.name == "publisher":
-            thread.join()
-
-
 def test_attempt_with_a_hanging_save_can_be_stopped_and_the_next_saves(
-    drive: Any, hanging: threading.Event
+    drive: Any, hanging_save: tuple[threading.Event, threading.Event]
 ) -> None:
     driver = drive("counts")
     driver.run_to(1)
     driver.order("pause")
     assert driver.supervisor.step()["state"] == "running"
-    assert hanging.wait(240)
+    assert hanging_save[0].wait(240)
     driver.end("stop")
     driver.save_at(1)
 
 
-def test_hanging_save_ends_with_the_lease(drive: Any, hanging: threading.Event) -> None:
+def test_hanging_save_ends_with_the_lease(
+    drive: Any, hanging_save: tuple[threading.Event, threading.Event]
+) -> None:
     driver = drive("counts")
     driver.run_to(1)
     driver.order("pause")
-    assert hanging.wait(240)
+    assert hanging_save[0].wait(240)
     lease_ns = driver.lease_ends_in(1)
     ended = driver.until_state("paused")
     assert ended["error"]["kind"] == "lease"
@@ -185,9 +166,9 @@ def test_unmounted_folder_does_not_restart_the_trial(
     if there:
         (tmp_path / "storage").mkdir()
     looks: list[str] = []
-    found = CheckpointStore.found
+    ids = CheckpointStore.ids
     monkeypatch.setattr(
-        CheckpointStore, "found", lambda store, trial: (looks.append(trial), found(store, trial))[1]
+        CheckpointStore, "ids", lambda store, trial: (looks.append(trial), ids(store, trial))[1]
     )
     driver = drive("counts")
     driver.begin(until=6, restore=5, restore_attempt=1)

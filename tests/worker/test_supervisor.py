@@ -160,14 +160,6 @@ def test_leftover_processes_of_user_code_are_killed_with_the_attempt(drive: Any)
     assert left == []
 
 
-def test_child_above_memory_limit_is_killed_and_reported(drive: Any) -> None:
-    driver = drive("eats_memory", PLAIN, fresh=True)
-    driver.begin(memory_limit_bytes=300_000_000)
-    failed = driver.until_state("failed")
-    assert failed["error"]["kind"] == "memory"
-    assert "GiB" in failed["error"]["message"]
-
-
 def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
     driver = drive("fast")
     driver.run_to(1000, max_step=1000)

@@ -50,8 +50,8 @@ class TrialLogs:
 
     def attempts(self) -> list[int]:
         """Return the numbers of the attempts that have a log, ascending."""
-        found = (_NAME.fullmatch(name) for name in self._storage.names(*self._where))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (_NAME.fullmatch(name) for name in self._storage.names(*self._where))
+        return sorted(int(match[1]) for match in matches if match)
 
     def write(self, attempt: int, printed: Printed) -> None:
         header = {

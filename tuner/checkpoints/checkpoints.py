@@ -54,7 +54,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Found:
+class CheckpointId:
     """A directory that may hold a checkpoint. Only `CheckpointStore.fetch` verifies it."""
 
     step: int
@@ -99,7 +99,7 @@ class CheckpointStore:
             "created_at_ns": time.time_ns(),
             "files": files,
         }
-        where = (self._project, self._job, trial, Found(step, attempt).name)
+        where = (self._project, self._job, trial, CheckpointId(step, attempt).name)
         last, elsewhere = (MANIFEST, json.dumps(manifest).encode()), {file["path"] for file in in_chunks}
         self._storage.put_directory(source, last, *where, without=elsewhere)
         chunks.next_turn()
@@ -123,18 +123,18 @@ class CheckpointStore:
         """Return whether an error of the storage is expected to last too long for retries to help."""
         return self._storage.is_lasting(error)
 
-    def found(self, trial: str) -> list[Found]:
+    def ids(self, trial: str) -> list[CheckpointId]:
         """Return the directories that may hold a checkpoint of the trial, newest first."""
-        return _found(self._storage.names(self._project, self._job, trial))
+        return _ids(self._storage.names(self._project, self._job, trial))
 
-    def has(self, trial: str, found: Found) -> bool:
+    def has(self, trial: str, checkpoint: CheckpointId) -> bool:
         """Return whether the checkpoint has a valid manifest. Its files are not checked."""
         try:
-            return bool(self._manifest(trial, found))
+            return bool(self._manifest(trial, checkpoint))
         except (CheckpointDamaged, CheckpointMissing):
             return False
 
-    def fetch(self, trial: str, found: Found, into: Path) -> Path:
+    def fetch(self, trial: str, checkpoint: CheckpointId, into: Path) -> Path:
         """Return a directory on this machine with the verified files of a checkpoint.
 
         Files of a remote storage are copied to `into`.
@@ -143,51 +143,55 @@ class CheckpointStore:
             CheckpointMissing: There is no manifest.
             CheckpointDamaged: The files differ from the manifest, or the manifest is invalid.
         """
-        manifest = self._manifest(trial, found)
+        manifest = self._manifest(trial, checkpoint)
         try:
-            return self._fetch_files(trial, found, manifest, into)
+            return self._fetch_files(trial, checkpoint, manifest, into)
         except CheckpointDamaged:
             if self._storage.is_local:
                 raise
         # a byte may have been corrupted during the download
-        return self._fetch_files(trial, found, manifest, into)
+        return self._fetch_files(trial, checkpoint, manifest, into)
 
-    def archive(self, trial: str, found: Found) -> "CheckpointArchive":
+    def archive(self, trial: str, checkpoint: CheckpointId) -> "CheckpointArchive":
         """Return a checkpoint as one tar file.
 
         Raises:
             CheckpointMissing: There is no manifest.
             CheckpointDamaged: The manifest is invalid, or a file is missing or has another size.
         """
-        manifest, place = self._manifest(trial, found), self._where(trial, found)
+        manifest, place = self._manifest(trial, checkpoint), self._where(trial, checkpoint)
         for file in manifest["files"]:
             if chunks_of(file):
                 continue  # a chunk is named by its digest, so the name shows what it contains
             try:
                 size = self._storage.size(*place, str(file["path"]))
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise CheckpointDamaged(f"{found.name}: {file['path']} is missing") from error
+                raise CheckpointDamaged(f"{checkpoint.name}: {file['path']} is missing") from error
             if size != file["bytes"]:
-                raise CheckpointDamaged(f"{found.name}: {file['path']} has {size} bytes, not {file['bytes']}")
+                raise CheckpointDamaged(
+                    f"{checkpoint.name}: {file['path']} has {size} bytes, not {file['bytes']}"
+                )
         data = self._storage.read(*place, MANIFEST)
         return CheckpointArchive(self._storage, place, manifest, data)
 
-    def _fetch_files(self, trial: str, found: Found, manifest: dict[str, Any], into: Path) -> Path:
+    def _fetch_files(
+        self, trial: str, checkpoint: CheckpointId, manifest: dict[str, Any], into: Path
+    ) -> Path:
         try:
             whole = [str(file["path"]) for file in manifest["files"] if not chunks_of(file)]
-            directory = self._storage.get_directory(whole, into, *self._where(trial, found))
+            directory = self._storage.get_directory(whole, into, *self._where(trial, checkpoint))
             for file in manifest["files"]:
                 if chunks := chunks_of(file):
                     path = directory / file["path"]
                     assemble(self._storage, chunks, path, self._project, self._job, trial)
                 described = _describe(directory, directory / file["path"])
                 if described != {name: file.get(name) for name in described}:
-                    raise CheckpointDamaged(f"{found.name}: {file['path']} is damaged")
+                    raise CheckpointDamaged(f"{checkpoint.name}: {file['path']} is damaged")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise CheckpointDamaged(f"{found.name}: a file is missing: {error}") from error
+            raise CheckpointDamaged(f"{checkpoint.name}: a file is missing: {error}") from error
         return directory
 
-    def _manifest(self, trial: str, found: Found) -> dict[str, Any]:
+    def _manifest(self, trial: str, checkpoint: CheckpointId) -> dict[str, Any]:
         """Return a checkpoint's manifest.
 
         Raises:
@@ -195,13 +199,13 @@ class CheckpointStore:
             CheckpointDamaged: The manifest is invalid.
         """
         try:
-            data = self._storage.read(*self._where(trial, found), MANIFEST)
+            data = self._storage.read(*self._where(trial, checkpoint), MANIFEST)
         except FileNotFoundError as error:
             raise CheckpointMissing(
-                f"{self._storage.path(*self._where(trial, found))} is not there"
+                f"{self._storage.path(*self._where(trial, checkpoint))} is not there"
             ) from error
         except (IsADirectoryError, NotADirectoryError) as error:
-            raise CheckpointDamaged(f"{found.name}: its manifest is not a file") from error
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is not a file") from error
         try:
             manifest: dict[str, Any] = json.loads(data)
             version, place = (
@@ -211,23 +215,31 @@ class CheckpointStore:
             names = [_path_of(file) for file in manifest["files"]]
             in_chunks = [chunks_of(file) for file in manifest["files"]]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CheckpointDamaged(f"{found.name}: its manifest cannot be read: {error!r}") from error
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest cannot be read: {error!r}") from error
         if version not in READ:
             known = " or ".join(map(str, READ))
-            raise CheckpointDamaged(f"{found.name}: its manifest is of version {version}, not {known}")
-        if place != [self._job, trial, found.step, found.attempt]:
-            raise CheckpointDamaged(f"{found.name}: its manifest is that of {place}")
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is of version {version}, not {known}")
+        if place != [self._job, trial, checkpoint.step, checkpoint.attempt]:
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is that of {place}")
         if not names or not all(map(_is_within, names)):
-            raise CheckpointDamaged(f"{found.name}: its manifest names no files, or some elsewhere")
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest names no files, or some elsewhere")
         if self._storage.is_local and any(in_chunks):
-            raise CheckpointDamaged(f"{found.name}: its manifest names chunks, which a folder has none of")
+            raise CheckpointDamaged(
+                f"{checkpoint.name}: its manifest names chunks, which a folder has none of"
+            )
         return manifest
 
-    def _where(self, trial: str, found: Found) -> tuple[str, ...]:
-        return self._project, self._job, trial, found.name
+    def _where(self, trial: str, checkpoint: CheckpointId) -> tuple[str, ...]:
+        return self._project, self._job, trial, checkpoint.name
 
     def newest_valid(
-        self, trial: str, into: Path, *, at_most: int, expected: Found | None = None, last_try: bool = False
+        self,
+        trial: str,
+        into: Path,
+        *,
+        at_most: int,
+        expected: CheckpointId | None = None,
+        last_try: bool = False,
     ) -> tuple[int, Path] | None:
         """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
 
@@ -251,19 +263,19 @@ class CheckpointStore:
             CheckpointMissing: `expected` has no manifest, there is no other checkpoint of its step, and this is not
                 the last try.
         """
-        first: set[Found] = set() if expected is None else {expected}
-        others = {found for found in self.found(trial) if found.step <= at_most} - first
-        again = {found.step for found in others}
-        for found in [*first, *sorted(others, reverse=True)]:
+        first: set[CheckpointId] = set() if expected is None else {expected}
+        others = {checkpoint for checkpoint in self.ids(trial) if checkpoint.step <= at_most} - first
+        again = {checkpoint.step for checkpoint in others}
+        for checkpoint in [*first, *sorted(others, reverse=True)]:
             try:
-                return found.step, self.fetch(trial, found, into / found.name)
+                return checkpoint.step, self.fetch(trial, checkpoint, into / checkpoint.name)
             except Exception as error:
                 missing = isinstance(error, CheckpointMissing)
-                lags = missing and found == expected and found.step not in again
+                lags = missing and checkpoint == expected and checkpoint.step not in again
                 damaged = isinstance(error, CheckpointDamaged | CheckpointMissing) and not lags
                 if not (damaged or (last_try and (lags or is_corrupt(error)))):
                     raise
-                log.warning("a damaged checkpoint of %s is skipped: %s: %s", trial, found.name, error)
+                log.warning("a damaged checkpoint of %s is skipped: %s: %s", trial, checkpoint.name, error)
         return None
 
     def prune(
@@ -279,30 +291,30 @@ class CheckpointStore:
         is kept as well, even if its manifest is not visible yet.
         """
         names = self._storage.names(self._project, self._job, trial)
-        kept: list[Found] = []
-        for found in _found(names):
-            if found.attempt > attempt:
+        kept: list[CheckpointId] = []
+        for checkpoint in _ids(names):
+            if checkpoint.attempt > attempt:
                 continue
-            known = found.step <= newest or found.step in protect
-            if found == Found(newest, attempt) or (
-                known and (len(kept) < keep or found.step in protect) and self.has(trial, found)
+            known = checkpoint.step <= newest or checkpoint.step in protect
+            if checkpoint == CheckpointId(newest, attempt) or (
+                known and (len(kept) < keep or checkpoint.step in protect) and self.has(trial, checkpoint)
             ):
-                kept.append(found)
+                kept.append(checkpoint)
             else:
-                self._storage.remove(*self._where(trial, found), first=MANIFEST)
+                self._storage.remove(*self._where(trial, checkpoint), first=MANIFEST)
         for name in names:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
         # A delayed listing may hide a checkpoint but show its chunks, which must not be removed then.
-        if {newest, *protect} - {0} <= {found.step for found in kept}:
+        if {newest, *protect} - {0} <= {checkpoint.step for checkpoint in kept}:
             self._prune_chunks(trial, attempt, names, kept)
 
-    def _prune_chunks(self, trial: str, attempt: int, names: list[str], kept: list[Found]) -> None:
+    def _prune_chunks(self, trial: str, attempt: int, names: list[str], kept: list[CheckpointId]) -> None:
         folders = [name for name in names if name.startswith("pieces-")]
         if not folders:
             return
-        manifests = [self._manifest(trial, found) for found in kept]
+        manifests = [self._manifest(trial, checkpoint) for checkpoint in kept]
         named = [chunk for manifest in manifests for file in manifest["files"] for chunk in chunks_of(file)]
         self._chunks_by(trial, attempt).remove_all_but(named, folders)
 
@@ -401,9 +413,9 @@ def _is_within(name: Path) -> bool:
     return bool(name.parts) and ".." not in name.parts and not name.is_absolute() and "\0" not in str(name)
 
 
-def _found(names: list[str]) -> list[Found]:
+def _ids(names: list[str]) -> list[CheckpointId]:
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    return sorted((Found(int(m[1]), int(m[2])) for m in matches), reverse=True)
+    return sorted((CheckpointId(int(m[1]), int(m[2])) for m in matches), reverse=True)
 
 
 def _describe(root: Path, file: Path) -> dict[str, Any]:

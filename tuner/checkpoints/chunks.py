@@ -86,10 +86,10 @@ def chunks_of(file: Mapping[str, Any]) -> list[Chunk]:
 
     Raise ValueError for invalid names.
     """
-    said = file.get("pieces")
-    if said is None:
+    pieces = file.get("pieces")
+    if pieces is None:
         return []
-    folder, names = str(said["in"]), [str(name) for name in said["names"]]
+    folder, names = str(pieces["in"]), [str(name) for name in pieces["names"]]
     if not _FOLDER.fullmatch(folder) or not all(_NAME.fullmatch(name) for name in names):
         raise ValueError(f"{file['path']} has chunks elsewhere")
     return [(folder, name) for name in names]
@@ -101,6 +101,6 @@ def assemble(storage: Storage, chunks: Sequence[Chunk], into: Path, *trial: str)
     with into.open("wb") as file:
         for start in range(0, len(chunks), AT_ONCE):
             group = chunks[start : start + AT_ONCE]
-            found = storage.read_files(["/".join(chunk) for chunk in group], *trial)
+            data_by_name = storage.read_files(["/".join(chunk) for chunk in group], *trial)
             for folder, name in group:
-                file.write(found[f"{folder}/{name}"])
+                file.write(data_by_name[f"{folder}/{name}"])

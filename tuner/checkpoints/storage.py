@@ -56,10 +56,10 @@ class Storage:
     def names(self, *parts: str) -> list[str]:
         """Return the names in a directory, sorted. Return an empty list if there is no such directory."""
         try:
-            found = self._fs.ls(self.path(*parts), detail=False)
+            paths = self._fs.ls(self.path(*parts), detail=False)
         except FileNotFoundError:
             return []
-        return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
+        return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in paths)
 
     def read(self, *parts: str) -> bytes:
         """Return the bytes of a file. Raise FileNotFoundError if there is none."""
@@ -86,8 +86,8 @@ class Storage:
         code does not choose the first two parts of a path, so these may be links to another disk.
         """
         if self.is_local:
-            own, found = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
-            if found != own and not found.startswith(f"{own}{os.sep}"):
+            own, path = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
+            if path != own and not path.startswith(f"{own}{os.sep}"):
                 raise FileNotFoundError(errno.ENOENT, "leads out of the storage", self.path(*parts))
 
     def put_directory(
@@ -129,14 +129,14 @@ class Storage:
             return
         target = Path(self.path(*parts))
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f"{PARTIAL}{target.name}.{os.getpid()}.{threading.get_ident()}")
+        partial = target.with_name(f"{PARTIAL}{target.name}.{os.getpid()}.{threading.get_ident()}")
         try:
-            beside.write_bytes(data)
+            partial.write_bytes(data)
             if durably:
-                _sync(beside)
-            beside.replace(target)
+                _sync(partial)
+            partial.replace(target)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
         if durably:
             for folder in (target.parent, target.parent.parent):
@@ -199,26 +199,26 @@ def is_corrupt(error: Exception) -> bool:
     This is botocore's FlexibleChecksumError or gcsfs's ChecksumError. They are recognized by name, because neither
     library need be installed.
     """
-    return any("Checksum" in type(one).__name__ for one in (error, error.__cause__))
+    return any("Checksum" in type(cause).__name__ for cause in (error, error.__cause__))
 
 
 def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
     """Write and sync all files, then rename the directory into place, so that a reader sees nothing or everything."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f"{PARTIAL}{target.name}.{os.getpid()}"
-    shutil.rmtree(beside, ignore_errors=True)
+    partial = target.parent / f"{PARTIAL}{target.name}.{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
     try:
         for file in (file for file in source.rglob("*") if file.is_file()):
-            _link_or_copy(file, beside / file.relative_to(source))
-        (beside / last).write_bytes(data)
-        for path in [*beside.rglob("*"), beside]:
+            _link_or_copy(file, partial / file.relative_to(source))
+        (partial / last).write_bytes(data)
+        for path in [*partial.rglob("*"), partial]:
             _sync(path)
         shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
+        partial.rename(target)
         _sync(target.parent)
     except BaseException:
         # remove the unusable copy, because it would keep a full disk full
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec
 from tuner.domain.records import WarmStart
@@ -44,10 +44,10 @@ class Copier:
         try:
             with tempfile.TemporaryDirectory(prefix="tuner-heir-") as folder:
                 into = Path(folder) / "checkpoint"
-                files = theirs.fetch(warm_start.trial, Found(kept.step, kept.attempt), into)
+                files = theirs.fetch(warm_start.trial, CheckpointId(kept.step, kept.attempt), into)
                 # copied by an earlier driver, which has died
-                if Found(kept.step, BEFORE) in mine.found(trial):
-                    mine.fetch(trial, Found(kept.step, BEFORE), Path(folder) / "there")
+                if CheckpointId(kept.step, BEFORE) in mine.ids(trial):
+                    mine.fetch(trial, CheckpointId(kept.step, BEFORE), Path(folder) / "there")
                     return replace(warm_start, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
                 # `files` may belong to the earlier job, and `publish` removes its source.
                 copy = shutil.copytree(files, Path(folder) / "copy")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.checkpoints.checkpoints import CheckpointStore, Found
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.checkpoints.storage import explained
 from tuner.database.database import Database, knows_revision, newest_revision
 from tuner.domain.errors import BadFile, Conflict
@@ -260,7 +260,7 @@ def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[Ch
     stores = {key.job: CheckpointStore(settings.storage, key.project, key.job) for key in keys}
 
     def is_there(key: CheckpointKey) -> bool:
-        return stores[key.job].has(key.trial, Found(key.step, key.attempt))
+        return stores[key.job].has(key.trial, CheckpointId(key.step, key.attempt))
 
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -277,7 +277,7 @@ def _has_later(settings: Settings, missing: CheckpointKey) -> bool:
     stays in the database, and a trial that resumes from it reports the fault.
     """
     try:
-        stored = CheckpointStore(settings.storage, missing.project, missing.job).found(missing.trial)
+        stored = CheckpointStore(settings.storage, missing.project, missing.job).ids(missing.trial)
     except Exception:
         # every storage backend raises its own error types; in doubt the checkpoint stays recorded
         return False

@@ -3,9 +3,9 @@
 from tuner.checkpoints.checkpoints import (
     CheckpointArchive,
     CheckpointDamaged,
+    CheckpointId,
     CheckpointMissing,
     CheckpointStore,
-    Found,
 )
 from tuner.checkpoints.storage import explained
 from tuner.domain.errors import NotFound, Unavailable
@@ -33,7 +33,7 @@ def open_checkpoint(
     chosen = _choose(service, job, trial, step)
     store = CheckpointStore(service.settings.storage, service.project, job)
     try:
-        return chosen, store.archive(trial, Found(chosen.step, chosen.attempt))
+        return chosen, store.archive(trial, CheckpointId(chosen.step, chosen.attempt))
     except (CheckpointDamaged, CheckpointMissing) as error:
         raise NotFound(f"the checkpoint of step {chosen.step} of {trial} cannot be read: {error}") from error
     except Exception as error:  # every storage backend raises its own error types

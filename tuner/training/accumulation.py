@@ -32,5 +32,6 @@ def accumulated_step(
         losses.append(loss.detach().reshape(()))
     scaler.step(optimizer)
     scaler.update()
-    found: list[float] = torch.stack(losses).tolist()  # read all at once, because each read waits for the GPU
-    return sum(found)
+    # Read all at once, because each read waits for the GPU.
+    values: list[float] = torch.stack(losses).tolist()
+    return sum(values)

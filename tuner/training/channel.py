@@ -153,9 +153,9 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Metric]:
     Raises:
         MetricsRefused: A value is not a metric, or the metrics are too large for one message.
     """
-    found = {str(name): _plain(name, value) for name, value in metrics.items()}
-    _encoded({"metrics": found})
-    return found
+    plain = {str(name): _plain(name, value) for name, value in metrics.items()}
+    _encoded({"metrics": plain})
+    return plain
 
 
 def _encoded(message: Mapping[str, Any]) -> bytes:

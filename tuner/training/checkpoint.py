@@ -59,10 +59,10 @@ class Copies:
             return source.to("cpu", copy=True)
         like = (source.dtype, source.shape, source.stride())
         memory = self._free.get(like, [])
-        found = memory.pop() if memory else torch.empty_like(source, device="cpu")
-        _copy(found, source)
-        self._used.append((like, found))
-        return found
+        target = memory.pop() if memory else torch.empty_like(source, device="cpu")
+        _copy(target, source)
+        self._used.append((like, target))
+        return target
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:

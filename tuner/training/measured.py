@@ -25,8 +25,8 @@ def note(**facts: str | int) -> None:
 
 def taken() -> dict[str, Any]:
     """Return the measurements so far: `data_wait_ns` if batches were timed, and `facts` if there are any."""
-    found: dict[str, Any] = {"facts": dict(_facts)} if _facts else {}
-    return {**found, "data_wait_ns": _waited_ns[0]} if _waited_ns else found
+    measured: dict[str, Any] = {"facts": dict(_facts)} if _facts else {}
+    return {**measured, "data_wait_ns": _waited_ns[0]} if _waited_ns else measured
 
 
 def forget() -> None:

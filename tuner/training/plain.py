@@ -52,8 +52,8 @@ def packed(value: Any, at: str, tensor: TensorCopy = lambda tensor: tensor) -> A
     if type(value) in _AS_THEY_ARE:
         return value
     if isinstance(value, torch.Tensor):
-        found = tensor(value)
-        return found if type(found) in _TENSORS else _through_a_file(found, at)
+        copied = tensor(value)
+        return copied if type(copied) in _TENSORS else _through_a_file(copied, at)
     if type(value) in (list, tuple):
         return type(value)(packed(inner, f"{at}[{i}]", tensor) for i, inner in enumerate(value))
     if isinstance(value, Mapping) and type(value) is not Counter:
@@ -116,15 +116,15 @@ def _packed_numpy(value: Any) -> dict[str, Any]:
     }
 
 
-def _numpy_of(found: Mapping[str, Any]) -> Any:
+def _numpy_of(packed_array: Mapping[str, Any]) -> Any:
     import numpy
 
-    dtype = numpy.dtype(str(found["dtype"]))
+    dtype = numpy.dtype(str(packed_array["dtype"]))
     if dtype.kind not in _KINDS:
         raise ValueError(f"an array of {dtype} is no plain data")
-    content = bytearray(found[_NUMPY].numpy().tobytes())
-    array = numpy.ndarray(tuple(found["shape"]), dtype, content, order=found["order"])
-    return array[()] if found["scalar"] else array
+    content = bytearray(packed_array[_NUMPY].numpy().tobytes())
+    array = numpy.ndarray(tuple(packed_array["shape"]), dtype, content, order=packed_array["order"])
+    return array[()] if packed_array["scalar"] else array
 
 
 def _through_a_file(value: Any, at: str) -> Any:

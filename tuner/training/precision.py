@@ -70,5 +70,5 @@ def grad_scaler(precision: str, device: str | None = None) -> torch.amp.GradScal
     Args:
         device: The device of the losses. None means CUDA if there is a GPU, else the CPU.
     """
-    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.amp.GradScaler(found, enabled=precision == "fp16")
+    on_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.amp.GradScaler(on_device, enabled=precision == "fp16")

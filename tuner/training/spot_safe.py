@@ -53,10 +53,10 @@ class SpotSafe:
         self._save_error: Exception | None = None
 
     def __enter__(self) -> Self:
-        with self._home.checkpoints() as found:
-            if found:
+        with self._home.checkpoints() as checkpoints:
+            if checkpoints:
                 self._home.phase("restore")
-                self._step = checkpoint.restore(self._parts, found)
+                self._step = checkpoint.restore(self._parts, checkpoints)
                 if self._home.echo:
                     self._save(now=True)
                 self._home.phase("setup")

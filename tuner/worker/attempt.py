@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tuner.checkpoints.checkpoints import Published
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.environment import Environment
 from tuner.domain.preemption_policy import in_time
@@ -92,8 +93,8 @@ class RunningAttempt:
 
     def __post_init__(self) -> None:
         """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""
-        found = self.order.get("best")
-        self.best = (found[0], found[1]) if found else None
+        best = self.order.get("best")
+        self.best = (best[0], best[1]) if best else None
         self.learn_job_best(self.order.get("job_best"))
         self.saves = Saves.of(self.order, time.monotonic_ns())
 
@@ -324,11 +325,14 @@ class RunningAttempt:
             self.kept_step = None
         self.improved = False
 
-    def made_durable(self, step: int) -> None:
-        """Note that the checkpoint of `step` is stored."""
+    def made_durable(self, published: Published) -> None:
+        """Note that a checkpoint is stored."""
+        step, size, seconds = published.step, published.size_bytes, published.seconds
         self.durable = max(step, self.durable)
         if step >= self.ordered_step:
             self.saves.made_durable(time.monotonic_ns())
+        self.use.saved(size)
+        self.checkpoints.append({"step": step, "uri": published.uri, "bytes": size, "seconds": seconds})
 
     def close(self) -> None:
         """End the attempt in the state that the driver ordered. If the driver ordered nothing, the machine has a preemption

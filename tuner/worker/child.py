@@ -49,11 +49,11 @@ def import_first_from(package: str) -> None:
     sys.dont_write_bytecode = True
 
 
-def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: str) -> NoReturn:
+def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoReturn:
     """Run user code in the forked process, then exit.
 
     Args:
-        place: The child's working directory as `cwd`.
+        cwd: The child's working directory.
         channel_fd: The child's end of the channel to the supervisor.
         output_fd: The pipe for standard output and standard error.
         package: The folder of the trainable's package, or empty.
@@ -61,8 +61,8 @@ def run_child(place: dict[str, Any], channel_fd: int, output_fd: int, package: s
     become_child(output_fd)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    os.chdir(place["cwd"])
-    os.environ["TMPDIR"] = place["cwd"]
+    os.chdir(cwd)
+    os.environ["TMPDIR"] = cwd
     tempfile.tempdir = None  # the fork server may have cached another directory
     random.seed()  # otherwise all children would draw the same numbers as the fork server
     code = 0
@@ -114,17 +114,17 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     file = str(getattr(imported, "__file__", None))
     if package and not file.startswith(package + os.sep):
         raise NotTrainable(f"{module} is not of the package: it is {file}")
-    found = getattr(imported, attribute)
-    if not callable(found):
-        raise NotTrainable(f"{entry} is a {type(found).__name__}, not a function or a class")
-    origin = str(found.__module__) if inspect.isroutine(found) or inspect.isclass(found) else module
+    target = getattr(imported, attribute)
+    if not callable(target):
+        raise NotTrainable(f"{entry} is a {type(target).__name__}, not a function or a class")
+    origin = str(target.__module__) if inspect.isroutine(target) or inspect.isclass(target) else module
     package = origin.partition(".")[0]
     if package in sys.stdlib_module_names and package != module.partition(".")[0]:
         # Allowing a module must not allow the functions that it imports: `from subprocess import run` would give users a shell.
         raise NotTrainable(
             f"{entry} is {attribute} of Python's own {origin}; name a function or class of {module}"
         )
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
 def train(target: Callable[..., Any], channel: Channel) -> None:

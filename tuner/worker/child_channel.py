@@ -100,35 +100,35 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
         InvalidMessage: They are not JSON, not a known message, or a field has a wrong type or value.
     """
     try:
-        found = json.loads(data)
+        message = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"sent a message that is not JSON ({type(error).__name__})") from None
-    if not isinstance(found, dict):
-        raise InvalidMessage(f"sent a message that is not a JSON object but a {type(found).__name__}")
-    at = min(_integer(found, "t"), now_ns)
-    match found.get("type"):
+    if not isinstance(message, dict):
+        raise InvalidMessage(f"sent a message that is not a JSON object but a {type(message).__name__}")
+    at = min(_integer(message, "t"), now_ns)
+    match message.get("type"):
         case "phase":
-            return PhaseMessage(_one_of(found, "kind", PHASES), at)
+            return PhaseMessage(_one_of(message, "kind", PHASES), at)
         case "report":
             return ReportMessage(
-                _integer(found, "step"),
-                _metrics(found),
-                found.get("resumable") is True,
-                found.get("usage"),
+                _integer(message, "step"),
+                _metrics(message),
+                message.get("resumable") is True,
+                message.get("usage"),
                 at,
             )
         case "saved":
-            return SavedMessage(_integer(found, "step"), _text(found, "path", MAX_PATH_CHARS))
+            return SavedMessage(_integer(message, "step"), _text(message, "path", MAX_PATH_CHARS))
         case "save_failed":
-            return SaveFailedMessage(_integer(found, "step"), _text(found, "detail", MAX_DETAIL_CHARS))
+            return SaveFailedMessage(_integer(message, "step"), _text(message, "detail", MAX_DETAIL_CHARS))
         case "ended":
             return EndedMessage()
         case "failed":
             return FailedMessage(
-                _one_of(found, "kind", FAILURES),
-                _text(found, "error", MAX_TEXT_CHARS),
-                _text(found, "message", MAX_TEXT_CHARS),
-                _text(found, "traceback", MAX_TEXT_CHARS),
+                _one_of(message, "kind", FAILURES),
+                _text(message, "error", MAX_TEXT_CHARS),
+                _text(message, "message", MAX_TEXT_CHARS),
+                _text(message, "traceback", MAX_TEXT_CHARS),
             )
         case unknown:
             raise InvalidMessage(f"sent a message of the unknown type {_shown(unknown)}")
@@ -152,8 +152,8 @@ def check_saved_step(step: int, *, last_step: int) -> None:
         )
 
 
-def _metrics(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    metrics = found.get("metrics")
+def _metrics(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    metrics = message.get("metrics")
     if not isinstance(metrics, dict):
         raise InvalidMessage(f"reported metrics that are not an object but a {type(metrics).__name__}")
     for name, value in metrics.items():
@@ -164,22 +164,22 @@ def _metrics(found: Mapping[str, Any]) -> Mapping[str, Any]:
     return metrics
 
 
-def _integer(found: Mapping[str, Any], name: str) -> int:
-    value = found.get(name)
+def _integer(message: Mapping[str, Any], name: str) -> int:
+    value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidMessage(f"sent a message whose {name} is {_shown(value)}, not a whole number from 0 on")
     return value
 
 
-def _text(found: Mapping[str, Any], name: str, most: int) -> str:
-    value = found.get(name)
+def _text(message: Mapping[str, Any], name: str, most: int) -> str:
+    value = message.get(name)
     if not isinstance(value, str) or len(value) > most:
         raise InvalidMessage(f"sent a message whose {name} is not a text of at most {most} characters")
     return value
 
 
-def _one_of(found: Mapping[str, Any], name: str, known: frozenset[Any]) -> Any:
-    value = found.get(name)
+def _one_of(message: Mapping[str, Any], name: str, known: frozenset[Any]) -> Any:
+    value = message.get(name)
     if not isinstance(value, str) or value not in known:
         raise InvalidMessage(
             f"sent a message whose {name} is {_shown(value)}, not one of {', '.join(sorted(known))}"

@@ -35,21 +35,21 @@ def code_digest(entry: str, roots: Sequence[str]) -> str | None:
     """
     first = entry.partition(":")[0]
     own = first.partition(".")[0]
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     waiting, known = [first], {first}
-    while waiting and len(found) < MODULES_MAX:
+    while waiting and len(sources) < MODULES_MAX:
         module = waiting.pop()
         file = _file_of(module, [*roots, *sys.path] if module.partition(".")[0] == own else roots)
         if file is None:
             continue
-        found[module] = file.read_bytes()
-        for name in _imported(found[module], module, is_package=file.name == "__init__.py"):
+        sources[module] = file.read_bytes()
+        for name in _imported(sources[module], module, is_package=file.name == "__init__.py"):
             if name not in known and name.partition(".")[0] != "tuner":
                 known.add(name)
                 waiting.append(name)
-    if first not in found:
+    if first not in sources:
         return None
-    return _digest(entry, found | _of_training())
+    return _digest(entry, sources | _of_training())
 
 
 def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
@@ -64,10 +64,10 @@ def _of_training() -> dict[str, bytes]:
     return {f"tuner.training.{file.stem}": file.read_bytes() for file in files}
 
 
-def _digest(entry: str, found: Mapping[str, bytes]) -> str:
+def _digest(entry: str, sources: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256(entry.encode())
-    for module in sorted(found):
-        digest.update(f"\n{module} {hashlib.sha256(found[module]).hexdigest()}".encode())
+    for module in sorted(sources):
+        digest.update(f"\n{module} {hashlib.sha256(sources[module]).hexdigest()}".encode())
     return digest.hexdigest()
 
 
@@ -159,13 +159,13 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _versions(package: str) -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     own = _distribution_of(package)
     for name in (*DISTRIBUTIONS, *([own] if own else [])):
         version = _version(name)
         if version is not None:
-            found[name] = version
-    return found
+            versions[name] = version
+    return versions
 
 
 def _version(distribution: str) -> str | None:

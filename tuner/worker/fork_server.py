@@ -85,8 +85,8 @@ def _preload(entry: str) -> None:
     """
     module, before = entry.partition(":")[0], set(sys.modules)
     with contextlib.suppress(BaseException), _output_discarded():
-        found = importlib.import_module(module)
-        if IMPORTS_RAY.search(inspect.getsource(found)):
+        imported = importlib.import_module(module)
+        if IMPORTS_RAY.search(inspect.getsource(imported)):
             importlib.import_module("ray.tune")
     brought = sys.modules.keys() - before
     if _may_import_torch(brought):

@@ -75,7 +75,10 @@ class UserCodeLimits:
             return True
         if is_own(name):
             return False
-        if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in self.passed):
+        if any(
+            name == passed or (passed.endswith("*") and name.startswith(passed[:-1]))
+            for passed in self.passed
+        ):
             return True
         if name.upper() in PROXIES:
             return (

@@ -52,10 +52,10 @@ class LogPump:
         self._writer.join(LAST_S)
 
     def text(self) -> bytes:
-        found = self._printed()
-        left_out = found.total - len(found.head) - len(found.tail)
+        printed = self._printed()
+        left_out = printed.total - len(printed.head) - len(printed.tail)
         gap = b"\n[... %d bytes left out ...]\n" % left_out if left_out else b""
-        return found.head + gap + found.tail
+        return printed.head + gap + printed.tail
 
     def last(self, size: int = 4000) -> str:
         return self.text()[-size:].decode(errors="replace")
@@ -86,10 +86,10 @@ class LogPump:
     def _keep(self) -> None:
         written, wait_s = 0, FIRST_S
         while not self._over.wait(wait_s):
-            found = self._printed()
-            if found.total != written and self._write(found):
-                written = found.total
-            wait_s = EVERY_S if found.total else FIRST_S
+            printed = self._printed()
+            if printed.total != written and self._write(printed):
+                written = printed.total
+            wait_s = EVERY_S if printed.total else FIRST_S
         if self._seen:
             self._write(self._printed(complete=True))
 

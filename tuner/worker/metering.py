@@ -173,10 +173,12 @@ class Gpus:
     def _read(self, handles: list[Any]) -> GpuSample:
         percents = [int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in handles]
         memory = [self._nvml.nvmlDeviceGetMemoryInfo(handle) for handle in handles]
-        facts: dict[str, Any] = {"gpu_memory_bytes": min(int(one.total) for one in memory)}
+        facts: dict[str, Any] = {"gpu_memory_bytes": min(int(device.total) for device in memory)}
         with contextlib.suppress(Exception):  # not every GPU driver supports these queries
             name = self._nvml.nvmlDeviceGetName(handles[0])
             facts["gpu"] = name.decode() if isinstance(name, bytes) else str(name)
             major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(handles[0])
             facts["gpu_capability"] = f"{major}.{minor}"
-        return GpuSample(round(sum(percents) / len(percents)), max(int(one.used) for one in memory), facts)
+        return GpuSample(
+            round(sum(percents) / len(percents)), max(int(device.used) for device in memory), facts
+        )

@@ -22,7 +22,7 @@ import sys
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -146,8 +146,13 @@ def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Conten
     for info in files:
         with packed.open(info) as inside, _target(into, info.filename) as target:
             seen = hashlib.sha256()
-            for block in _blocks(inside, info.filename, left):
+            while block := inside.read(BLOCK):
                 left -= len(block)
+                if left < 0:
+                    raise BadFile(
+                        f"{info.filename!r}: the package is larger than it may be when it is unpacked, or packed more than "
+                        f"{MAX_RATIO} times; leave out data, and load it from where the workers reach it"
+                    )
                 seen.update(block)
                 if target is not None:
                     target.write(block)
@@ -156,18 +161,6 @@ def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Conten
         if name.endswith(WHEEL):
             _check_wheel(packed.read(name))
     return Contents(digests, most_bytes - left)
-
-
-def _blocks(inside: IO[bytes], name: str, left: int) -> Iterator[bytes]:
-    """Yield the blocks of one file. Raise BadFile if they exceed the `left` bytes."""
-    while block := inside.read(BLOCK):
-        left -= len(block)
-        if left < 0:
-            raise BadFile(
-                f"{name!r}: the package is larger than it may be when it is unpacked, or packed more than {MAX_RATIO} times; "
-                "leave out data, and load it from where the workers reach it"
-            )
-        yield block
 
 
 def _target(into: Path | None, name: str) -> "IO[bytes] | nullcontext[None]":

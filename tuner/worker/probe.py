@@ -39,25 +39,25 @@ def describe(entry: str, package: str = "") -> dict[str, Any]:
     """
     began = time.process_time_ns()
     try:
-        found = load(entry, package)
+        target = load(entry, package)
     except BaseException as error:
         return {"error": f"{type(error).__name__}: {error}"[:MAX_TEXT]}
     module = importlib.import_module(entry.partition(":")[0])
     return {
-        "error": _takes_no_config(entry, found),
+        "error": _takes_no_config(entry, target),
         "import_ns": time.process_time_ns() - began,
-        "doc": (inspect.getdoc(found) or inspect.getdoc(module) or "")[:MAX_TEXT],
+        "doc": (inspect.getdoc(target) or inspect.getdoc(module) or "")[:MAX_TEXT],
         "search_space": _plain(getattr(module, "SEARCH_SPACE", None)),
         "objective": _plain(getattr(module, "OBJECTIVE", None)),
     }
 
 
-def _takes_no_config(entry: str, found: Any) -> str | None:
+def _takes_no_config(entry: str, target: Any) -> str | None:
     """Return why a function cannot be called with a configuration, or None if it can."""
-    if inspect.isclass(found):
+    if inspect.isclass(target):
         return None
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(target)
     except (TypeError, ValueError):  # some built-in functions have no signature
         return None
     try:
@@ -160,19 +160,17 @@ def answered(request: ProbeRequest) -> dict[str, Any]:
     if watch.trouble is not None:
         return {"error": watch.trouble}
     try:
-        found = json.loads(watch.answer)
-        return dict(found)
+        return dict(json.loads(watch.answer))
     except (TypeError, ValueError):
-        said = f"importing it ended the process with status {status}: {watch.last_line()}"
-        return {"error": said[: MAX_TEXT // 2]}
+        error = f"importing it ended the process with status {status}: {watch.last_line()}"
+        return {"error": error[: MAX_TEXT // 2]}
 
 
 def main() -> None:
     signal_at_parents_death(signal.SIGKILL)
     become_subreaper()
     give_up_privileges()
-    found = answered(ProbeRequest(*json.loads(sys.argv[1])))
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(answered(ProbeRequest(*json.loads(sys.argv[1])))) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tuner.checkpoints.checkpoints import CheckpointStore, Found, Published
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore, Published
 from tuner.checkpoints.storage import explained
 from tuner.worker.attempt import RunningAttempt
 
@@ -155,17 +155,17 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
             missing and there is no other, which means that the storage has changed.
     """
     step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
-    expected = Found(step, number) if number is not None else None
+    expected = CheckpointId(step, number) if number is not None else None
     newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
     try:
         return with_retries(attempt, store, newest)
     except Exception as error:
-        found = None
+        checkpoint = None
         with contextlib.suppress(Exception):
-            found = newest(last_try=True)
-        if found is None:
+            checkpoint = newest(last_try=True)
+        if checkpoint is None:
             raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
-        return found
+        return checkpoint
 
 
 def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:
@@ -177,5 +177,5 @@ def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> fr
     if step == attempt.order["restore_step"]:
         return frozenset()
     with contextlib.suppress(Exception):  # each kind of storage has errors of its own
-        return frozenset(found.step for found in store.found(attempt.trial) if found.step < step)
+        return frozenset(checkpoint.step for checkpoint in store.ids(attempt.trial) if checkpoint.step < step)
     return frozenset()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.checkpoints.checkpoints import MANIFEST, Found
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
 from tuner.domain.ids import SELF_TEST
 from tuner.training.channel import STATE_FILE
 from tuner.worker.packages import Stored
@@ -118,8 +118,8 @@ class SelfTest:
 
     def _test(self, config: Mapping[str, Any]) -> None:
         """Run the test with one configuration. Raise _Failed if it does not pass."""
-        saved = Found(self._train_and_kill(config), self._attempt)
-        echo = Found(saved.step, self._attempt + 1)
+        saved = CheckpointId(self._train_and_kill(config), self._attempt)
+        echo = CheckpointId(saved.step, self._attempt + 1)
         self._resume(config, saved)
         folder = self._storage / PROJECT / JOB / SELF_TEST
         different = _differences(folder / saved.name, folder / echo.name)
@@ -155,7 +155,7 @@ class SelfTest:
             raise _Failed("it ended without a report", lasting=False)
         raise _Failed(f"it cannot be resumed, since it reported no checkpoint; {USE_SPOT_SAFE}")
 
-    def _resume(self, config: Mapping[str, Any], saved: Found) -> None:
+    def _resume(self, config: Mapping[str, Any], saved: CheckpointId) -> None:
         self._begin(
             config,
             until=saved.step + 1,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -83,13 +83,11 @@ class ForkServer:
         with self._answered:
             return self._find("ready") is not None
 
-    def fork(
-        self, place: Mapping[str, object], output_fd: int, *, wanted: Callable[[], bool] = lambda: True
-    ) -> tuple[int, Connection]:
+    def fork(self, cwd: Path, output_fd: int, *, wanted: Callable[[], bool]) -> tuple[int, Connection]:
         """Fork a child. Return its process id and our end of its channel.
 
         Args:
-            place: The child's working directory as `cwd`.
+            cwd: The child's working directory.
             output_fd: The pipe for the child's output.
             wanted: Called while the server is not ready. The wait ends if it returns False.
 
@@ -107,7 +105,7 @@ class ForkServer:
             if not self.alive:
                 raise OSError("the fork server ended")
         ours, theirs = socket.socketpair()
-        request = json.dumps({"fork": dict(place)}).encode()
+        request = json.dumps({"fork": str(cwd)}).encode()
         socket.send_fds(self._control, [request], [theirs.fileno(), output_fd])
         theirs.close()
         pid = self._wait_for("pid", timeout_s=30)
@@ -152,12 +150,10 @@ class ForkServer:
     def _wait_for(self, word: str, *, timeout_s: float) -> int:
         """Wait for the next answer with this key, and return its value. Raise OSError if it does not come."""
         with self._answered:
-            found = self._answered.wait_for(lambda: not self.alive or self._find(word) is not None, timeout_s)
+            self._answered.wait_for(lambda: not self.alive or self._find(word) is not None, timeout_s)
             answer = self._find(word)
-            if not found or answer is None:
-                raise OSError(
-                    "the fork server ended" if not self.alive else "the fork server does not answer"
-                )
+            if answer is None:
+                raise OSError("the fork server does not answer" if self.alive else "the fork server ended")
             self._answers.remove(answer)
             return answer[word]
 

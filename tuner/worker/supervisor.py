@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tuner.checkpoints.checkpoints import CheckpointStore, Published
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
@@ -172,13 +172,14 @@ class Supervisor:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        found = restored(store, attempt, self._restore_dir(attempt))
-        older = older_than(found[0], store, attempt) if found is not None else frozenset()
+        checkpoint = restored(store, attempt, self._restore_dir(attempt))
+        older = older_than(checkpoint[0], store, attempt) if checkpoint is not None else frozenset()
         with self._changed:
             attempt.watch.switch("setup")
-            if found is not None:
-                attempt.restored_from(found[0], older)
-        return found[1] if found else None
+            if checkpoint is None:
+                return None
+            attempt.restored_from(checkpoint[0], older)
+            return checkpoint[1]
 
     def _restore_dir(self, attempt: RunningAttempt) -> Path:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
@@ -190,9 +191,7 @@ class Supervisor:
         server = self._servers.living()
         pump = LogPump(attempt.order)
         try:
-            pid, connection = server.fork(
-                {"cwd": str(cwd)}, pump.write_fd, wanted=lambda: attempt.state is None
-            )
+            pid, connection = server.fork(cwd, pump.write_fd, wanted=lambda: attempt.state is None)
         except BaseException:
             pump.started()
             pump.close()
@@ -331,27 +330,16 @@ class Supervisor:
             protect = attempt.protected(step)
         published, problem = publish(self._store, attempt, step, path, protect)
         with self._changed:
-            self._published(attempt, step, published, problem)
+            attempt.saving = False
+            attempt.unpublished -= 1
+            if published is not None:
+                attempt.made_durable(published)
+            if attempt.state is None and attempt.closed_by(step):
+                if published is None:
+                    self._close_unsaved(attempt, endings.not_stored(step, problem))
+                else:
+                    attempt.close()
             self._changed.notify_all()
-
-    def _published(
-        self, attempt: RunningAttempt, step: int, published: Published | None, problem: str
-    ) -> None:
-        attempt.saving = False
-        attempt.unpublished -= 1
-        if published is not None:
-            attempt.made_durable(step)
-            size, seconds = published.size_bytes, published.seconds
-            attempt.use.saved(size)
-            attempt.checkpoints.append(
-                {"step": step, "uri": published.uri, "bytes": size, "seconds": seconds}
-            )
-        if attempt.state is not None or not attempt.closed_by(step):
-            return
-        if published is None:
-            self._close_unsaved(attempt, endings.not_stored(step, problem))
-        else:
-            attempt.close()
 
     def _close_unsaved(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
         """End an attempt whose last checkpoint could not be stored.
@@ -432,9 +420,9 @@ class Supervisor:
 
         Call it under the lock.
         """
-        found = self.server.environment
-        if not attempt.described and attempt.from_step is not None and found is not None:
-            attempt.described, attempt.environment = True, found.with_seed(attempt.order.get("seed"))
+        environment = self.server.environment
+        if not attempt.described and attempt.from_step is not None and environment is not None:
+            attempt.described, attempt.environment = True, environment.with_seed(attempt.order.get("seed"))
 
     def _news(self, attempt: RunningAttempt) -> bool:
         return (

@@ -80,14 +80,14 @@ class TuneSession:
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
     """Return the values of a report that are metrics. Nested values are named `a/b`, as in Tune. Other values are dropped."""
-    found: dict[str, Metric] = {}
+    metrics_by_name: dict[str, Metric] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}/{inner}": metric for inner, metric in scalars(value).items()}
+            metrics_by_name |= {f"{name}/{inner}": metric for inner, metric in scalars(value).items()}
         else:
             with contextlib.suppress(MetricsRefused):
-                found |= plain_metrics({name: value})
-    return found
+                metrics_by_name |= plain_metrics({name: value})
+    return metrics_by_name
 
 
 class KeptCheckpoint:
@@ -223,12 +223,12 @@ def _save_class(trainable: Any, kept: KeptCheckpoint, step: int, reply: Reply) -
     """Save or keep a checkpoint of a class trainable. Raise TypeError if its dictionary has values that could not be restored."""
     folder = Path(os.getcwd()) / f"class_step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
-    found = trainable.save_checkpoint(str(folder))
+    state = trainable.save_checkpoint(str(folder))
     try:
-        if isinstance(found, dict):
+        if isinstance(state, dict):
             from tuner.training import plain
 
-            plain.write(found, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
+            plain.write(state, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
         kept.take(step, folder, reply)
     except (OSError, RuntimeError) as error:  # PyTorch raises RuntimeError if the disk is full
         kept.failed(step, error)
