@@ -1,10 +1,18 @@
-"""Checkpoints that cannot be written."""
+"""Measurements that start from nothing, and checkpoints that cannot be written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tuner.training import checkpoint
+from tuner.training import checkpoint, measured
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Clear what the helpers measured, which is kept in globals."""
+    measured.forget()
+    yield
+    measured.forget()
 
 
 @pytest.fixture

@@ -48,7 +48,6 @@ def test_autocast_enters_contexts_for_cpu_and_cuda_if_cuda_is_initialized(
     with autocast(precision, "cpu"):
         pass
     assert contexts == [("cpu", dtype)]
-    measured.forget()
 
 
 def test_each_entry_of_one_autocast_checks_whether_cuda_is_initialized(
@@ -66,13 +65,11 @@ def test_each_entry_of_one_autocast_checks_whether_cuda_is_initialized(
             assert torch.is_autocast_enabled("cpu")
         assert contexts == [("cpu", torch.bfloat16), ("cuda", torch.bfloat16)] * 2
     assert not torch.is_autocast_enabled("cpu")
-    measured.forget()
 
 
 def test_autocast_enters_no_cuda_context_if_cuda_is_not_initialized() -> None:
     with autocast("bf16"):
         assert not torch.is_autocast_enabled("cuda")
-    measured.forget()
 
 
 @pytest.mark.parametrize(("is_available", "device"), [(True, "cuda"), (False, "cpu")])

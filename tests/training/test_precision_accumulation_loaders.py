@@ -1,6 +1,5 @@
 """Test what mixed precision, gradient accumulation and batches compute on a CPU."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -233,14 +232,6 @@ def test_batch_order_does_not_use_the_global_generator() -> None:
 # Measurements for the service's advice
 
 
-@pytest.fixture
-def forgotten() -> Iterator[None]:
-    measured.forget()
-    yield
-    measured.forget()
-
-
-@pytest.mark.usefixtures("forgotten")
 def test_data_loader_and_precision_settings_are_measured() -> None:
     assert measured.taken() == {}
     loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3)

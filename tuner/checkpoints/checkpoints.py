@@ -24,8 +24,7 @@ from tuner.checkpoints.chunks import CHUNK_BYTES, ChunkWriter, assemble, chunks_
 from tuner.checkpoints.storage import PARTIAL, Storage, is_corrupt
 
 MANIFEST = "MANIFEST.json"
-VERSION = 2  # format version of the manifest; version 1 had no chunks
-READ = (1, 2)
+VERSION = 2  # format version of the manifest
 DOWNLOAD_BYTES = 1 << 20  # how much of a download is read at once
 Read = Callable[[int, int], bytes]
 log = logging.getLogger("tuner.checkpoints")
@@ -216,9 +215,8 @@ class CheckpointStore:
             in_chunks = [chunks_of(file) for file in manifest["files"]]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest cannot be read: {error!r}") from error
-        if version not in READ:
-            known = " or ".join(map(str, READ))
-            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is of version {version}, not {known}")
+        if version != VERSION:
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is of version {version}, not {VERSION}")
         if place != [self._job, trial, checkpoint.step, checkpoint.attempt]:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest is that of {place}")
         if not names or not all(map(_is_within, names)):
