@@ -16,8 +16,8 @@ from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.api.test_events import numbered, stream
 from tests.fakes import FakeService
-from tuner.api import serialize
-from tuner.api.serialize import Writer
+from tuner.api.routers import curves
+from tuner.api.routers.curves import RoundedNumbers
 from tuner.cli.answers import spark
 from tuner.database.tables import reports
 
@@ -123,7 +123,7 @@ def test_many_points_are_rounded_within_the_chart_resolution(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = get(finished.client, finished.plain)
-    monkeypatch.setattr(serialize, "EXACT_POINTS", 5)
+    monkeypatch.setattr(curves, "EXACT_POINTS", 5)
     found = get(fakes.client_of(finished.service, own=True), finished.plain)
     assert found["rounded"]
     for name, parts in (("metric", 1000), ("cost_usd", 500), ("spent_usd", 500)):
@@ -147,7 +147,7 @@ def test_many_points_are_rounded_within_the_chart_resolution(
 def test_rounding_error_stays_within_the_stated_resolution(
     values: Sequence[float | None], spread: float, parts: int
 ) -> None:
-    for value, text in zip(values, Writer(spread, parts).all(values), strict=True):
+    for value, text in zip(values, RoundedNumbers(spread, parts).all(values), strict=True):
         found = json.loads(text)
         assert (found is None) == (value is None)
         if value is not None:

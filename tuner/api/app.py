@@ -36,7 +36,7 @@ from tuner.api.routers import (
     quota,
     spend,
 )
-from tuner.api.routers.curves import Drawn
+from tuner.api.routers.curves import CurvesText
 from tuner.api.strict_json import unambiguous
 from tuner.service.bootstrap import Service
 from tuner.service.metrics_snapshot import Reader
@@ -76,7 +76,7 @@ def create_app(
     app.state.broadcaster, app.state.responses, app.state.curves = (
         EventBroadcaster(),
         Shared[bytes](len),
-        Shared(Drawn.size),
+        Shared(CurvesText.size),
     )
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)

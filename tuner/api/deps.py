@@ -3,8 +3,9 @@
 import base64
 import binascii
 import json
+from collections.abc import Callable, Sequence
 from types import UnionType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
 
@@ -19,12 +20,13 @@ async def service_of(request: Request) -> Service:
 
     It is async because FastAPI would run a plain function in a thread, and this function never waits.
     """
-    found: Service = request.app.state.service
+    service: Service = request.app.state.service
     actor: Actor | None = getattr(request.state, "actor", None)
-    return found if actor is None else found.within(actor)
+    return service if actor is None else service.within(actor)
 
 
 Svc = Annotated[Service, Depends(service_of)]
+T = TypeVar("T")
 MAX_CURSOR = 500
 Limit = Annotated[int, Query(ge=1, le=500)]
 
@@ -34,17 +36,28 @@ def cursor_of(*parts: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
 
 
+def page_of(rows: Sequence[T], limit: int, place: Callable[[T], tuple[Any, ...]]) -> dict[str, Any]:
+    """Return the `items` and the `next_cursor` of a page. `place` returns the parts of a row's cursor.
+
+    `rows` has up to `limit + 1` rows: one that is beyond the page shows that there is a next page.
+    """
+    return {
+        "items": rows[:limit],
+        "next_cursor": cursor_of(*place(rows[limit - 1])) if len(rows) > limit else None,
+    }
+
+
 def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | None:
     """Return the parts of a cursor, or None without a cursor. Raise Invalid if `cursor_of` did not make it from parts of these types."""
     if cursor is None:
         return None
     try:
-        found = json.loads(base64.urlsafe_b64decode(cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4)))
+        parts = json.loads(base64.urlsafe_b64decode(cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or len(found) != len(kinds) or not all(map(_fits, found, kinds)):
+        parts = None
+    if not isinstance(parts, list) or len(parts) != len(kinds) or not all(map(_fits, parts, kinds)):
         raise Invalid.at("cursor", "is not a cursor of this listing; take next_cursor from the page before")
-    return found
+    return parts
 
 
 def _fits(part: Any, kind: type | UnionType) -> bool:

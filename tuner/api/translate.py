@@ -23,7 +23,7 @@ MAX_GPU_HOURS = 1e9
 T = TypeVar("T")
 
 
-class Reader:
+class RequestReader:
     """Converts the values of a request and collects their faults, so that one error can report all of them."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Reader:
 
 def spec_of(request: job_models.JobRequest) -> JobSpec:
     """Convert a job request. Raise Invalid if amounts or durations cannot be read."""
-    read = Reader()
+    read = RequestReader()
     budget = Budget(
         usd=read.take("/budget/usd", Money.from_usd, request.budget.usd),
         gpu_ms=read.take("/budget/gpu_hours", gpu_ms_of, request.budget.gpu_hours),
@@ -82,7 +82,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
 
 def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:
     """Convert a change of a budget. It contains only the limits that the request names. Raise Invalid if a value cannot be read."""
-    read, sent = Reader(), change.model_fields_set
+    read, sent = RequestReader(), change.model_fields_set
     readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "usd": ("usd", Money.from_usd),
         "gpu_hours": ("gpu_ms", gpu_ms_of),
@@ -100,7 +100,7 @@ def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:
 
 def pilot_limits_of(given: Pilot) -> PilotLimits:
     """Convert the limits of a pilot. Raise Invalid if an amount cannot be read."""
-    read = Reader()
+    read = RequestReader()
     found = PilotLimits(
         usd=read.take("/planning/pilot/usd", Money.from_usd, given.usd),
         gpu_ms=read.take("/planning/pilot/gpu_hours", gpu_ms_of, given.gpu_hours),
@@ -117,7 +117,7 @@ def gpu_ms_of(hours: float) -> int:
     return round(hours * MS_PER_HOUR)
 
 
-def _plateau(read: Reader, given: job_models.Plateau | None) -> Plateau | None:
+def _plateau(read: RequestReader, given: job_models.Plateau | None) -> Plateau | None:
     if given is None:
         return None
     patience = read.take("/stop/plateau/patience_usd", Money.from_usd, given.patience_usd)

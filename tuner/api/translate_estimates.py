@@ -4,7 +4,7 @@ from decimal import Decimal
 from fractions import Fraction
 from math import ceil
 
-from tuner.api.translate import Reader
+from tuner.api.translate import RequestReader
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS, Instant, parse_duration_ns, parse_rfc3339
 from tuner.schemas import estimates as wire
@@ -16,7 +16,7 @@ HOUR_NS = 3600 * NS
 
 def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.Asked:
     """Convert the request. Raise Invalid if a value cannot be read."""
-    read = Reader()
+    read = RequestReader()
     found = estimates.Asked(
         run=None if request.run is None else _run(read, request.run, now),
         choices=None if request.choices is None else _choices(read, request.choices, now),
@@ -38,7 +38,7 @@ def _some(value: float | None) -> Fraction | None:
     return None if value is None else exact(value)
 
 
-def _run(read: Reader, given: wire.Run, now: Instant) -> estimates.Run:
+def _run(read: RequestReader, given: wire.Run, now: Instant) -> estimates.Run:
     model = None if given.model is None else _model(given.model)
     where = estimates.Where(
         clouds=tuple(given.clouds),
@@ -105,7 +105,7 @@ def _model(given: wire.Model) -> estimates.Model:
     )
 
 
-def _spot(read: Reader, given: wire.SpotTerms) -> estimates.SpotTerms:
+def _spot(read: RequestReader, given: wire.SpotTerms) -> estimates.SpotTerms:
     return estimates.SpotTerms(
         mean_ns=ceil(HOUR_NS / exact(given.interruptions_per_hour)),
         checkpoint_ns=read.take("/run/spot/checkpoint", parse_duration_ns, given.checkpoint) or 0,
@@ -133,7 +133,7 @@ def _duration(value: int | float | str) -> int:
         raise ValueError(f"{error}, or a time such as 2027-01-31T12:00:00Z") from error
 
 
-def _choices(read: Reader, given: wire.Choices, now: Instant) -> estimates.Choices:
+def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> estimates.Choices:
     options = []
     for index, one in enumerate(given.options):
         pointer = f"/choices/options/{index}"
@@ -167,7 +167,7 @@ def _scaling(given: wire.Scaling) -> estimates.Scaling:
     )
 
 
-def _compute(read: Reader, given: wire.ComputeOptimal) -> estimates.ComputeOptimal:
+def _compute(read: RequestReader, given: wire.ComputeOptimal) -> estimates.ComputeOptimal:
     return estimates.ComputeOptimal(
         flops=_some(given.flops),
         usd=read.take("/compute_optimal/usd", Money.from_usd, given.usd),
@@ -177,7 +177,7 @@ def _compute(read: Reader, given: wire.ComputeOptimal) -> estimates.ComputeOptim
     )
 
 
-def _recurring(read: Reader, given: wire.Recurring) -> estimates.Recurring:
+def _recurring(read: RequestReader, given: wire.Recurring) -> estimates.Recurring:
     costs = [
         (one.name, read.take(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, one.usd_per_run))
         for index, one in enumerate(given.costs)
@@ -189,7 +189,7 @@ def _recurring(read: Reader, given: wire.Recurring) -> estimates.Recurring:
     )
 
 
-def _ownership(read: Reader, given: wire.Ownership) -> estimates.Ownership:
+def _ownership(read: RequestReader, given: wire.Ownership) -> estimates.Ownership:
     def usd(name: str, value: float | None) -> Money | None:
         return read.take(f"/ownership/{name}", Money.from_usd, value)
 

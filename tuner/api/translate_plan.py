@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.api.translate import Reader
+from tuner.api.translate import RequestReader
 from tuner.domain.money import Price
 from tuner.domain.time import Instant, parse_duration_ns, parse_rfc3339, seconds_ns
 from tuner.schemas import plan as plan_models
@@ -11,7 +11,7 @@ from tuner.service.plans import MAX_NS, Described, Given, Listed, Machines, Need
 
 def given_of(planning: plan_models.Planning) -> Given:
     """Convert the section. Raise Invalid if amounts or times cannot be read."""
-    read = Reader()
+    read = RequestReader()
     at = "/planning"
 
     def ns(name: str) -> int | None:
@@ -47,7 +47,7 @@ def given_of(planning: plan_models.Planning) -> Given:
     return given
 
 
-def _described(read: Reader, one: plan_models.CandidateMachine, at: str) -> Described:
+def _described(read: RequestReader, one: plan_models.CandidateMachine, at: str) -> Described:
     fields: dict[str, Any] = one.model_dump()
     step_s, usd, spot = (fields.pop(name) for name in ("step_seconds", "usd_per_hour", "spot_usd_per_hour"))
     return Described(

@@ -59,7 +59,7 @@ def prices(
 def _update(file: Path) -> CatalogueAge:
     from datetime import UTC, datetime
 
-    from tuner.api.serialize import age_of
+    from tuner.api.routers.prices import catalogue_age
     from tuner.service.catalogue import update
     from tuner.settings import Settings
 
@@ -69,7 +69,7 @@ def _update(file: Path) -> CatalogueAge:
         typer.echo(
             f"TUNER_PRICES is set: {settings.prices} is used instead of the updated catalogue", err=True
         )
-    return age_of(found, datetime.now(UTC).date())
+    return catalogue_age(found, datetime.now(UTC).date())
 
 
 def _prices(found: Prices) -> RenderableType:

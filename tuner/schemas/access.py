@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tuner.schemas.base import Answer, Body
+from tuner.schemas.base import Answer, Body, Time
 
 
 class Session(BaseModel):
@@ -19,7 +19,7 @@ class AuditEntry(Answer):
     """
 
     seq: int
-    at: str
+    at: Time
     user: str
     key: str
     request: str
@@ -54,7 +54,7 @@ class ProjectRequest(Body):
 
 class Project(Answer):
     name: str
-    created_at: str
+    created_at: Time
 
 
 class ProjectPage(Answer):
@@ -70,9 +70,9 @@ class UserPatch(Body):
 
 class User(Answer):
     name: str
-    created_at: str
+    created_at: Time
     disabled: bool
-    disabled_at: str | None
+    disabled_at: Time | None
 
 
 class UserPage(Answer):

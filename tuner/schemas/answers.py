@@ -1,9 +1,25 @@
 """Models of trials, bills, curves, logs, advice, the ledger, reports, packages and trainables."""
 
-from typing import Any
+from fractions import Fraction
+from typing import Annotated, Any
 
-from tuner.schemas.base import Answer
+from pydantic import AliasPath, BeforeValidator, Field
+
+from tuner.domain.money import Money
+from tuner.schemas.base import Answer, GpuHours, Time, Usd
 from tuner.schemas.job import Best
+
+
+def _plain(figure: object) -> object:
+    if isinstance(figure, Money):
+        return figure.usd
+    return round(float(figure), 6) if isinstance(figure, Fraction) else figure
+
+
+Evidence = Annotated[
+    dict[str, Any], BeforeValidator(lambda evidence: {n: _plain(f) for n, f in evidence.items()})
+]
+"""Figures by name. Accepts amounts of money, which become dollars, and fractions, which are rounded to six decimals."""
 
 
 class TrialCurve(Answer):
@@ -61,12 +77,12 @@ class TrialLog(Answer):
     trial: str
     attempt: int
     attempts: list[int]
-    at: str
+    at: Time
     complete: bool
     ended: bool
-    bytes_total: int
-    bytes_left_out: int
-    bytes_until: int
+    bytes_total: int = Field(validation_alias="total")
+    bytes_left_out: int = Field(validation_alias="left_out")
+    bytes_until: int = Field(validation_alias="until")
     text: str
 
 
@@ -78,9 +94,9 @@ class Package(Answer):
 
     id: str
     name: str
-    bytes: int
+    bytes: int = Field(validation_alias="size_bytes")
     files: int
-    created_at: str
+    created_at: Time
 
 
 class PackagePage(Answer):
@@ -110,10 +126,10 @@ class Finding(Answer):
     kind: str
     title: str
     confidence: str
-    evidence: dict[str, Any]
+    evidence: Evidence
     change: Change
     alternatives: list[Change]
-    saves_usd: float | None
+    saves_usd: Usd | None = Field(validation_alias="saves")
     saves_note: str
     verify: str
 
@@ -133,14 +149,14 @@ class Advice(Answer):
     measurement. `prices` names the price catalogue that machines were compared with, and `prices_age` says how old it is.
     """
 
-    job: str
-    state: str
-    spent_usd: float
-    measured_usd: float
+    job: str = Field(validation_alias=AliasPath("job", "id"))
+    state: str = Field(validation_alias=AliasPath("job", "state"))
+    spent_usd: Usd = Field(validation_alias="spent")
+    measured_usd: Usd = Field(validation_alias="measured")
     findings: list[Finding]
-    not_measured: list[NotMeasured]
-    prices: str
-    prices_age: str
+    not_measured: list[NotMeasured] = Field(validation_alias="missing")
+    prices: str = Field(validation_alias="catalogue")
+    prices_age: str = Field(validation_alias="catalogue_age")
 
 
 class ReplayDecision(Answer):
@@ -212,20 +228,20 @@ class Trial(Answer):
     cloud took their machine away.
     """
 
-    id: str
+    id: str = Field(validation_alias="trial")
     config: dict[str, Any]
     state: str
     reason: str
     steps: int
-    metric: float | None
-    latest_metric: float | None
-    cost_usd: float
-    paid_usd: float
-    gpu_hours: float
+    metric: float | None = Field(validation_alias="best")
+    latest_metric: float | None = Field(validation_alias="value")
+    cost_usd: Usd = Field(validation_alias="cost")
+    paid_usd: Usd = Field(validation_alias="cost")
+    gpu_hours: GpuHours = Field(validation_alias="cost")
     attempts: int
     preemptions: int
-    created_at: str
-    updated_at: str
+    created_at: Time
+    updated_at: Time
 
 
 class TrialPage(Answer):
@@ -255,8 +271,8 @@ class Machine(Answer):
 
     instance_type: str
     region: str | None
-    usd_per_hour: float
-    price_source: str
+    usd_per_hour: Usd = Field(validation_alias="price")
+    price_source: str = Field(validation_alias="source")
 
 
 class AttemptUsage(Answer):
@@ -333,10 +349,10 @@ class StoredCheckpoint(Answer):
     """A checkpoint that `GET /v1/jobs/{id}/trials/{trial}/checkpoint?step=` downloads. `metric` is the objective's value at its step."""
 
     step: int
-    metric: float | None
+    metric: float | None = Field(validation_alias="value")
     size_bytes: int
     uri: str
-    at: str
+    at: Time
 
 
 class TrialDetail(Trial):
@@ -408,9 +424,9 @@ class LedgerEntry(Answer):
     trial: str
     attempt: int
     slice: int
-    usd: float
-    gpu_hours: float
-    at: str
+    usd: Usd = Field(validation_alias="cost")
+    gpu_hours: GpuHours = Field(validation_alias="cost")
+    at: Time
 
 
 class LedgerPage(Answer):
@@ -421,7 +437,7 @@ class LedgerPage(Answer):
 class SpentPoint(Answer):
     """A report that was better than all earlier ones, and the amount that the job had spent by then."""
 
-    spent_usd: float
+    spent_usd: Usd = Field(validation_alias="spent")
     value: float
     trial: str
     step: int

@@ -1,9 +1,12 @@
-"""Base classes of all request and answer models, and the model of errors (RFC 9457)."""
+"""Base classes of all request and answer models, the types of amounts and times in answers, and the model of errors (RFC 9457)."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from tuner.domain.money import Cost, Money, Price
+from tuner.domain.time import rfc3339
 
 MAX_DEPTH = 50
 
@@ -43,10 +46,36 @@ def depth(value: Any) -> int:
     return level
 
 
-class Answer(BaseModel):
-    """Base class of answers. Unknown fields are allowed, so that an older client can read the answers of a newer server."""
+def _dollars(amount: object) -> object:
+    if isinstance(amount, Cost):
+        amount = amount.usd
+    if isinstance(amount, Money):
+        return amount.usd
+    return amount.usd_per_hour if isinstance(amount, Price) else amount
 
-    model_config = ConfigDict(extra="allow")
+
+def _hours(amount: object) -> object:
+    return round(amount.gpu_hours, 9) if isinstance(amount, Cost) else amount
+
+
+Usd = Annotated[float, BeforeValidator(_dollars)]
+"""Dollars. Accepts Money, the dollars of a Cost, and the dollars per hour of a Price."""
+GpuHours = Annotated[float, BeforeValidator(_hours)]
+"""GPU-hours. Accepts a Cost."""
+Time = Annotated[str, BeforeValidator(lambda at: rfc3339(at) if isinstance(at, int) else at)]
+"""Time in RFC 3339. Accepts an Instant."""
+
+
+class Answer(BaseModel):
+    """Base class of answers.
+
+    Unknown fields are allowed, so that an older client can read the answers of a newer server. `model_validate` accepts a view of the
+    service, too. It reads the fields from the view's attributes of the same name, or from the attribute that `validation_alias` names.
+    """
+
+    model_config = ConfigDict(
+        extra="allow", from_attributes=True, validate_by_name=True, validate_by_alias=True
+    )
 
 
 class FieldProblem(Answer):

@@ -1,6 +1,8 @@
 """Models of the best configurations under a budget."""
 
-from tuner.schemas.base import Answer
+from pydantic import Field
+
+from tuner.schemas.base import Answer, Usd
 from tuner.schemas.job import Best
 
 
@@ -68,14 +70,14 @@ class Continuation(Answer):
     trial: str
     from_step: int
     to_step: int
-    extra_usd: float
-    expected_metric: float
+    extra_usd: Usd = Field(validation_alias="extra")
+    expected_metric: float = Field(validation_alias="metric")
     low_metric: float
     high_metric: float
-    expected_gain: float
+    expected_gain: float = Field(validation_alias="gain")
     low_gain: float
     high_gain: float
-    expected_gain_per_usd: float | None
+    expected_gain_per_usd: float | None = Field(validation_alias="gain_per_usd")
 
 
 class Forecast(Answer):

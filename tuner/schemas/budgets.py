@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tuner.schemas.base import Answer, Body, Request
+from tuner.schemas.base import Answer, Body, GpuHours, Request, Usd
 
 AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -53,16 +53,16 @@ class SpendFigures(Answer):
     `preemptions` counts attempts whose machine was taken away. `retries` counts attempts that followed a failed or lost one.
     """
 
-    usd: float
-    gpu_hours: float
+    usd: Usd = Field(validation_alias="cost")
+    gpu_hours: GpuHours = Field(validation_alias="cost")
     jobs: int
     trials: int
-    completed_trials: int
-    usd_per_completed_trial: float | None
+    completed_trials: int = Field(validation_alias="completed")
+    usd_per_completed_trial: Usd | None = Field(validation_alias="usd_per_completed")
     preemptions: int
     retries: int
-    lost_usd: float
-    lost_gpu_hours: float
+    lost_usd: Usd = Field(validation_alias="lost")
+    lost_gpu_hours: GpuHours = Field(validation_alias="lost")
 
 
 class SpendGroup(SpendFigures):

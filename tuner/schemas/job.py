@@ -227,10 +227,10 @@ class Driver(Answer):
     `version` is the version of tuner. Versions that the driver did not report are null.
     """
 
-    launch: int
-    version: str | None
-    ray: str | None
-    python: str | None
+    launch: int = Field(validation_alias="epoch")
+    version: str | None = Field(validation_alias="tuner_version")
+    ray: str | None = Field(validation_alias="ray_version")
+    python: str | None = Field(validation_alias="python_version")
 
 
 class NodePrice(Answer):

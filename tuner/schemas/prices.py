@@ -1,6 +1,8 @@
 """Models of the price catalogue."""
 
-from tuner.schemas.base import Answer
+from pydantic import Field
+
+from tuner.schemas.base import Answer, Usd
 
 
 class PriceListing(Answer):
@@ -17,8 +19,8 @@ class PriceListing(Answer):
     accelerator: str
     accelerators: float
     gpu_memory_gib: float | None
-    on_demand_usd_per_hour: float | None
-    spot_usd_per_hour: float | None
+    on_demand_usd_per_hour: Usd | None = Field(validation_alias="on_demand")
+    spot_usd_per_hour: Usd | None = Field(validation_alias="spot")
     on_demand_date: str
     spot_date: str
     on_demand_source: str
@@ -44,9 +46,9 @@ class DataRate(Answer):
     """Prices of data transfer per GB, and `storage_usd_per_gb_month` for storing one GB for a month. Null means not known."""
 
     cloud: str
-    internet_usd_per_gb: float | None
-    between_regions_usd_per_gb: float | None
-    storage_usd_per_gb_month: float | None
+    internet_usd_per_gb: Usd | None = Field(validation_alias="internet")
+    between_regions_usd_per_gb: Usd | None = Field(validation_alias="between_regions")
+    storage_usd_per_gb_month: Usd | None = Field(validation_alias="storage")
     date: str
     source: str
 

@@ -24,6 +24,10 @@ class UserRow:
     created_at: Instant
     disabled_at: Instant | None
 
+    @property
+    def disabled(self) -> bool:
+        return self.disabled_at is not None
+
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:

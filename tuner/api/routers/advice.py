@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter
 
-from tuner.api import serialize
 from tuner.api.deps import Svc
 from tuner.schemas.answers import Advice
 from tuner.service.advice import advice
@@ -17,4 +16,4 @@ def get_advice(job: str, service: Svc) -> Advice:
     Findings come from the job's measurements and its ledger. Each has its evidence, the change to make, the dollars that the change
     would have saved, and how to verify that quality did not regress. The answer also lists what could not be judged.
     """
-    return serialize.advice_of(advice(service, job))
+    return Advice.model_validate(advice(service, job))

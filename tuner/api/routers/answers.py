@@ -2,24 +2,27 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tuner.api import response_cache, serialize_jobs
-from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.api import response_cache
+from tuner.api.deps import Limit, Svc, page_of, read_cursor
+from tuner.api.serialize_jobs import best_of, by_kind, hours, trial_detail_of
+from tuner.domain.cost import CostKind, total
+from tuner.domain.ids import RESTORED, SELF_TEST
+from tuner.domain.money import Cost, Money
+from tuner.domain.time import rfc3339
 from tuner.schemas import answers as show
 from tuner.service import answers, listing, trainables
-from tuner.service.answers import After, Sort
-from tuner.service.bootstrap import Service
-from tuner.service.replay import replay
-from tuner.service.spend import report
+from tuner.service.answers import After, BillView, Sort
+from tuner.service.replay import Difference, replay
+from tuner.service.spend import ReportView, report
 
 router = APIRouter(tags=["answers"])
 SortBy = Literal["number", "-number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps"]
-FIELDS = ("seq", "id", "entry", "kind", "trial", "attempt", "slice", "usd", "gpu_hours", "at")
 
 
 @router.get("/jobs/{job}/trials", response_model=show.TrialPage)
@@ -34,22 +37,17 @@ def list_trials(
     """List the trials of a job. A `sort` with a minus sign is descending. Trials without a metric come last."""
     place = read_cursor(cursor, int | float, int)
     after = None if place is None else After(place[0], place[1])
-    name = ("trials", sort, limit, after)
-    return response_cache.answer_once_ended(
-        request, service, name, job, lambda: _page_of_trials(service, job, sort, after, limit)
-    )
+    by: Sort = sort.removeprefix("-")  # type: ignore[assignment]
+    descending = sort.startswith("-")
 
+    def make() -> show.TrialPage:
+        rows = answers.page_of_trials(
+            service, job, sort=by, descending=descending, after=after, limit=limit + 1
+        )
+        place = lambda row: (answers.sort_key_of(row, by, descending=descending), row.number)  # noqa: E731
+        return show.TrialPage.model_validate(page_of(rows, limit, place))
 
-def _page_of_trials(
-    service: Service, job: str, sort: SortBy, after: After | None, limit: int
-) -> show.TrialPage:
-    by, descending = _sort(sort)
-    found = answers.page_of_trials(service, job, sort=by, descending=descending, after=after, limit=limit + 1)
-    more = None
-    if len(found) > limit:
-        last = found[limit - 1]
-        more = cursor_of(answers.sort_key_of(last, by, descending=descending), last.number)
-    return show.TrialPage(items=[serialize_jobs.trial_of(row) for row in found[:limit]], next_cursor=more)
+    return response_cache.answer_once_ended(request, service, ("trials", sort, limit, after), job, make)
 
 
 @router.get("/jobs/{job}/trials/{trial}", response_model=show.TrialDetail)
@@ -60,7 +58,7 @@ def get_trial(job: str, trial: str, request: Request, service: Svc) -> Response:
         service,
         ("trial", trial),
         job,
-        lambda: serialize_jobs.trial_detail_of(answers.trial(service, job, trial)),
+        lambda: trial_detail_of(answers.trial(service, job, trial)),
     )
 
 
@@ -69,9 +67,7 @@ def get_bill(job: str, request: Request, service: Svc) -> Response:
     """Return the cost of the job by kind, per trial and in total, and the savings. The answer for a running job may be up to two
     seconds old.
     """
-    return response_cache.answer(
-        request, service, "bill", job, lambda: serialize_jobs.bill_of(answers.bill(service, job))
-    )
+    return response_cache.answer(request, service, "bill", job, lambda: _bill(answers.bill(service, job)))
 
 
 @router.get("/jobs/{job}/report", response_model=show.JobReport)
@@ -79,9 +75,7 @@ def get_report(job: str, request: Request, service: Svc) -> Response:
     """Return the best result against the amount spent, and estimates of what other search methods would have spent to reach the same
     result. The answer for a running job may be up to two seconds old.
     """
-    return response_cache.answer(
-        request, service, "report", job, lambda: serialize_jobs.report_of(report(service, job))
-    )
+    return response_cache.answer(request, service, "report", job, lambda: _report(report(service, job)))
 
 
 @router.get("/jobs/{job}/replay")
@@ -94,7 +88,20 @@ def get_replay(
     the first event at which the job would have decided differently with it. The record is not compared then. A replay ends after 60
     seconds; `not_checked` says so. The service replays one job at a time: the answer is 503 if another replay takes long.
     """
-    return serialize_jobs.replay_of(replay(service, job, scheduler=scheduler, sampler=sampler))
+    view = replay(service, job, scheduler=scheduler, sampler=sampler)
+    replayed, difference = view.replayed, view.replayed.difference
+    return show.Replay(
+        job=view.job.id,
+        state=view.job.state,
+        events=replayed.events,
+        decisions=replayed.decisions,
+        answers=replayed.answers,
+        concurrent_trials=replayed.concurrency,
+        policy=show.ReplayPolicy.model_validate(view.job.spec.algorithm),
+        instead=None if view.instead is None else show.ReplayPolicy.model_validate(view.instead),
+        difference=None if difference is None else _difference(difference, policies=view.instead is not None),
+        not_checked=[show.NotChecked.model_validate(unchecked) for unchecked in replayed.unchecked],
+    )
 
 
 @router.get(
@@ -116,13 +123,11 @@ def get_ledger(
         answers.check_exists(service, job)
         rows = answers.ledger_lines(service, job, after=after, limit=limit)
         return StreamingResponse(_csv(rows), media_type="text/csv; charset=utf-8")
-    found = list(answers.ledger_lines(service, job, after=after, limit=None if limit is None else limit + 1))
-    more = limit is not None and len(found) > limit
-    shown = found[:limit]
-    return show.LedgerPage(
-        items=[serialize_jobs.entry_of(row) for row in shown],
-        next_cursor=cursor_of(shown[-1].seq) if more else None,
-    )
+    if limit is None:
+        entries = list(answers.ledger_lines(service, job, after=after, limit=None))
+        return show.LedgerPage.model_validate({"items": entries, "next_cursor": None})
+    entries = list(answers.ledger_lines(service, job, after=after, limit=limit + 1))
+    return show.LedgerPage.model_validate(page_of(entries, limit, lambda entry: (entry.seq,)))
 
 
 @router.get("/trainables")
@@ -131,10 +136,7 @@ def list_trainables(service: Svc) -> show.Trainables:
 
     Nothing is imported, so `error` is null. If `truncated` is true, there are more source files than were read.
     """
-    found = listing.listed(service.settings.allowed_modules)
-    return show.Trainables(
-        items=[serialize_jobs.trainable_of(one) for one in found.items], truncated=found.truncated
-    )
+    return show.Trainables.model_validate(listing.listed(service.settings.allowed_modules))
 
 
 @router.get("/trainables/{trainable}")
@@ -143,18 +145,93 @@ def get_trainable(trainable: str, service: Svc) -> show.Trainable:
     service.
     """
     found = trainables.described(service.prober, trainable, service.settings.allowed_modules)
-    return serialize_jobs.trainable_of(found)
-
-
-def _sort(text: SortBy) -> tuple[Sort, bool]:
-    name: Sort = text.removeprefix("-")  # type: ignore[assignment]
-    return name, text.startswith("-")
+    return show.Trainable.model_validate(found)
 
 
 def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:
-    yield ",".join(FIELDS) + "\r\n"
+    yield ",".join(show.LedgerEntry.model_fields) + "\r\n"
     for row in rows:
         line = io.StringIO()
-        shown = serialize_jobs.entry_of(row).model_dump()
-        csv.writer(line).writerow([shown[name] if shown[name] is not None else "" for name in FIELDS])
+        entry = show.LedgerEntry.model_validate(row).model_dump()
+        csv.writer(line).writerow(["" if value is None else value for value in entry.values()])
         yield line.getvalue()
+
+
+def _bill(view: BillView) -> show.Bill:
+    spent, full, on_demand = view.account.posted, view.full_fidelity, view.on_demand
+    return show.Bill(
+        job=view.job.id,
+        total_usd=spent.usd.usd,
+        gpu_hours=hours(spent),
+        held_usd=view.account.held.usd.usd,
+        by_kind=by_kind(view.by_kind),
+        self_test_usd=total(view.by_trial.get(SELF_TEST, {})).usd.usd,
+        restored_usd=total(view.by_trial.get(RESTORED, {})).usd.usd,
+        trials=[_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
+        savings=show.Savings(
+            full_fidelity_usd=_usd(full),
+            against_full_fidelity_usd=None if full is None else (full - spent.usd).usd,
+            on_demand_usd=_usd(on_demand),
+            against_on_demand_usd=None if on_demand is None else (on_demand - spent.usd).usd,
+        ),
+        completed_trials=view.completed,
+        cost_per_completed_trial_usd=round(spent.usd.usd / view.completed, 6) if view.completed else None,
+        preemptions=view.preemptions,
+    )
+
+
+def _trial_bill(row: answers.TrialRow, kinds: Mapping[CostKind, Cost]) -> show.TrialBill:
+    cost = total(kinds)
+    return show.TrialBill(
+        trial=row.trial,
+        state=row.state,
+        steps=row.steps,
+        total_usd=cost.usd.usd,
+        gpu_hours=hours(cost),
+        by_kind=by_kind(kinds),
+    )
+
+
+def _report(view: ReportView) -> show.JobReport:
+    objective = view.job.spec.objective
+    return show.JobReport(
+        job=view.job.id,
+        metric=objective.metric,
+        mode=objective.mode,
+        spent_usd=view.spent.usd,
+        best_spent_usd=_usd(view.best_spent),
+        best=None if view.best is None else best_of(view.best),
+        best_curve=[show.SpentPoint.model_validate(improvement) for improvement in view.curve],
+        trials=view.trials,
+        estimates=[
+            show.PeerEstimate(
+                method=estimate.method,
+                status=estimate.status,
+                usd=_usd(estimate.usd),
+                low_usd=_usd(estimate.low),
+                high_usd=_usd(estimate.high),
+                saved_usd=_usd(view.saved(estimate)),
+                estimate=True,
+                is_biased_low=estimate.is_biased_low,
+                note=estimate.note,
+            )
+            for estimate in view.estimates
+        ],
+    )
+
+
+def _difference(difference: Difference, *, policies: bool) -> show.ReplayDifference:
+    decided, other = map(show.ReplayDecision.model_validate, (difference.decided, difference.other))
+    return show.ReplayDifference(
+        code=difference.code,
+        event=difference.number,
+        at=rfc3339(difference.at),
+        trial=difference.trial,
+        decided=decided,
+        recorded=None if policies else other,
+        instead=other if policies else None,
+    )
+
+
+def _usd(amount: Money | None) -> float | None:
+    return None if amount is None else amount.usd

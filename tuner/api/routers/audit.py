@@ -4,11 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
-from tuner.domain.time import rfc3339
-from tuner.schemas.access import AuditEntry, AuditPage
+from tuner.api.deps import Limit, Svc, page_of, read_cursor
+from tuner.schemas.access import AuditPage
 from tuner.service import audit_log
-from tuner.service.audit_log import AuditLogEntry, EntryFilter
+from tuner.service.audit_log import EntryFilter
 from tuner.service.spend import between
 
 router = APIRouter(prefix="/audit", tags=["access"])
@@ -38,23 +37,5 @@ def list_audit(
     name. `since` and `until` are dates in UTC, or times. Entries cannot be changed.
     """
     place = read_cursor(cursor, int)
-    found = audit_log.page(service, only, before=None if place is None else place[0], limit=limit + 1)
-    last = found[limit - 1] if len(found) > limit else None
-    return AuditPage(
-        items=[_shown(entry) for entry in found[:limit]],
-        next_cursor=None if last is None else cursor_of(last.seq),
-    )
-
-
-def _shown(entry: AuditLogEntry) -> AuditEntry:
-    return AuditEntry(
-        seq=entry.seq,
-        at=rfc3339(entry.at),
-        user=entry.user,
-        key=entry.key,
-        request=entry.request,
-        action=entry.action,
-        target=entry.target,
-        before=None if entry.before is None else dict(entry.before),
-        after=None if entry.after is None else dict(entry.after),
-    )
+    entries = audit_log.page(service, only, before=None if place is None else place[0], limit=limit + 1)
+    return AuditPage.model_validate(page_of(entries, limit, lambda entry: (entry.seq,)))

@@ -1,17 +1,19 @@
 """Routes for the best configuration under a budget, and for what more money would buy."""
 
-from typing import Annotated
+from fractions import Fraction
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from tuner.api import response_cache, serialize_jobs
+from tuner.api import response_cache
 from tuner.api.deps import Svc
+from tuner.api.serialize_jobs import best_fields, hours, seconds
 from tuner.domain.errors import Invalid
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import best as show
 from tuner.service import best
-from tuner.service.best import Asked, CostLimits
+from tuner.service.best import Asked, BestView, CostLimits, Priced, Pricing
 
 router = APIRouter(tags=["answers"])
 Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
@@ -53,8 +55,14 @@ def get_best(
     """
 
     def make() -> show.BestAnswer:
-        found = best.best(service, job, limits, asked, with_forecast=forecast)
-        return serialize_jobs.best_answer_of(found)
+        view = best.best(service, job, limits, asked, with_forecast=forecast)
+        better = view.next_better
+        return show.BestAnswer(
+            **_priced_fields(view.best),
+            next_better=None if better is None else show.PricedBest(**_priced_fields(better)),
+            pricing=_pricing(view.pricing),
+            next_dollar=show.NextDollar(next_point=_next_point(view), forecast=_forecast(view)),
+        )
 
     plain = forecast and limits == CostLimits(None, None, None) and asked == Asked(None, None, None)
     return response_cache.answer(request, service, "best", job, make) if plain else make()
@@ -65,13 +73,12 @@ def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Re
     """Return the Pareto front of metric against cost. For each point, no other point is better in both."""
 
     def make() -> show.Pareto:
-        return serialize_jobs.pareto_of(*best.pareto(service, job, asked))
+        points, pricing = best.pareto(service, job, asked)
+        items = [show.PricedBest(**_priced_fields(point)) for point in points]
+        return show.Pareto(items=items, pricing=_pricing(pricing))
 
-    return (
-        response_cache.answer(request, service, "pareto", job, make)
-        if asked == Asked(None, None, None)
-        else make()
-    )
+    plain = asked == Asked(None, None, None)
+    return response_cache.answer(request, service, "pareto", job, make) if plain else make()
 
 
 @router.get("/best")
@@ -79,4 +86,73 @@ def get_best_of_all(
     service: Svc, trainable: str, metric: str, limits: Within, asked: Elsewhere
 ) -> show.BestOfAll:
     """Return the best configuration that any job found for this trainable and metric within the limits."""
-    return serialize_jobs.best_of_all_of(best.best_of_all(service, trainable, metric, limits, asked))
+    view = best.best_of_all(service, trainable, metric, limits, asked)
+    return show.BestOfAll(**_priced_fields(view.best), job=view.job.id, pricing=_pricing(view.pricing))
+
+
+def _priced_fields(priced: Priced) -> dict[str, Any]:
+    point, there = priced.point, priced.elsewhere
+    low, high = (priced.cost, priced.cost) if there is None else (there.low, there.high)
+    return {
+        **best_fields(point),
+        "cost_usd": priced.cost.usd.usd,
+        "cost_to_train_usd": priced.cost.usd.usd,
+        "gpu_hours": hours(priced.cost),
+        "duration_seconds": seconds(priced.duration_ns),
+        "cost_low_usd": low.usd.usd,
+        "cost_high_usd": high.usd.usd,
+        "as_run_usd": point.cost.usd.usd,
+        "as_run_seconds": seconds(point.duration_ns),
+    }
+
+
+def _pricing(pricing: Pricing | None) -> show.Pricing | None:
+    if pricing is None:
+        return None
+    machine, repricing = pricing.machine, pricing.repricing
+    return show.Pricing(
+        instance_type=machine.instance_type,
+        market=machine.market,
+        region=machine.region,
+        usd_per_hour=machine.price.usd_per_hour,
+        trial_usd_per_hour=repricing.rate.price.usd_per_hour,
+        price_source=machine.source,
+        relative_time=_six(repricing.time.expected),
+        relative_time_low=_six(repricing.time.low),
+        relative_time_high=_six(repricing.time.high),
+        speed_source=repricing.time.source,
+        interruption_overhead=None if repricing.overhead is None else _six(repricing.overhead),
+        notes=list(pricing.notes),
+    )
+
+
+def _next_point(view: BestView) -> show.NextPoint | None:
+    better = view.next_better
+    if better is None:
+        return None
+    extra, gain = better.cost.usd - view.best.cost.usd, view.gain(better.point)
+    return show.NextPoint(
+        trial=better.point.trial,
+        step=better.point.step,
+        metric=better.point.value,
+        cost_usd=better.cost.usd.usd,
+        extra_usd=extra.usd,
+        gain=gain,
+        gain_per_usd=gain / extra.usd if extra.micro_usd > 0 else None,
+    )
+
+
+def _forecast(view: BestView) -> show.Forecast | None:
+    forecast = view.forecast
+    if forecast is None:
+        return None
+    return show.Forecast(
+        items=[show.Continuation.model_validate(continuation) for continuation in forecast.trials],
+        reason=forecast.reason or None,
+        interval=0.8,
+        as_of_event=forecast.as_of,
+    )
+
+
+def _six(number: Fraction) -> float:
+    return round(float(number), 6)

@@ -1,11 +1,17 @@
 """Routes for shared budgets."""
 
+from decimal import Decimal
+
 from fastapi import APIRouter, Response
 
-from tuner.api import serialize
 from tuner.api.deps import Svc
+from tuner.api.translate import RequestReader, gpu_ms_of
+from tuner.domain.money import MS_PER_HOUR, Money
+from tuner.domain.shared_budget import PPM, Alert, SharedBudget
+from tuner.domain.time import Instant, rfc3339
 from tuner.schemas import budgets as wire
 from tuner.service import shared_budgets
+from tuner.service.shared_budgets import BudgetView, Delivery
 
 router = APIRouter(prefix="/budgets", tags=["spend"])
 
@@ -13,13 +19,13 @@ router = APIRouter(prefix="/budgets", tags=["spend"])
 @router.get("")
 def list_budgets(service: Svc) -> wire.BudgetList:
     """List all shared budgets by name, with the amounts spent, held and left in the present period, and when each runs out."""
-    return wire.BudgetList(items=[serialize.budget_of(view) for view in shared_budgets.all_of(service)])
+    return wire.BudgetList(items=[_shown(view) for view in shared_budgets.all_of(service)])
 
 
 @router.get("/{name}")
 def get_budget(name: str, service: Svc) -> wire.BudgetAbove:
     """Return a shared budget with its spend and forecast."""
-    return serialize.budget_of(shared_budgets.get(service, name))
+    return _shown(shared_budgets.get(service, name))
 
 
 @router.put("/{name}", status_code=200, responses={201: {"model": wire.BudgetAbove}})
@@ -31,12 +37,95 @@ def put_budget(
     What the jobs that it covers have already spent and hold in the current period counts towards it. The answer is 409 if the new
     limit is below that amount.
     """
-    view, is_new = shared_budgets.put(service, serialize.budget_from(name, body), new_secret=body.new_secret)
+    view, is_new = shared_budgets.put(service, _read(name, body), new_secret=body.new_secret)
     response.status_code = 201 if is_new else 200
-    return serialize.budget_of(view)
+    return _shown(view)
 
 
 @router.delete("/{name}", status_code=204)
 def delete_budget(name: str, service: Svc) -> None:
     """Delete a shared budget. Jobs that waited for it continue. The answer is 409 if it is the parent of other budgets."""
     shared_budgets.remove(service, name)
+
+
+def _read(name: str, request: wire.BudgetAboveRequest) -> SharedBudget:
+    """Convert a request to the shared budget `name`. Raise Invalid if an amount cannot be read."""
+    read = RequestReader()
+    shares = [read.take(f"/alerts/{n}/at", _ppm, alert.at) for n, alert in enumerate(request.alerts)]
+    budget = SharedBudget(
+        name,
+        usd=read.take("/usd", Money.from_usd, request.usd),
+        gpu_ms=read.take("/gpu_hours", gpu_ms_of, request.gpu_hours),
+        match=request.match,
+        period=request.period,
+        timezone=request.timezone,
+        parent=request.parent,
+        alerts=tuple(Alert(ppm or 0, a.url) for ppm, a in zip(shares, request.alerts, strict=True)),
+    )
+    read.check()
+    return budget
+
+
+def _ppm(share: float) -> int:
+    """Return a share of a budget in parts per million. Raise ValueError if it has more than six decimals."""
+    exact = Decimal(str(share)) * PPM
+    if not exact.is_finite() or exact != exact.to_integral_value():
+        raise ValueError("is the share of the budget, such as 0.8, with at most six decimals")
+    return int(exact)
+
+
+def _shown(view: BudgetView) -> wire.BudgetAbove:
+    budget, now, forecast = view.kept.budget, view.standing, view.forecast
+    account = now.account
+    return wire.BudgetAbove(
+        name=budget.name,
+        usd=None if budget.usd is None else budget.usd.usd,
+        gpu_hours=None if budget.gpu_ms is None else _hours(budget.gpu_ms),
+        match=dict(budget.match),
+        period=budget.period,
+        timezone=budget.timezone,
+        parent=budget.parent,
+        alerts=[wire.AlertShown(at=alert.at_ppm / PPM, url=alert.url) for alert in budget.alerts],
+        period_start=None if budget.period is None else rfc3339(now.began_at),
+        period_end=_time(now.ends_at),
+        spend=wire.BudgetSpend(
+            usd=account.posted.usd.usd,
+            gpu_hours=_hours(account.posted.gpu_ms),
+            held_usd=account.held.usd.usd,
+            held_gpu_hours=_hours(account.held.gpu_ms),
+            left_usd=None if budget.usd is None else account.left.usd.usd,
+            left_gpu_hours=None if budget.gpu_ms is None else _hours(account.left.gpu_ms),
+        ),
+        forecast=wire.BudgetForecast(
+            usd_per_hour=forecast.usd_per_hour.usd,
+            gpu_hours_per_hour=_hours(forecast.gpu_ms_per_hour),
+            runs_out_at=_time(forecast.runs_out_at),
+            earliest_at=_time(forecast.earliest_at),
+            latest_at=_time(forecast.latest_at),
+        ),
+        waiting_jobs=view.waiting,
+        deliveries=[_delivery(delivery) for delivery in view.deliveries],
+        webhook_secret=view.secret,
+        created_at=rfc3339(view.kept.created_at),
+        updated_at=rfc3339(view.kept.updated_at),
+    )
+
+
+def _delivery(delivery: Delivery) -> wire.DeliveryShown:
+    return wire.DeliveryShown(
+        id=delivery.id,
+        url=delivery.url,
+        state=delivery.state,
+        created_at=rfc3339(delivery.created_at),
+        tries=delivery.tries,
+        next_try_at=rfc3339(delivery.next_at) if delivery.state == "pending" else None,
+        answer=delivery.answer,
+    )
+
+
+def _hours(gpu_ms: int) -> float:
+    return round(gpu_ms / MS_PER_HOUR, 9)
+
+
+def _time(at: Instant | None) -> str | None:
+    return None if at is None else rfc3339(at)

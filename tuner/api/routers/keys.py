@@ -2,10 +2,9 @@
 
 from fastapi import APIRouter, Response
 
-from tuner.api import serialize
-from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.api.deps import Limit, Svc, page_of, read_cursor
 from tuner.domain.errors import Invalid
-from tuner.domain.time import parse_duration_ns
+from tuner.domain.time import parse_duration_ns, rfc3339
 from tuner.schemas import access as wire
 from tuner.service import access
 
@@ -16,12 +15,9 @@ router = APIRouter(prefix="/keys", tags=["access"])
 def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.KeyPage:
     """List keys, newest first. Admins see all keys of the project, other users their own. No answer contains a whole key."""
     place = read_cursor(cursor, int, str)
-    found = access.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
-    last = found[limit - 1].row if len(found) > limit else None
-    return wire.KeyPage(
-        items=[serialize.key_of(view) for view in found[:limit]],
-        next_cursor=None if last is None else cursor_of(last.created_at, last.id),
-    )
+    views = access.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
+    page = page_of(views, limit, lambda view: (view.row.created_at, view.row.id))
+    return wire.KeyPage(items=[_key(view) for view in page["items"]], next_cursor=page["next_cursor"])
 
 
 @router.post("", status_code=201)
@@ -40,8 +36,8 @@ def rotate_key(
     """Replace a key with a new one. Only this answer contains the whole new key. The old key stays valid for `overlap`. All users may
     rotate their own keys.
     """
-    asked = body or wire.RotateRequest()
-    return _once(access.rotate(service, key, _duration_ns("/overlap", asked.overlap)), response)
+    overlap_ns = _duration_ns("/overlap", (body or wire.RotateRequest()).overlap)
+    return _once(access.rotate(service, key, overlap_ns), response)
 
 
 @router.delete("/{key}", status_code=204)
@@ -52,7 +48,22 @@ def delete_key(key: str, service: Svc) -> None:
 
 def _once(view: access.KeyView, response: Response) -> wire.Key:
     response.headers["Cache-Control"] = "no-store"
-    return serialize.key_of(view)
+    return _key(view)
+
+
+def _key(view: access.KeyView) -> wire.Key:
+    row = view.row
+    return wire.Key(
+        id=row.id,
+        user=row.user,
+        name=row.name,
+        state=view.state,
+        created_at=rfc3339(row.created_at),
+        expires_at=rfc3339(row.expires_at),
+        revoked_at=None if row.revoked_at is None else rfc3339(row.revoked_at),
+        replaced_by=row.replaced_by,
+        secret=view.secret,
+    )
 
 
 def _duration_ns(pointer: str, text: str) -> int:

@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
 
-from tuner.api import serialize
 from tuner.api.deps import Svc
 from tuner.schemas.answers import TrialLog
 from tuner.service.logs import log
@@ -34,5 +33,5 @@ def get_log(
     Without `attempt`, the newest attempt that has a log is used. The answer has the last `tail` bytes of the output that follows its
     first `after` bytes. Output is stored every few seconds and when the attempt ends. `Accept: text/plain` returns the text alone.
     """
-    found = serialize.log_of(log(service, job, trial, attempt, tail=tail, after=after))
-    return PlainTextResponse(found.text) if "text/plain" in accept else found
+    view = log(service, job, trial, attempt, tail=tail, after=after)
+    return PlainTextResponse(view.text) if "text/plain" in accept else TrialLog.model_validate(view)

@@ -5,11 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
-from tuner.domain.time import rfc3339
+from tuner.api.deps import Limit, Svc, page_of, read_cursor
 from tuner.schemas import answers as show
 from tuner.service import packages
-from tuner.service.packages import PackageRow
 
 router = APIRouter(prefix="/packages", tags=["packages"])
 BODY = {
@@ -41,7 +39,7 @@ async def create_package(
     row, is_new = await run_in_threadpool(packages.put, service, data, name)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v1/packages/{row.id}"
-    return _shown(row)
+    return show.Package.model_validate(row)
 
 
 @router.get("")
@@ -49,21 +47,11 @@ def list_packages(service: Svc, limit: Limit = 50, cursor: str | None = None) ->
     """List the packages of the project, newest first."""
     place = read_cursor(cursor, int, str)
     before = None if place is None else (place[0], place[1])
-    found = packages.page(service, before=before, limit=limit + 1)
-    last = found[limit - 1] if len(found) > limit else None
-    return show.PackagePage(
-        items=[_shown(row) for row in found[:limit]],
-        next_cursor=None if last is None else cursor_of(last.created_at, last.sha256),
-    )
+    rows = packages.page(service, before=before, limit=limit + 1)
+    return show.PackagePage.model_validate(page_of(rows, limit, lambda row: (row.created_at, row.sha256)))
 
 
 @router.get("/{package}")
 def get_package(package: str, service: Svc) -> show.Package:
     """Return an uploaded package."""
-    return _shown(packages.get(service, package))
-
-
-def _shown(row: PackageRow) -> show.Package:
-    return show.Package(
-        id=row.id, name=row.name, bytes=row.size_bytes, files=row.files, created_at=rfc3339(row.created_at)
-    )
+    return show.Package.model_validate(packages.get(service, package))

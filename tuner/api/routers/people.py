@@ -2,10 +2,12 @@
 
 from fastapi import APIRouter, Response
 
-from tuner.api import serialize
-from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.api.deps import Limit, Svc, page_of, read_cursor
+from tuner.domain.access import Actor
+from tuner.domain.time import rfc3339
 from tuner.schemas import access as wire
 from tuner.service import access
+from tuner.service.access import MemberRow
 
 router = APIRouter(tags=["access"])
 
@@ -13,15 +15,21 @@ router = APIRouter(tags=["access"])
 @router.get("/whoami")
 def get_whoami(service: Svc) -> wire.WhoAmI:
     """Return the user, the project and the role of the key that was sent."""
-    return serialize.whoami_of(service.actor, access.own(service))
+    actor, key = service.actor, access.own(service)
+    return wire.WhoAmI(
+        user=actor.user,
+        project=actor.project,
+        role=actor.role,
+        key=actor.key or None,
+        key_expires_at=None if key is None else rfc3339(key.expires_at),
+    )
 
 
 @router.get("/projects")
 def list_projects(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.ProjectPage:
     """List projects by name. The operator sees all projects, other users the projects of which they are members."""
-    found = access.projects(service, after=_after(cursor), limit=limit + 1)
-    more = _more([row.name for row in found], limit)
-    return wire.ProjectPage(items=[serialize.project_of(row) for row in found[:limit]], next_cursor=more)
+    rows = access.projects(service, after=_after(cursor), limit=limit + 1)
+    return wire.ProjectPage.model_validate(page_of(rows, limit, lambda row: (row.name,)))
 
 
 @router.post("/projects", status_code=201)
@@ -32,37 +40,34 @@ def create_project(body: wire.ProjectRequest, response: Response, service: Svc) 
     """
     row = access.add_project(service, body.name)
     response.headers["Location"] = f"/v1/projects/{row.name}"
-    return serialize.project_of(row)
+    return wire.Project.model_validate(row)
 
 
 @router.get("/projects/{project}")
 def get_project(project: str, service: Svc) -> wire.Project:
     """Return a project."""
-    return serialize.project_of(access.project(service, project))
+    return wire.Project.model_validate(access.project(service, project))
 
 
 @router.get("/users")
 def list_users(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.UserPage:
     """List the users of all projects by name."""
-    found = access.users(service, after=_after(cursor), limit=limit + 1)
-    more = _more([row.name for row in found], limit)
-    return wire.UserPage(items=[serialize.user_of(row) for row in found[:limit]], next_cursor=more)
+    rows = access.users(service, after=_after(cursor), limit=limit + 1)
+    return wire.UserPage.model_validate(page_of(rows, limit, lambda row: (row.name,)))
 
 
 @router.patch("/users/{user}")
 def patch_user(user: str, body: wire.UserPatch, service: Svc) -> wire.User:
     """Disable a user, or enable the user again. All keys of a disabled user are refused at once, in every project."""
-    return serialize.user_of(access.disable_user(service, user, disabled=body.disabled))
+    return wire.User.model_validate(access.disable_user(service, user, disabled=body.disabled))
 
 
 @router.get("/members")
 def list_members(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.MemberPage:
     """List the members of the project by name."""
-    found = access.members(service, after=_after(cursor), limit=limit + 1)
-    more = _more([row.user for row in found], limit)
-    return wire.MemberPage(
-        items=[serialize.member_of(row, service.actor) for row in found[:limit]], next_cursor=more
-    )
+    rows = access.members(service, after=_after(cursor), limit=limit + 1)
+    members = [_member(row, service.actor) for row in rows]
+    return wire.MemberPage.model_validate(page_of(members, limit, lambda member: (member.user,)))
 
 
 @router.put("/members/{user}", status_code=200, responses={201: {"model": wire.Member}})
@@ -70,7 +75,7 @@ def put_member(user: str, body: wire.MemberRequest, response: Response, service:
     """Add a user to the project (201), or change the role of a member (200). A new role applies from the next request."""
     row, is_new = access.put_member(service, user, body.role)
     response.status_code = 201 if is_new else 200
-    return serialize.member_of(row, service.actor)
+    return _member(row, service.actor)
 
 
 @router.delete("/members/{user}", status_code=204)
@@ -86,5 +91,7 @@ def _after(cursor: str | None) -> str:
     return "" if place is None else str(place[0])
 
 
-def _more(names: list[str], limit: int) -> str | None:
-    return cursor_of(names[limit - 1]) if len(names) > limit else None
+def _member(row: MemberRow, actor: Actor) -> wire.Member:
+    """Return the member. `disabled` is None unless the caller is the operator, because only the operator manages users."""
+    disabled = row.disabled if actor.is_operator else None
+    return wire.Member(user=row.user, role=row.role, since=rfc3339(row.since), disabled=disabled)

@@ -1,15 +1,14 @@
 """The route for the price catalogue."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from tuner.api import serialize
 from tuner.api.deps import Svc
 from tuner.domain.time import NS
-from tuner.schemas.prices import Prices
-from tuner.service.catalogue import Market, prices
+from tuner.schemas.prices import CatalogueAge, Prices
+from tuner.service.catalogue import Catalogue, Market, prices
 
 router = APIRouter(tags=["prices"])
 
@@ -38,4 +37,25 @@ def list_prices(
         "instance_type": instance_type,
         "accelerator": accelerator,
     }
-    return serialize.prices_of(prices(service.settings, today, words, market), limit)
+    view = prices(service.settings, today, words, market)
+    return Prices.model_validate(
+        {
+            "items": view.found[:limit],
+            "total": len(view.found),
+            "catalogue": catalogue_age(view.catalogue, view.today),
+            "warning": view.warning,
+            "data_rates": view.rates,
+        }
+    )
+
+
+def catalogue_age(catalogue: Catalogue, today: date) -> CatalogueAge:
+    return CatalogueAge(
+        name=catalogue.name,
+        listings=len(catalogue.listings),
+        newest=catalogue.newest,
+        oldest=catalogue.oldest,
+        undated=catalogue.undated,
+        age_days=catalogue.age_days(today),
+        age=catalogue.age(today),
+    )

@@ -6,11 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from tuner.api import serialize
 from tuner.api.deps import Svc
 from tuner.api.response_cache import Shared, as_json
+from tuner.domain.money import NS_PER_HOUR, Money
+from tuner.domain.time import rfc3339
 from tuner.schemas import budgets as show
-from tuner.service.spend import SpendView, spend_of
+from tuner.service.cluster_meter import ClusterCost
+from tuner.service.spend import SpendRow, SpendView, spend_of
 
 router = APIRouter(tags=["spend"])
 BY_DEFAULT = ["tag:project"]
@@ -47,9 +49,72 @@ def get_spend(
             timezone,
         )
         shared: Shared[bytes] = request.app.state.responses
-        return as_json(
-            shared.get(key, object(), lambda: serialize.spend_of(view()).model_dump_json().encode())
-        )
+        return as_json(shared.get(key, object(), lambda: _shown(view()).model_dump_json().encode()))
     table = io.StringIO()
-    csv.writer(table).writerows(serialize.spend_table(view()))
+    csv.writer(table).writerows(_table(view()))
     return Response(table.getvalue(), media_type="text/csv; charset=utf-8")
+
+
+def _shown(view: SpendView) -> show.SpendAnswer:
+    return show.SpendAnswer(
+        group_by=list(view.group_by),
+        since=None if view.since is None else rfc3339(view.since),
+        until=None if view.until is None else rfc3339(view.until),
+        timezone=view.timezone,
+        items=[_group(view, row) for row in view.rows],
+        total=show.SpendFigures.model_validate(view.total),
+        cluster_idle_usd=None if view.cluster is None else _usd(view.cluster.idle),
+        cluster=None if view.cluster is None else _cluster(view.cluster),
+    )
+
+
+def _group(view: SpendView, row: SpendRow) -> show.SpendGroup:
+    figures = show.SpendFigures.model_validate(row)
+    return show.SpendGroup(keys=dict(zip(view.group_by, row.keys, strict=True)), **figures.model_dump())
+
+
+def _cluster(cost: ClusterCost) -> show.ClusterCost:
+    return show.ClusterCost(
+        known_since=rfc3339(cost.since),
+        unseen_hours=_hours(cost.unseen_ns),
+        unpriced_node_hours=_hours(cost.unpriced_ns),
+        usd=_usd(cost.cost),
+        kinds=[
+            show.MachineCost(
+                instance_type=machines.kind[0],
+                market=machines.kind[1],
+                node_hours=_hours(machines.alive_ns),
+                idle_hours=_hours(machines.idle_ns),
+                usd=machines.cost.usd,
+                idle_usd=machines.idle.usd,
+            )
+            for machines in cost.kinds
+        ],
+    )
+
+
+def _usd(amount: Money | None) -> float | None:
+    return None if amount is None else amount.usd
+
+
+def _hours(ns: int) -> float:
+    return round(ns / NS_PER_HOUR, 6)
+
+
+def _table(view: SpendView) -> list[list[str]]:
+    """Return the header and the rows of a CSV file. Tags are escaped, so that a spreadsheet does not run them as formulas."""
+    lines = [[*view.group_by, *show.SpendFigures.model_fields]]
+    for row in view.rows:
+        figures = show.SpendFigures.model_validate(row).model_dump().values()
+        numbers = ["" if figure is None else _plain(figure) for figure in figures]
+        lines.append([*(_inert(key or "") for key in row.keys), *numbers])
+    return lines
+
+
+def _plain(value: float) -> str:
+    """Format a number without an exponent, because some programs that read CSV do not understand exponents."""
+    return str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def _inert(text: str) -> str:
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
