@@ -3,13 +3,13 @@
 `table` generates the table in docs/metrics.md.
 """
 
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, TypeVar, get_args
 
-from prometheus_client.core import Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
-from tuner.api.family import Family, Values
-from tuner.api.family import one as _one
 from tuner.domain.cost import KINDS
 from tuner.domain.job import JOB_STATES
 from tuner.domain.money import Cost
@@ -18,9 +18,54 @@ from tuner.domain.trial import TrialState
 from tuner.service.metrics_snapshot import Budget, MetricsSnapshot, by_kind, spent
 from tuner.service.service_health import ServiceHealth
 
+Values = Mapping[tuple[str, ...], float]
+"""The values of a metric by its labels."""
+S = TypeVar("S")
 MARKETS = ("on_demand", "spot")
 DELIVERIES = ("pending", "delivered", "given_up")
 NOTICES = {"notice": "yes", "no_notice": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric family. The `name` is the one that queries use; a counter's name ends with `_total`."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram", "summary"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def metric(self, values: Values) -> Metric:
+        """Return the metric with these values, by labels.
+
+        This is only for counters and gauges, because the other kinds have several values per sample.
+        """
+        family_type = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
+        metric: CounterMetricFamily | GaugeMetricFamily = family_type(
+            self.name, self.help, labels=self.labels
+        )
+        for labels, value in values.items():
+            metric.add_metric(labels, value)
+        return metric
+
+
+def _labelled(
+    name: str, labels: tuple[str, ...], help_: str, values: Callable[[S], Values]
+) -> tuple[Family, Callable[[S], Values]]:
+    """Return a counter if the name ends with `_total`, otherwise a gauge, and the function that returns its values."""
+    return Family(name, "counter" if name.endswith("_total") else "gauge", help_, labels), values
+
+
+def _single(
+    name: str, help_: str, value: Callable[[S], float | Fraction | None]
+) -> tuple[Family, Callable[[S], Values]]:
+    """Return a metric without labels, and the function that returns its value. If that is None, `/metrics` omits the sample."""
+
+    def values(source: S) -> Values:
+        number = value(source)
+        return {} if number is None else {(): float(number)}
+
+    return _labelled(name, (), help_, values)
 
 
 def _age(now: Instant, since: Instant | None) -> float | None:
@@ -36,264 +81,215 @@ def _trials(f: MetricsSnapshot) -> Values:
 
 
 def _ends(f: MetricsSnapshot) -> Values:
-    found: dict[tuple[str, ...], float] = {}
+    ended: dict[tuple[str, ...], float] = {}
     for what, *labels in f.counts:
         if what == "ends":
             end, cause, market = labels
             key = (end, cause or "none")
-            found[key] = found.get(key, 0) + f.counts[what, end, cause, market]
-    return found
+            ended[key] = ended.get(key, 0) + f.counts[what, end, cause, market]
+    return ended
 
 
 def _preemptions(f: MetricsSnapshot) -> Values:
-    found: dict[tuple[str, ...], float] = {
+    ended: dict[tuple[str, ...], float] = {
         (notice, market): 0 for notice in ("yes", "no", "unknown") for market in MARKETS
     }
     for what, *labels in f.counts:
         if what == "ends" and labels[0] == "preempted":
             _, cause, market = labels
-            found[NOTICES.get(cause, "unknown"), market] += f.counts[what, "preempted", cause, market]
-    return found
+            ended[NOTICES.get(cause, "unknown"), market] += f.counts[what, "preempted", cause, market]
+    return ended
 
 
 def _spend(f: MetricsSnapshot) -> Values:
-    found = spent(f.posted)
-    return {(market,): found.get(market, Cost()).usd.usd for market in MARKETS}
+    posted = spent(f.posted)
+    return {(market,): posted.get(market, Cost()).usd.usd for market in MARKETS}
 
 
 def _gpu_seconds(f: MetricsSnapshot) -> Values:
-    found = spent(f.posted)
-    return {(market,): found.get(market, Cost()).gpu_ms / 1000 for market in MARKETS}
+    posted = spent(f.posted)
+    return {(market,): posted.get(market, Cost()).gpu_ms / 1000 for market in MARKETS}
 
 
 def _bill(f: MetricsSnapshot) -> Values:
-    found = by_kind(f.posted)
-    return {(kind, market): found.get((kind, market), Cost()).usd.usd for kind in KINDS for market in MARKETS}
+    posted = by_kind(f.posted)
+    return {
+        (kind, market): posted.get((kind, market), Cost()).usd.usd for kind in KINDS for market in MARKETS
+    }
 
 
-def _budgets(value: Callable[[Budget], float | None]) -> Callable[[MetricsSnapshot], Values]:
-    def found(f: MetricsSnapshot) -> Values:
-        return {(one.name,): share for one in f.budgets if (share := value(one)) is not None}
-
-    return found
+def _in_usd(budget: Budget) -> bool:
+    return budget.budget.usd is not None
 
 
-def _has_usd(one: Budget) -> bool:
-    return one.budget.usd is not None
+def _in_gpu_time(budget: Budget) -> bool:
+    return budget.budget.gpu_ms is not None
 
 
-def _has_gpu(one: Budget) -> bool:
-    return one.budget.gpu_ms is not None
+def _budgets(
+    is_limited: Callable[[Budget], bool], value: Callable[[Budget], float]
+) -> Callable[[MetricsSnapshot], Values]:
+    """Return a function that returns the value of each budget with such a limit."""
+    return lambda f: {(budget.name,): value(budget) for budget in f.budgets if is_limited(budget)}
 
 
-Recorded = tuple[Family, Callable[[MetricsSnapshot], Values]]
-RECORDED: tuple[Recorded, ...] = (
-    (Family("tuner_jobs", "gauge", "Jobs by state", ("state",)), _jobs),
-    (
-        Family("tuner_jobs_waiting", "gauge", "Jobs that are due and have no driver yet"),
-        lambda f: _one(f.totals.waiting),
+RECORDED: tuple[tuple[Family, Callable[[MetricsSnapshot], Values]], ...] = (
+    _labelled("tuner_jobs", ("state",), "Jobs by state", _jobs),
+    _single("tuner_jobs_waiting", "Jobs that are due and have no driver yet", lambda f: f.totals.waiting),
+    _single(
+        "tuner_queue_oldest_wait_seconds",
+        "Time that the first job of the queue has waited; 0 if no job waits",
+        lambda f: _age(f.now, f.totals.waiting_since) or 0,
     ),
-    (
-        Family(
-            "tuner_queue_oldest_wait_seconds",
-            "gauge",
-            "Time that the first job of the queue has waited; 0 if no job waits",
-        ),
-        lambda f: _one(_age(f.now, f.totals.waiting_since) or 0),
+    _single(
+        "tuner_jobs_nearly_spent",
+        "Running jobs that have spent at least 90 % of their budget in dollars or GPU time",
+        lambda f: f.totals.nearly_spent,
     ),
-    (
-        Family(
-            "tuner_jobs_nearly_spent",
-            "gauge",
-            "Running jobs that have spent at least 90 % of their budget in dollars or GPU time",
-        ),
-        lambda f: _one(f.totals.nearly_spent),
+    _single(
+        "tuner_jobs_stalled",
+        "Running jobs whose last report is older than 10 minutes and older than 5 steps of the job",
+        lambda f: f.watched.stalled,
     ),
-    (
-        Family(
-            "tuner_jobs_stalled",
-            "gauge",
-            "Running jobs whose last report is older than 10 minutes and older than 5 steps of the job",
-        ),
-        lambda f: _one(f.watched.stalled),
+    _single(
+        "tuner_oldest_report_age_seconds",
+        "Age of the last report of the running job that has not reported for the longest time",
+        lambda f: _age(f.now, f.watched.reported_since),
     ),
-    (
-        Family(
-            "tuner_oldest_report_age_seconds",
-            "gauge",
-            "Age of the last report of the running job that has not reported for the longest time",
-        ),
-        lambda f: _one(_age(f.now, f.watched.reported_since)),
+    _single(
+        "tuner_driver_silence_seconds",
+        "Longest time since the last heartbeat of a driver",
+        lambda f: _age(f.now, f.totals.silent_since),
     ),
-    (
-        Family(
-            "tuner_driver_silence_seconds",
-            "gauge",
-            "Longest time since the last heartbeat of a driver",
-        ),
-        lambda f: _one(_age(f.now, f.totals.silent_since)),
+    _labelled("tuner_trials", ("state",), "Trials by state", _trials),
+    _single(
+        "tuner_steps_total",
+        "Steps reported by trials; a repeated step counts once",
+        lambda f: f.counts["steps",],
     ),
-    (Family("tuner_trials", "gauge", "Trials by state", ("state",)), _trials),
-    (
-        Family("tuner_steps_total", "counter", "Steps reported by trials; a repeated step counts once"),
-        lambda f: _one(f.counts["steps",]),
+    _single(
+        "tuner_promotions_total",
+        "Promotions of trials beyond a rung since this process started",
+        lambda f: f.counts["promotions",],
     ),
-    (
-        Family(
-            "tuner_promotions_total",
-            "counter",
-            "Promotions of trials beyond a rung since this process started",
-        ),
-        lambda f: _one(f.counts["promotions",]),
-    ),
-    (
-        Family(
-            "tuner_attempts_ended_total",
-            "counter",
-            "Ended attempts by outcome, with the cause if something went wrong",
-            ("end", "cause"),
-        ),
+    _labelled(
+        "tuner_attempts_ended_total",
+        ("end", "cause"),
+        "Ended attempts by outcome, with the cause if something went wrong",
         _ends,
     ),
-    (
-        Family(
-            "tuner_preemptions_total",
-            "counter",
-            "Attempts that ended by preemption, by whether there was a notice",
-            ("notice", "market"),
-        ),
+    _labelled(
+        "tuner_preemptions_total",
+        ("notice", "market"),
+        "Attempts that ended by preemption, by whether there was a notice",
         _preemptions,
     ),
-    (Family("tuner_spend_usd_total", "counter", "Dollars posted", ("market",)), _spend),
-    (Family("tuner_gpu_seconds_total", "counter", "GPU-seconds posted", ("market",)), _gpu_seconds),
-    (
-        Family(
-            "tuner_bill_usd",
-            "gauge",
-            "Dollars posted by kind of cost, including later corrections",
-            ("kind", "market"),
-        ),
+    _labelled("tuner_spend_usd_total", ("market",), "Dollars posted", _spend),
+    _labelled("tuner_gpu_seconds_total", ("market",), "GPU-seconds posted", _gpu_seconds),
+    _labelled(
+        "tuner_bill_usd",
+        ("kind", "market"),
+        "Dollars posted by kind of cost, including later corrections",
         _bill,
     ),
-    (
-        Family("tuner_held_usd", "gauge", "Dollars held for running work"),
-        lambda f: _one(f.totals.open.held.usd.usd),
+    _single("tuner_held_usd", "Dollars held for running work", lambda f: f.totals.open.held.usd.usd),
+    _single(
+        "tuner_held_gpu_seconds",
+        "GPU-seconds held for running work",
+        lambda f: f.totals.open.held.gpu_ms / 1000,
     ),
-    (
-        Family("tuner_held_gpu_seconds", "gauge", "GPU-seconds held for running work"),
-        lambda f: _one(f.totals.open.held.gpu_ms / 1000),
+    _single(
+        "tuner_open_jobs_limit_usd",
+        "Sum of the dollar budgets of jobs that have not ended",
+        lambda f: f.totals.open.limit.usd.usd,
     ),
-    (
-        Family("tuner_open_jobs_limit_usd", "gauge", "Sum of the dollar budgets of jobs that have not ended"),
-        lambda f: _one(f.totals.open.limit.usd.usd),
+    _single(
+        "tuner_open_jobs_spent_usd",
+        "Dollars posted by jobs that have not ended",
+        lambda f: f.totals.open.posted.usd.usd,
     ),
-    (
-        Family("tuner_open_jobs_spent_usd", "gauge", "Dollars posted by jobs that have not ended"),
-        lambda f: _one(f.totals.open.posted.usd.usd),
+    _single(
+        "tuner_open_jobs_limit_gpu_seconds",
+        "Sum of the GPU-time budgets of jobs that have not ended",
+        lambda f: f.totals.open.limit.gpu_ms / 1000,
     ),
-    (
-        Family(
-            "tuner_open_jobs_limit_gpu_seconds",
-            "gauge",
-            "Sum of the GPU-time budgets of jobs that have not ended",
-        ),
-        lambda f: _one(f.totals.open.limit.gpu_ms / 1000),
+    _single(
+        "tuner_open_jobs_spent_gpu_seconds",
+        "GPU-seconds posted by jobs that have not ended",
+        lambda f: f.totals.open.posted.gpu_ms / 1000,
     ),
-    (
-        Family(
-            "tuner_open_jobs_spent_gpu_seconds", "gauge", "GPU-seconds posted by jobs that have not ended"
-        ),
-        lambda f: _one(f.totals.open.posted.gpu_ms / 1000),
+    _single(
+        "tuner_unimproved_spend_usd",
+        "Largest amount that a running job has spent since its best metric improved",
+        lambda f: f.watched.unimproved.usd,
     ),
-    (
-        Family(
-            "tuner_unimproved_spend_usd",
-            "gauge",
-            "Largest amount that a running job has spent since its best metric improved",
-        ),
-        lambda f: _one(f.watched.unimproved.usd),
+    _single(
+        "tuner_unimproved_spend_ratio",
+        "Largest share of its budget that a running job has spent since its best metric improved",
+        lambda f: f.watched.unimproved_share,
     ),
-    (
-        Family(
-            "tuner_unimproved_spend_ratio",
-            "gauge",
-            "Largest share of its budget that a running job has spent since its best metric improved",
-        ),
-        lambda f: _one(f.watched.unimproved_share),
+    _labelled(
+        "tuner_budget_limit_usd",
+        ("budget",),
+        "Limit of a shared budget in dollars",
+        _budgets(_in_usd, lambda budget: budget.account.limit.usd.usd),
     ),
-    (
-        Family("tuner_budget_limit_usd", "gauge", "Limit of a shared budget in dollars", ("budget",)),
-        _budgets(lambda one: one.account.limit.usd.usd if _has_usd(one) else None),
+    _labelled(
+        "tuner_budget_spent_usd",
+        ("budget",),
+        "Dollars posted in a shared budget's current period",
+        _budgets(_in_usd, lambda budget: budget.account.posted.usd.usd),
     ),
-    (
-        Family(
-            "tuner_budget_spent_usd",
-            "gauge",
-            "Dollars posted in a shared budget's current period",
-            ("budget",),
-        ),
-        _budgets(lambda one: one.account.posted.usd.usd if _has_usd(one) else None),
+    _labelled(
+        "tuner_budget_held_usd",
+        ("budget",),
+        "Dollars held in a shared budget",
+        _budgets(_in_usd, lambda budget: budget.account.held.usd.usd),
     ),
-    (
-        Family("tuner_budget_held_usd", "gauge", "Dollars held in a shared budget", ("budget",)),
-        _budgets(lambda one: one.account.held.usd.usd if _has_usd(one) else None),
+    _labelled(
+        "tuner_budget_limit_gpu_seconds",
+        ("budget",),
+        "Limit of a shared budget in GPU-seconds",
+        _budgets(_in_gpu_time, lambda budget: budget.account.limit.gpu_ms / 1000),
     ),
-    (
-        Family(
-            "tuner_budget_limit_gpu_seconds", "gauge", "Limit of a shared budget in GPU-seconds", ("budget",)
-        ),
-        _budgets(lambda one: one.account.limit.gpu_ms / 1000 if _has_gpu(one) else None),
+    _labelled(
+        "tuner_budget_spent_gpu_seconds",
+        ("budget",),
+        "GPU-seconds posted in a shared budget's current period",
+        _budgets(_in_gpu_time, lambda budget: budget.account.posted.gpu_ms / 1000),
     ),
-    (
-        Family(
-            "tuner_budget_spent_gpu_seconds",
-            "gauge",
-            "GPU-seconds posted in a shared budget's current period",
-            ("budget",),
-        ),
-        _budgets(lambda one: one.account.posted.gpu_ms / 1000 if _has_gpu(one) else None),
+    _labelled(
+        "tuner_budget_used_ratio",
+        ("budget",),
+        "Share of a shared budget's limit that is posted; the larger of its shares of dollars and GPU time",
+        lambda f: {(budget.name,): float(budget.used) for budget in f.budgets},
     ),
-    (
-        Family(
-            "tuner_budget_used_ratio",
-            "gauge",
-            "Share of a shared budget's limit that is posted; the larger of its shares of dollars and GPU time",
-            ("budget",),
-        ),
-        _budgets(lambda one: float(one.used)),
+    _single(
+        "tuner_cpu_used_ratio",
+        "Share of the CPUs of running attempts that is in use",
+        lambda f: f.watched.cpu_share,
     ),
-    (
-        Family("tuner_cpu_used_ratio", "gauge", "Share of the CPUs of running attempts that is in use"),
-        lambda f: _one(f.watched.cpu_share),
+    _single(
+        "tuner_gpu_used_ratio",
+        "Mean utilisation of the GPUs of running attempts, from NVML",
+        lambda f: f.watched.gpu_share,
     ),
-    (
-        Family(
-            "tuner_gpu_used_ratio", "gauge", "Mean utilisation of the GPUs of running attempts, from NVML"
-        ),
-        lambda f: _one(f.watched.gpu_share),
-    ),
-    (
-        Family(
-            "tuner_cluster_idle_usd_total",
-            "counter",
-            "Cost in dollars of worker nodes while no trial ran on them; not part of any bill",
-            ("instance_type", "market"),
-        ),
+    _labelled(
+        "tuner_cluster_idle_usd_total",
+        ("instance_type", "market"),
+        "Cost in dollars of worker nodes while no trial ran on them; not part of any bill",
         lambda f: {kind: cost.usd for kind, cost in f.idle.items()},
     ),
-    (
-        Family(
-            "tuner_webhook_deliveries", "gauge", "Webhook messages of shared budgets by state", ("state",)
-        ),
+    _labelled(
+        "tuner_webhook_deliveries",
+        ("state",),
+        "Webhook messages of shared budgets by state",
         lambda f: {(state,): f.totals.deliveries.get(state, 0) for state in DELIVERIES},
     ),
-    (
-        Family(
-            "tuner_webhook_oldest_pending_seconds",
-            "gauge",
-            "Age of the oldest undelivered webhook message; 0 if there is none",
-        ),
-        lambda f: _one(_age(f.now, f.totals.undelivered_since) or 0),
+    _single(
+        "tuner_webhook_oldest_pending_seconds",
+        "Age of the oldest undelivered webhook message; 0 if there is none",
+        lambda f: _age(f.now, f.totals.undelivered_since) or 0,
     ),
 )
 QUEUE_WAIT = Family(
@@ -304,106 +300,82 @@ QUEUE_WAIT = Family(
 
 
 def queue_wait(f: MetricsSnapshot) -> Metric:
-    found = SummaryMetricFamily(QUEUE_WAIT.name, QUEUE_WAIT.help, labels=())
-    found.add_metric((), f.totals.started, f.totals.queue_wait_ns / NS)
-    return found
+    metric = SummaryMetricFamily(QUEUE_WAIT.name, QUEUE_WAIT.help, labels=())
+    metric.add_metric((), f.totals.started, f.totals.queue_wait_ns / NS)
+    return metric
 
 
-def _at(at: Instant | None) -> Values:
-    return _one(None if at is None else at / NS)
+def _at(at: Instant | None) -> float | None:
+    return None if at is None else at / NS
 
 
-OfProcess = tuple[Family, Callable[[ServiceHealth], Values]]
-OF_PROCESS: tuple[OfProcess, ...] = (
-    (
-        Family(
-            "tuner_controller_last_pass_timestamp_seconds",
-            "gauge",
-            "Time of the controller's last pass as the leader",
-        ),
+OF_PROCESS: tuple[tuple[Family, Callable[[ServiceHealth], Values]], ...] = (
+    _single(
+        "tuner_controller_last_pass_timestamp_seconds",
+        "Time of the controller's last pass as the leader",
         lambda v: _at(v.controller_at),
     ),
-    (
-        Family(
-            "tuner_controller_leader",
-            "gauge",
-            "1 if this service is the leader, which launches and resumes jobs and sends webhooks; otherwise 0",
-        ),
-        lambda v: _one(None if v.leads is None else float(v.leads())),
+    _single(
+        "tuner_controller_leader",
+        "1 if this service is the leader, which launches and resumes jobs and sends webhooks; otherwise 0",
+        lambda v: None if v.leads is None else float(v.leads()),
     ),
-    (
-        Family("tuner_controller_failures_total", "counter", "Passes of the controller that failed"),
-        lambda v: _one(v.counted("controller_failures")),
+    _single(
+        "tuner_controller_failures_total",
+        "Passes of the controller that failed",
+        lambda v: v.counted("controller_failures"),
     ),
-    (
-        Family(
-            "tuner_reconciler_last_pass_timestamp_seconds",
-            "gauge",
-            "Time of the shared-budget reconciler's last pass as the leader",
-        ),
+    _single(
+        "tuner_reconciler_last_pass_timestamp_seconds",
+        "Time of the shared-budget reconciler's last pass as the leader",
         lambda v: _at(v.reconciler_at),
     ),
-    (
-        Family(
-            "tuner_reconciler_failures_total", "counter", "Passes of the shared-budget reconciler that failed"
-        ),
-        lambda v: _one(v.counted("reconciler_failures")),
+    _single(
+        "tuner_reconciler_failures_total",
+        "Passes of the shared-budget reconciler that failed",
+        lambda v: v.counted("reconciler_failures"),
     ),
-    (
-        Family("tuner_driver_launches_total", "counter", "Drivers launched"),
-        lambda v: _one(v.counted("launches")),
+    _single("tuner_driver_launches_total", "Drivers launched", lambda v: v.counted("launches")),
+    _single(
+        "tuner_driver_launch_failures_total",
+        "Launches that the cluster did not accept",
+        lambda v: v.counted("launch_failures"),
     ),
-    (
-        Family("tuner_driver_launch_failures_total", "counter", "Launches that the cluster did not accept"),
-        lambda v: _one(v.counted("launch_failures")),
+    _single(
+        "tuner_driver_restarts_total",
+        "Drivers that died and were replaced by another one",
+        lambda v: v.counted("driver_restarts"),
     ),
-    (
-        Family(
-            "tuner_driver_restarts_total", "counter", "Drivers that died and were replaced by another one"
-        ),
-        lambda v: _one(v.counted("driver_restarts")),
+    _single(
+        "tuner_jobs_given_up_total",
+        "Jobs that failed because their drivers died repeatedly",
+        lambda v: v.counted("jobs_given_up"),
     ),
-    (
-        Family(
-            "tuner_jobs_given_up_total",
-            "counter",
-            "Jobs that failed because their drivers died repeatedly",
-        ),
-        lambda v: _one(v.counted("jobs_given_up")),
-    ),
-    (
-        Family(
-            "tuner_webhook_tries_total", "counter", "Attempts to deliver a webhook, by outcome", ("outcome",)
-        ),
+    _labelled(
+        "tuner_webhook_tries_total",
+        ("outcome",),
+        "Attempts to deliver a webhook, by outcome",
         lambda v: {(what,): v.counted(_TRIES[what]) for what in _TRIES},
     ),
-    (
-        Family(
-            "tuner_ledger_violations",
-            "gauge",
-            "Accounts that differed from their entries or exceeded their budgets when they were last checked",
-        ),
-        lambda v: _one(len(v.violations)),
+    _single(
+        "tuner_ledger_violations",
+        "Accounts that differed from their entries or exceeded their budgets when they were last checked",
+        lambda v: len(v.violations),
     ),
-    (
-        Family("tuner_ledger_checks_total", "counter", "Accounts recomputed from their entries"),
-        lambda v: _one(v.counted("ledger_checks")),
+    _single(
+        "tuner_ledger_checks_total",
+        "Accounts recomputed from their entries",
+        lambda v: v.counted("ledger_checks"),
     ),
-    (
-        Family(
-            "tuner_ledger_checked_timestamp_seconds",
-            "gauge",
-            "Time at which the last check of all accounts was completed",
-        ),
+    _single(
+        "tuner_ledger_checked_timestamp_seconds",
+        "Time at which the last check of all accounts was completed",
         lambda v: _at(v.checked_at),
     ),
-    (
-        Family(
-            "tuner_storage_up",
-            "gauge",
-            "1 if a small file could be written to the checkpoint storage and read back at the last check; otherwise 0",
-        ),
-        lambda v: _one(None if v.storage is None else float(v.storage)),
+    _single(
+        "tuner_storage_up",
+        "1 if a small file could be written to the checkpoint storage and read back at the last check; otherwise 0",
+        lambda v: None if v.storage is None else float(v.storage),
     ),
 )
 _TRIES: dict[str, Literal["webhooks_taken", "webhooks_refused"]] = {
@@ -439,8 +411,8 @@ def table() -> str:
     for title, families in parts.items():
         lines.append(f"| {title} | | | |")
         lines += [
-            f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} | {one.help} |"
-            for one in families
+            f"| `{f.name}` | {f.kind} | {', '.join(f'`{label}`' for label in f.labels)} | {f.help} |"
+            for f in families
         ]
     return "\n".join(lines)
 
