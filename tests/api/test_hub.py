@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import examples
 from tuner.api import event_stream
-from tuner.api.event_stream import EventBroadcaster, Look, Piece
+from tuner.api.event_stream import EventBatch, EventBroadcaster, JobReading
 
 PAGE = 3
 
@@ -23,29 +23,29 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self.count, self.looks, self.gaps, self.ended = 0, 0, 0, False
+        self.count, self.reads, self.gaps, self.ended = 0, 0, 0, False
 
-    async def look(self, after: int | None) -> Look:
-        self.looks += 1
+    async def read(self, after: int | None) -> JobReading:
+        self.reads += 1
         await asyncio.sleep(0)
-        piece = Piece(self.count, []) if after is None else self._piece(after, self.count)
-        standing: dict[str, tuple[object, str]] = {"job": (self.ended, f"ended {self.ended}\n")}
+        batch = EventBatch(self.count, []) if after is None else self._batch(after, self.count)
+        state: dict[str, tuple[object, str]] = {"job": (self.ended, f"ended {self.ended}\n")}
         ended = self.ended
         await asyncio.sleep(0)
-        return Look(piece, standing, ended)
+        return JobReading(batch, state, ended)
 
-    async def gap(self, after: int, until: int) -> Piece:
+    async def read_between(self, after: int, until: int) -> EventBatch:
         self.gaps += 1
         await asyncio.sleep(0)
-        return self._piece(after, until)
+        return self._batch(after, until)
 
     async def newest(self) -> int:
         await asyncio.sleep(0)
         return self.count
 
-    def _piece(self, after: int, until: int) -> Piece:
+    def _batch(self, after: int, until: int) -> EventBatch:
         last = min(until, after + PAGE)
-        return Piece(last, [(n, f"{n}\n") for n in range(after + 1, last + 1)], last < until)
+        return EventBatch(last, [(n, f"{n}\n") for n in range(after + 1, last + 1)], last < until)
 
 
 class Watcher:
@@ -77,7 +77,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "LOOK_S", 0.0)
+    monkeypatch.setattr(event_stream, "READ_EVERY_S", 0.0)
 
 
 STEPS = st.lists(
@@ -129,10 +129,10 @@ def test_fifty_watchers_share_each_database_read() -> None:
         one, events = EventBroadcaster(), Events()
         watchers = [Watcher(one, events, 0) for _ in range(50)]
         await turns(20)
-        before = events.looks
+        before = events.reads
         events.count = PAGE
         await turns(20)
-        assert 1 <= events.looks - before <= 20
+        assert 1 <= events.reads - before <= 20
         assert len(one) == 1
         events.ended = True
         await asyncio.gather(*(watcher.task for watcher in watchers))
@@ -149,9 +149,9 @@ def test_database_is_not_read_without_watchers() -> None:
         watcher.task.cancel()
         await turns(10)
         assert len(one) == 0
-        before = events.looks
+        before = events.reads
         await turns(50)
-        assert events.looks == before > 0
+        assert events.reads == before > 0
 
     run(test())
 
@@ -172,7 +172,7 @@ def test_watcher_with_a_future_id_starts_at_the_newest_event() -> None:
 
 
 def test_slow_watcher_is_dropped_and_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "BEHIND", 4)
+    monkeypatch.setattr(event_stream, "MOST_QUEUED", 4)
 
     async def test() -> None:
         one, events = EventBroadcaster(), Events()
@@ -198,10 +198,10 @@ def test_slow_watcher_is_dropped_and_others_continue(monkeypatch: pytest.MonkeyP
 
 def test_failed_read_ends_all_streams() -> None:
     class Broken(Events):
-        async def look(self, after: int | None) -> Look:
-            if self.looks > 3:
+        async def read(self, after: int | None) -> JobReading:
+            if self.reads > 3:
                 raise OSError("the database does not answer")
-            return await super().look(after)
+            return await super().read(after)
 
     async def test() -> None:
         one, events = EventBroadcaster(), Broken()

@@ -10,11 +10,11 @@ from tests import fakes
 from tests.fakes import FakeService
 from tuner.api import response_cache
 from tuner.api.app import create_app
-from tuner.api.response_cache import Shared
+from tuner.api.response_cache import AnswerCache
 
 
 def test_concurrent_requests_share_one_computation() -> None:
-    kept, made, start = Shared[int](), list[int](), threading.Barrier(8)
+    kept, made, start = AnswerCache[int](), list[int](), threading.Barrier(8)
 
     def ask(version: int) -> None:
         start.wait()
@@ -31,7 +31,7 @@ def test_concurrent_requests_share_one_computation() -> None:
 def test_shared_answer_is_reused_briefly_after_its_job_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.05, 0.5, 1.5, 1.6])
     monkeypatch.setattr(response_cache, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    kept, values = Shared[str](), iter("ab")
+    kept, values = AnswerCache[str](), iter("ab")
     assert kept.get("job", 1, lambda: next(values)) == "a"  # took 0.05 s, so it stays fresh for 1 s
     assert kept.get("job", 1, lambda: next(values)) == "a"
     assert kept.get("job", 2, lambda: next(values)) == "a"  # at 0.5 s
@@ -40,7 +40,7 @@ def test_shared_answer_is_reused_briefly_after_its_job_changes(monkeypatch: pyte
 
 
 def test_oldest_answer_is_evicted() -> None:
-    kept, made = Shared[int](), list[int]()
+    kept, made = AnswerCache[int](), list[int]()
     for number in range(response_cache.KEPT + 1):
         kept.get(number, 1, lambda: 0)
     kept.get(0, 1, lambda: made.append(1) or 0)
@@ -49,7 +49,7 @@ def test_oldest_answer_is_evicted() -> None:
 
 def test_cache_size_in_bytes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_cache, "MOST_BYTES", 10)
-    kept, made = Shared[bytes](len), list[str]()
+    kept, made = AnswerCache[bytes](len), list[str]()
 
     def ask(key: str, size: int) -> None:
         kept.get(key, 1, lambda: made.append(key) or bytes(size))
@@ -69,7 +69,7 @@ def test_cache_size_in_bytes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_failed_computation_is_repeated() -> None:
-    kept = Shared[int]()
+    kept = AnswerCache[int]()
 
     def fails() -> int:
         raise ValueError
@@ -86,7 +86,7 @@ def test_failed_requests_are_not_cached(service: FakeService) -> None:
     fakes.simulate(service, job)
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
     assert client.get(f"/v1/jobs/{job}/trials").is_success
-    shared_: Shared[bytes] = app.state.responses
+    shared_: AnswerCache[bytes] = app.state.responses
     before = len(shared_)
     for number in range(3):
         assert client.get(f"/v1/jobs/{job}/trials/trial_9{number:04}").status_code == 404

@@ -1,10 +1,9 @@
 """Access rules: the least role for each route. Requests to a route without a rule are refused."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.security import HTTPBearer
 
 from tuner.api.auth import actor_of
@@ -72,7 +71,7 @@ With any role, a caller has access only to the jobs, budgets, members and keys o
 OPEN = ("/healthz", "/readyz", "/metrics")
 """Paths of the OpenAPI document that need no role. See `tuner.api.routers.health`."""
 
-_scheme = HTTPBearer(
+SCHEME = HTTPBearer(
     auto_error=False,
     description="a user's key, which begins with tnr_, or the service's own, in $TUNER_HOME/api_key",
 )
@@ -88,46 +87,10 @@ async def allow(request: Request) -> None:
         Forbidden: The actor's role is too low, or the route has no rule.
         NotFound: The request names a project in which the user is not a member.
     """
-    given = await _scheme(request)
+    given = await SCHEME(request)
     actor = await actor_of(request, None if given is None else given.credentials)
     role = RULES.get((request.method, template_of(request.scope)))
     if role is None:
         raise Forbidden("no access rule is defined for this route")
     actor.need(role)
     request.state.actor = replace(actor, request=request.state.request_id)
-
-
-def describe(app: FastAPI) -> None:
-    """State in each operation of the OpenAPI document that it needs a key, and the lowest role that may call it."""
-    plain = app.openapi
-
-    def build_document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = plain()
-            scheme = _scheme.model.model_dump(mode="json", by_alias=True, exclude_none=True)
-            document["components"]["securitySchemes"] = {_scheme.scheme_name: scheme}
-            for (method, path), operation in _operations(document):
-                role = RULES.get((method, path))
-                if role is not None:
-                    said = operation.get("description") or f"{operation['summary']}."
-                    operation["x-tuner-role"] = role
-                    operation["security"] = [{_scheme.scheme_name: []}]
-                    operation["description"] = f"{said.rstrip()}\n\nFor: {_WHO[role]}."
-        assert app.openapi_schema is not None
-        return app.openapi_schema
-
-    app.openapi = build_document  # type: ignore[method-assign]
-
-
-def _operations(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            yield (method.upper(), path), operation
-
-
-_WHO: Mapping[Role, str] = {
-    "viewer": "viewers, submitters and admins of the project, and the operator",
-    "submitter": "submitters and admins of the project, and the operator",
-    "admin": "admins of the project, and the operator",
-    "operator": "the operator, who has the service's own key",
-}

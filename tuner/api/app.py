@@ -10,10 +10,10 @@ from tuner import __version__
 from tuner.api import access, auth, document, page, problems, ray_dashboard
 from tuner.api.auth import Callers
 from tuner.api.event_stream import EventBroadcaster
-from tuner.api.limits import LoadShedder, RateLimit, RequestLimits
+from tuner.api.limits import ConcurrencyLimit, RateLimit, RequestLimits
 from tuner.api.metrics import Latency, Metrics
 from tuner.api.request_id import RequestId
-from tuner.api.response_cache import Shared
+from tuner.api.response_cache import AnswerCache
 from tuner.api.routers import (
     advice,
     answers,
@@ -75,15 +75,14 @@ def create_app(
     app.state.is_ready, app.state.leaving = is_ready, threading.Event()
     app.state.broadcaster, app.state.responses, app.state.curves = (
         EventBroadcaster(),
-        Shared[bytes](len),
-        Shared(CurvesText.size),
+        AnswerCache[bytes](len),
+        AnswerCache(CurvesText.size),
     )
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors
     problems.install(app)
     document.install(app)
-    access.describe(app)
     rules = [Depends(access.allow), Depends(unambiguous)]
     # Routes are matched in this order, so the ones that pages poll come first.
     for part in (
@@ -119,7 +118,7 @@ def create_app(
     if page_files is not None:
         page.install(app, page_files)
     app.add_middleware(RequestLimits)
-    app.add_middleware(LoadShedder)
+    app.add_middleware(ConcurrencyLimit)
     rate = service.settings.rate_limit
     app.add_middleware(RateLimit, key=app.state.api_key, callers=app.state.callers, rate=rate)
     app.add_middleware(Latency, metrics=app.state.metrics)

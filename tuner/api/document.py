@@ -1,10 +1,16 @@
-"""The OpenAPI document. It adds to FastAPI's document the model of errors, and links from answers to the requests that follow them."""
+"""The OpenAPI document.
+
+It adds to FastAPI's document the model of errors, the key and the lowest role that each operation needs, and links from answers to the
+requests that follow them.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
 
+from tuner.api.access import RULES, SCHEME
+from tuner.domain.access import Role
 from tuner.schemas.base import Problem
 
 PROBLEM = "application/problem+json"
@@ -23,6 +29,12 @@ SAYS = {
     429: "Too many requests; `Retry-After` has the seconds to wait",
     431: "The headers are too large",
     503: "The service is too busy, or something that it needs does not answer; try again",
+}
+CALLERS: Mapping[Role, str] = {
+    "viewer": "viewers, submitters and admins of the project, and the operator",
+    "submitter": "submitters and admins of the project, and the operator",
+    "admin": "admins of the project, and the operator",
+    "operator": "the operator, who has the service's own key",
 }
 JOB = {"job": "$response.body#/id"}
 BUDGET = {"name": "$response.body#/name"}
@@ -51,23 +63,25 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    make = app.openapi
+    build = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _complete(make())
-        return make()
+            _complete(build())
+        return build()
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _complete(document: dict[str, Any]) -> None:
-    shapes = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    inner = shapes.pop("$defs")
-    known = document["components"]["schemas"]
-    known.update({"Problem": shapes, **inner})
+    components = document["components"]
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    field_problem = problem.pop("$defs")
+    components["schemas"].update({"Problem": problem, **field_problem})
     for unused in ("HTTPValidationError", "ValidationError"):
-        known.pop(unused, None)
+        components["schemas"].pop(unused, None)
+    scheme = SCHEME.model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    components["securitySchemes"] = {SCHEME.scheme_name: scheme}
     calls = [(verb, path, call) for path, verbs in document["paths"].items() for verb, call in verbs.items()]
     for verb, path, call in calls:
         for status, answer in call["responses"].items():
@@ -76,13 +90,19 @@ def _complete(document: dict[str, Any]) -> None:
             given = LEADS.get((verb, path, status))
             if given is not None:
                 answer["links"] = _links(given, calls)
+        role = RULES.get((verb.upper(), path))
+        if role is not None:
+            description = call.get("description") or f"{call['summary']}."
+            call["x-tuner-role"] = role
+            call["security"] = [{SCHEME.scheme_name: []}]
+            call["description"] = f"{description.rstrip()}\n\nFor: {CALLERS[role]}."
 
 
 def _links(given: Mapping[str, str], calls: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Any]:
     """Return links to all operations whose path parameters are exactly the keys of `given`."""
-    found = {}
+    links = {}
     for _verb, _path, call in calls:
-        names = {one["name"] for one in call.get("parameters", ()) if one["in"] == "path"}
+        names = {parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "path"}
         if names == set(given):
-            found[call["operationId"]] = {"operationId": call["operationId"], "parameters": dict(given)}
-    return found
+            links[call["operationId"]] = {"operationId": call["operationId"], "parameters": dict(given)}
+    return links

@@ -27,17 +27,19 @@ from tuner.service.answers import JobChanges
 from tuner.service.bootstrap import Service
 from tuner.service.views import JobView
 
-LOOK_S = 0.25
+READ_EVERY_S = 0.25
 # Clients treat a stream that is silent for 4 s as broken.
 ALIVE_S = 2.0
 BEGIN = b"retry: 1000\n\n"
 ALIVE = b": still here\n\n"
-BEHIND = 100  # at most this many pieces wait in the queue of a watcher: about half a minute of a busy job
+MOST_QUEUED = (
+    100  # at most this many batches wait in the queue of a watcher: about half a minute of a busy job
+)
 log = logging.getLogger("tuner.api")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EventBatch:
     """Messages of the events up to `seq`, in order, each with the number of its event.
 
     `more` is true if later events already exist but were not read.
@@ -52,28 +54,28 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JobReading:
     """The result of reading a job's record once.
 
-    `standing` maps each kind of state message, such as `spend`, to a value and the message. The message is sent again if the value differs
+    `state` maps each kind of state message, such as `spend`, to a value and the message. The message is sent again if the value differs
     from that of the previous reading. `final` is true if the job has ended.
     """
 
-    piece: Piece
-    standing: dict[str, tuple[object, str]]
+    batch: EventBatch
+    state: dict[str, tuple[object, str]]
     final: bool
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Reads the events and the state of one job."""
 
-    async def look(self, after: int | None) -> Look:
+    async def read(self, after: int | None) -> JobReading:
         """Return the events after `after`, at most as many as are read at once, and the present state.
 
         If `after` is None, return the present state and no messages.
         """
 
-    async def gap(self, after: int, until: int) -> Piece:
+    async def read_between(self, after: int, until: int) -> EventBatch:
         """Return the events after `after` and up to `until`, at most as many as are read at once."""
 
     async def newest(self) -> int:
@@ -82,27 +84,27 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """A piece and the changed state messages, for all watchers. `text` is both, encoded once for all of them."""
+    """A batch and the changed state messages, for all watchers. `text` is both, encoded once for all of them."""
 
-    piece: Piece
-    standing: str
+    batch: EventBatch
+    state: str
     text: bytes
 
     def after(self, seq: int) -> bytes:
-        if not self.piece.messages or self.piece.messages[0][0] > seq:
+        if not self.batch.messages or self.batch.messages[0][0] > seq:
             return self.text
-        return (self.piece.after(seq) + self.standing).encode()
+        return (self.batch.after(seq) + self.state).encode()
 
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
     """The queue of one client's stream. None in the queue marks the end of the stream."""
 
-    queue: asyncio.Queue[_Update | None] = field(default_factory=lambda: asyncio.Queue(BEHIND + 1))
+    queue: asyncio.Queue[_Update | None] = field(default_factory=lambda: asyncio.Queue(MOST_QUEUED + 1))
 
-    def tell(self, update: _Update) -> bool:
-        """Add a piece to the queue. If too many pieces are waiting, end the stream and return False."""
-        if self.queue.qsize() < BEHIND:
+    def offer(self, update: _Update) -> bool:
+        """Add a batch to the queue. If too many batches are waiting, end the stream and return False."""
+        if self.queue.qsize() < MOST_QUEUED:
             self.queue.put_nowait(update)
             return True
         while not self.queue.empty():
@@ -114,24 +116,24 @@ class _Watcher:
         self.queue.put_nowait(None)
 
     async def next(self) -> _Update | None:
-        """Return the next piece, or None at the end of the stream. Raise TimeoutError if nothing arrives within ALIVE_S seconds."""
+        """Return the next batch, or None at the end of the stream. Raise TimeoutError if nothing arrives within ALIVE_S seconds."""
         return await asyncio.wait_for(self.queue.get(), ALIVE_S)
 
 
 class _Feed:
     """The feed of one job. It closes when its last watcher leaves, the job has ended, or a read fails."""
 
-    def __init__(self, source: Source, on_close: Callable[[], None]) -> None:
+    def __init__(self, source: EventSource, on_close: Callable[[], None]) -> None:
         self.seq, self.users, self._closed = 0, 0, False
-        self._looked_at = asyncio.get_running_loop().time()
+        self._read_at = asyncio.get_running_loop().time()
         self.ready = asyncio.Event()
         self._source, self._on_close = source, on_close
         self._watchers: set[_Watcher] = set()
-        self._standing: dict[str, tuple[object, str]] = {}
+        self._state: dict[str, tuple[object, str]] = {}
         self._task = asyncio.create_task(self._run())
 
-    def standing(self) -> str:
-        return "".join(message for _, message in self._standing.values())
+    def state(self) -> str:
+        return _messages(self._state)
 
     def register(self) -> _Watcher:
         """Return a new watcher, which receives everything after event `seq`. If the feed is closed, its stream ends at once."""
@@ -152,36 +154,37 @@ class _Feed:
 
     async def _run(self) -> None:
         try:
-            look = await self._source.look(None)
-            self.seq, self._standing = look.piece.seq, look.standing
+            reading = await self._source.read(None)
+            self.seq, self._state = reading.batch.seq, reading.state
             self.ready.set()
-            await self._follow(look)
+            await self._follow(reading)
         except Exception:
             log.exception("a job's events cannot be read; its clients are disconnected and will reconnect")
         finally:
             self.close()
             self.ready.set()
 
-    async def _follow(self, look: Look) -> None:
+    async def _follow(self, reading: JobReading) -> None:
         clock = asyncio.get_running_loop().time
-        while not look.final or look.piece.messages:
-            if not look.piece.more:
-                await asyncio.sleep(max(0.0, LOOK_S - (clock() - self._looked_at)))
-            self._looked_at = clock()
-            look = await self._source.look(self.seq)
-            self._tell(look)
+        while not reading.final or reading.batch.messages:
+            if not reading.batch.more:
+                await asyncio.sleep(max(0.0, READ_EVERY_S - (clock() - self._read_at)))
+            self._read_at = clock()
+            reading = await self._source.read(self.seq)
+            self._send(reading)
 
-    def _tell(self, look: Look) -> None:
+    def _send(self, reading: JobReading) -> None:
         changed = "".join(
             message
-            for kind, (compared, message) in look.standing.items()
-            if kind not in self._standing or self._standing[kind][0] != compared
+            for kind, (compared, message) in reading.state.items()
+            if kind not in self._state or self._state[kind][0] != compared
         )
-        self._standing, self.seq = look.standing, max(self.seq, look.piece.seq)
-        if not look.piece.messages and not changed:
+        batch = reading.batch
+        self._state, self.seq = reading.state, max(self.seq, batch.seq)
+        if not batch.messages and not changed:
             return
-        update = _Update(look.piece, changed, (look.piece.after(-1) + changed).encode())
-        self._watchers = {watcher for watcher in self._watchers if watcher.tell(update)}
+        update = _Update(batch, changed, (batch.after(-1) + changed).encode())
+        self._watchers = {watcher for watcher in self._watchers if watcher.offer(update)}
 
     def close(self) -> None:
         if not self._closed:
@@ -213,7 +216,7 @@ class EventBroadcaster:
         for feed in list(self._feeds.values()):
             feed.close()
 
-    async def follow(self, job: Hashable, source: Source, after: int) -> AsyncIterator[bytes]:
+    async def follow(self, job: Hashable, source: EventSource, after: int) -> AsyncIterator[bytes]:
         """Yield server-sent events after event `after` until the job has ended.
 
         Calls with an equal `job` share a feed, which reads the `source` of the first call.
@@ -234,15 +237,15 @@ class EventBroadcaster:
                     break
                 yield ALIVE
             watcher = feed.register()
-            until, standing = feed.seq, feed.standing()
+            until, state = feed.seq, feed.state()
             at = after if after <= until else min(after, await source.newest())
             while at < until:
-                piece = await source.gap(at, until)
-                text, at = piece.after(at), piece.seq
+                batch = await source.read_between(at, until)
+                text, at = batch.after(at), batch.seq
                 if text:
                     yield text.encode()
-            if standing:
-                yield standing.encode()
+            if state:
+                yield state.encode()
             async for data in _rest(watcher, at):
                 yield data
         finally:
@@ -261,12 +264,12 @@ async def _rest(watcher: _Watcher, at: int) -> AsyncIterator[bytes]:
             continue
         if update is None:
             return
-        text, at = update.after(at), max(at, update.piece.seq)
+        text, at = update.after(at), max(at, update.batch.seq)
         if text:
             yield text
 
 
-STANDING = {
+STATE_FIELDS = {
     "id",
     "state",
     "stop_reason",
@@ -280,18 +283,18 @@ STANDING = {
 }
 
 
-class Record:
-    """The recorded events of one job. Implements `tuner.api.event_stream.Source`."""
+class JobEvents:
+    """The recorded events of one job. Implements `EventSource`."""
 
     def __init__(self, service: Service, job: str) -> None:
         self._service, self._job = service, job
 
-    async def look(self, after: int | None) -> Look:
-        return await asyncio.to_thread(self._look, after)
+    async def read(self, after: int | None) -> JobReading:
+        return await asyncio.to_thread(self._read, after)
 
-    async def gap(self, after: int, until: int) -> Piece:
+    async def read_between(self, after: int, until: int) -> EventBatch:
         return await asyncio.to_thread(
-            lambda: piece_of(answers.changes_between(self._service, self._job, after, until))
+            lambda: _batch(answers.changes_between(self._service, self._job, after, until))
         )
 
     async def newest(self) -> int:
@@ -302,21 +305,24 @@ class Record:
 
         Return b"" if there are more events than are read at once.
         """
-        found = answers.changes(self._service, self._job, after)
-        if found.changes.more:
+        read = answers.changes(self._service, self._job, after)
+        if read.changes.more:
             return b""
-        stand = "".join(message for _, message in standing(found.view).values())
-        return BEGIN + (piece_of(found.changes).after(after) + stand).encode()
+        return BEGIN + (_batch(read.changes).after(after) + _messages(_state(read.view))).encode()
 
-    def _look(self, after: int | None) -> Look:
+    def _read(self, after: int | None) -> JobReading:
         seq = answers.newest(self._service, self._job) if after is None else after
-        found = answers.changes(self._service, self._job, seq)
-        piece = Piece(seq, []) if after is None else piece_of(found.changes)
-        ended = found.view.row.state in FINAL and (after is not None or found.changes.seq == seq)
-        return Look(piece, standing(found.view), ended)
+        read = answers.changes(self._service, self._job, seq)
+        batch = EventBatch(seq, []) if after is None else _batch(read.changes)
+        ended = read.view.row.state in FINAL and (after is not None or read.changes.seq == seq)
+        return JobReading(batch, _state(read.view), ended)
 
 
-def standing(view: JobView) -> dict[str, tuple[object, str]]:
+def _messages(state: dict[str, tuple[object, str]]) -> str:
+    return "".join(message for _, message in state.values())
+
+
+def _state(view: JobView) -> dict[str, tuple[object, str]]:
     """Return the `spend` and `job` messages of the present state, each with a value to compare. A message
     is sent again if its value differs from that of the previous reading.
 
@@ -324,26 +330,26 @@ def standing(view: JobView) -> dict[str, tuple[object, str]]:
     """
     shown = serialize_jobs.job_of(view)
     spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
-    job = shown.model_dump(include=STANDING)
+    job = shown.model_dump(include=STATE_FIELDS)
     compared = {**job, "progress": {**job["progress"], "running_seconds": 0}}
     return {"spend": (spend, _message("spend", spend)), "job": (compared, _message("job", job))}
 
 
-def piece_of(found: JobChanges) -> Piece:
+def _batch(changes: JobChanges) -> EventBatch:
     """Return the `report` and `trial` messages of some events, in the order of the events.
 
     Only the last message of an event has the event's number as `id`. A `report` comes after the `trial` message of the same event, so
     that a client that reconnects between the two has not received the report yet and gets it once.
     """
-    parts = [(point.seq, 1, "report", _report(point)) for point in found.reports]
-    parts += [(row.seq, 0, "trial", serialize_jobs.trial_of(row).model_dump()) for row in found.trials]
-    parts.sort(key=lambda one: one[:2])
+    parts = [(point.seq, 1, "report", _report(point)) for point in changes.reports]
+    parts += [(row.seq, 0, "trial", serialize_jobs.trial_of(row).model_dump()) for row in changes.trials]
+    parts.sort(key=lambda part: part[:2])
     numbers = [seq for seq, *_ in parts] + [None]
     messages = [
         (seq, _message(kind, body, seq if numbers[index + 1] != seq else None))
         for index, (seq, _, kind, body) in enumerate(parts)
     ]
-    return Piece(found.seq, messages, found.more)
+    return EventBatch(changes.seq, messages, changes.more)
 
 
 def _report(point: answers.StepReport) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 import asyncio
 import hmac
 import math
-import re
 import time
 from collections.abc import Callable, Container, Iterator
-from itertools import accumulate
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,7 +14,6 @@ from tuner.service.packages import most_bytes
 
 MAX_BODY_BYTES = 1 << 20
 PACKAGES = "/v1/packages"
-MAX_DEPTH = 32
 MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
@@ -33,10 +30,6 @@ TITLES = {
     414: "The path and query are too long",
     431: "The headers are too large",
 }
-# An unterminated string extends to the end of the text. Otherwise a search could start again at each quote and take quadratic time.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class RequestLimits:
@@ -44,9 +37,9 @@ class RequestLimits:
 
     - 400: both Content-Length and Transfer-Encoding are given.
     - 414, 431: the target or the headers are too large.
-    - 413, 408, 422: the body is too large, too slow or nested too deep.
+    - 413, 408: the body is too large or too slow.
 
-    The limit for an uploaded package is the one in the service's settings. Its nesting is not checked, because it is not JSON.
+    The limit for an uploaded package is the one in the service's settings.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -60,12 +53,12 @@ class RequestLimits:
         most = most_bytes(scope["app"].state.service.settings) if is_package else MAX_BODY_BYTES
         if (refused := _refusal(scope, most)) is not None:
             status, detail = refused
-            said = answer(status, TITLES[status], detail)
+            response = answer(status, TITLES[status], detail)
             if status == 400:
-                said.headers["Connection"] = "close"
-            await said(scope, receive, send)
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send)
         else:
-            await self._app(scope, _Body(receive, most, is_json=not is_package), send)
+            await self._app(scope, _Body(receive, most), send)
 
 
 def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
@@ -90,9 +83,8 @@ class _Body:
     If the body is refused, it raises HTTPException, which FastAPI turns into an answer.
     """
 
-    def __init__(self, receive: Receive, most: int, *, is_json: bool) -> None:
-        self._receive, self._is_read = receive, False
-        self._most, self._is_json = most, is_json
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive, self._most, self._is_read = receive, most, False
 
     async def __call__(self) -> Message:
         if self._is_read:
@@ -116,21 +108,7 @@ class _Body:
                 raise HTTPException(413, f"send at most {self._most} bytes")
             if not message.get("more_body", False):
                 break
-        body = b"".join(parts)
-        if self._is_json and is_deeper(body, MAX_DEPTH):
-            raise HTTPException(422, f"nest lists and objects at most {MAX_DEPTH} levels deep")
-        return {"type": "http.request", "body": body, "more_body": False}
-
-
-def is_deeper(body: bytes, depth: int) -> bool:
-    """Return True if lists and objects of a JSON text are nested deeper than `depth`.
-
-    For bytes that are not JSON, the result is arbitrary.
-    """
-    if body.count(b"[") + body.count(b"{") <= depth:
-        return False
-    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
-    return any(level > depth for level in accumulate(map(_STEP.__getitem__, brackets)))
+        return {"type": "http.request", "body": b"".join(parts), "more_body": False}
 
 
 class Buckets:
@@ -199,7 +177,7 @@ class RateLimit:
         return _address(scope)
 
 
-class LoadShedder:
+class ConcurrencyLimit:
     """ASGI middleware that limits how many requests wait for an answer.
 
     While `MOST_WAITING` answers have not begun, further requests are answered with 503. Without a limit, requests would wait longer and

@@ -36,7 +36,7 @@ class _Kept(Generic[T]):
     size: int = 0
 
 
-class Shared(Generic[T]):
+class AnswerCache(Generic[T]):
     """Thread-safe cache of the most recently used values.
 
     It holds at most `KEPT` values, and `MOST_BYTES` bytes as counted by `size_of`.
@@ -87,30 +87,30 @@ class Shared(Generic[T]):
                 self._bytes -= self._kept.popitem(last=False)[1].size
 
 
-def answer(request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]) -> Response:
+def answer(
+    request: Request,
+    service: Service,
+    name: Hashable,
+    job: str,
+    make: Callable[[], A],
+    *,
+    once_ended: bool = False,
+) -> Response:
     """Return the answer that `make` returns for a job, as JSON, cached by `name` and job.
 
-    The answer may be up to two seconds old. Raise NotFound if the job does not exist.
+    The answer may be up to two seconds old. If `once_ended` is true, it is always current, and cached only if the job has ended. Raise
+    NotFound if the job does not exist.
     """
     version = answers.version(service, job)
-    key = (service.database, service.project, name, job, version.state)
-    shared: Shared[bytes] = request.app.state.responses
-    return as_json(shared.get(key, version, lambda: make().model_dump_json().encode()))
 
+    def text() -> bytes:
+        return make().model_dump_json().encode()
 
-def answer_once_ended(
-    request: Request, service: Service, name: Hashable, job: str, make: Callable[[], A]
-) -> Response:
-    """Return the answer that `make` returns for a job, as JSON. It is cached only if the job has ended.
-
-    Raise NotFound if the job does not exist.
-    """
-    version = answers.version(service, job)
-    if version.state not in FINAL:
-        return as_json(make().model_dump_json().encode())
-    key = (service.database, service.project, name, job, version)
-    shared: Shared[bytes] = request.app.state.responses
-    return as_json(shared.get(key, None, lambda: make().model_dump_json().encode()))
+    if once_ended and version.state not in FINAL:
+        return as_json(text())
+    cache: AnswerCache[bytes] = request.app.state.responses
+    key = (service.database, service.project, name, job, version if once_ended else version.state)
+    return as_json(cache.get(key, version, text))
 
 
 def as_json(text: bytes) -> Response:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.time import rfc3339
 
-MAX_DEPTH = 50
+MAX_DEPTH = 32
 
 
 class Request(BaseModel):
@@ -18,32 +18,22 @@ class Request(BaseModel):
 
 
 class Body(Request):
-    """Base class of whole request bodies. Text must be valid Unicode, and nesting is limited to 50 levels."""
+    """Base class of whole request bodies. Text must be valid Unicode, and nesting is limited to 32 levels."""
 
     @model_validator(mode="before")
     @classmethod
     def _writable(cls, given: Any) -> Any:
-        if depth(given) > MAX_DEPTH:
-            raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
+        level, values = 0, [given]
+        while values := [value for value in values if isinstance(value, dict | list)]:
+            level += 1
+            if level > MAX_DEPTH:
+                raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
+            values = [v for value in values for v in (value.values() if isinstance(value, dict) else value)]
         try:
             json.dumps(given, ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError as error:
             raise ValueError("has text that is not valid Unicode") from error
         return given
-
-
-def depth(value: Any) -> int:
-    """Return how deep lists and mappings are nested. Stop counting one level beyond MAX_DEPTH."""
-    level, inner = 0, [value]
-    while inner and level <= MAX_DEPTH:
-        inner = [
-            child
-            for one in inner
-            if isinstance(one, dict | list)
-            for child in (one.values() if isinstance(one, dict) else one)
-        ]
-        level += bool(inner)
-    return level
 
 
 def _dollars(amount: object) -> object:

@@ -47,19 +47,17 @@ def list_trials(
         place = lambda row: (answers.sort_key_of(row, by, descending=descending), row.number)  # noqa: E731
         return show.TrialPage.model_validate(page_of(rows, limit, place))
 
-    return response_cache.answer_once_ended(request, service, ("trials", sort, limit, after), job, make)
+    return response_cache.answer(request, service, ("trials", sort, limit, after), job, make, once_ended=True)
 
 
 @router.get("/jobs/{job}/trials/{trial}", response_model=show.TrialDetail)
 def get_trial(job: str, trial: str, request: Request, service: Svc) -> Response:
     """Return a trial with its learning curve, its bill and all its attempts."""
-    return response_cache.answer_once_ended(
-        request,
-        service,
-        ("trial", trial),
-        job,
-        lambda: trial_detail_of(answers.trial(service, job, trial)),
-    )
+
+    def make() -> show.TrialDetail:
+        return trial_detail_of(answers.trial(service, job, trial))
+
+    return response_cache.answer(request, service, ("trial", trial), job, make, once_ended=True)
 
 
 @router.get("/jobs/{job}/bill", response_model=show.Bill)

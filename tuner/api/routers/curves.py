@@ -14,7 +14,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
-from tuner.api.response_cache import Shared
+from tuner.api.response_cache import AnswerCache
 from tuner.domain.objective import Mode
 from tuner.schemas.answers import Curves
 from tuner.service import answers
@@ -57,7 +57,7 @@ def get_curves(
     """
     version = answers.version(service, job)
     key = (service.database, service.project, job, version.state, metric)
-    kept: Shared[CurvesText] = request.app.state.curves
+    kept: AnswerCache[CurvesText] = request.app.state.curves
     found = kept.get(key, version, lambda: _curves_text(service, job, metric))
     headers = {"ETag": found.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
     if if_none_match is not None and found.tag in [one.strip() for one in if_none_match.split(",")]:

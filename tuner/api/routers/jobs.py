@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Request, Response
 from tuner.api import serialize_jobs, translate
 from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
 from tuner.api.document import problems
-from tuner.api.response_cache import Shared, as_json
+from tuner.api.response_cache import AnswerCache, as_json
 from tuner.domain.errors import Invalid
 from tuner.schemas.job import Job, JobPage, JobPatch, JobRequest
 from tuner.service import answers, control
@@ -72,7 +72,7 @@ def _text(request: Request, service: Service, view: JobView) -> bytes:
     version = view.version
     if version is None:
         return make()
-    shared: Shared[bytes] = request.app.state.responses
+    shared: AnswerCache[bytes] = request.app.state.responses
     return shared.get((service.database, "job", version), None, make)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
-from tuner.api.response_cache import Shared, as_json
+from tuner.api.response_cache import AnswerCache, as_json
 from tuner.domain.money import NS_PER_HOUR, Money
 from tuner.domain.time import rfc3339
 from tuner.schemas import budgets as show
@@ -48,7 +48,7 @@ def get_spend(
             until,
             timezone,
         )
-        shared: Shared[bytes] = request.app.state.responses
+        shared: AnswerCache[bytes] = request.app.state.responses
         return as_json(shared.get(key, object(), lambda: _shown(view()).model_dump_json().encode()))
     table = io.StringIO()
     csv.writer(table).writerows(_table(view()))
