@@ -1,5 +1,8 @@
-"""Invalid values by call and field. The error must point at that field or into it."""
+"""Invalid requests by call and field: values, search spaces, queries, and texts that are not a JSON object."""
 
+import base64
+import json
+import math
 from typing import Any
 
 from tests.fakes import body
@@ -7,6 +10,7 @@ from tests.fakes import body
 MISSING = object()  # removes the field
 Values = dict[str, list[Any]]
 HUGE = 10**400
+NAN, INF = float("nan"), float("inf")  # written to JSON as NaN and Infinity, which many parsers accept
 NO_NUMBER = ["1", "", [], {}, True, "NaN"]
 NO_DURATION = ["", "soon", "5 parsecs", "-1h", "1e3h", "1h 30m 5x", [], {}, True, -1]
 NO_TEXT = [1, 1.5, True, [], {}]
@@ -28,17 +32,22 @@ NO_NAME = [
     "a" * 101,
 ]
 
+FLOAT = {"type": "float", "low": 0.1, "high": 1.0}
+CHOICE = {"type": "categorical", "choices": ["a", "b"]}
+
 JOBS: Values = {
     "": [{}, [], None, "name", 1, [body()]],
     "/name": [*NO_NAME, *NO_TEXT, MISSING],
     "/trainable": [*NO_TEXT, "trainables", ":", "a:", ":b", "a:b:c", "../a:b", "/etc/passwd:x", "a b:c", MISSING],
     "/trainable#": ["os:system", "builtins:eval", "subprocess:run", "tuner.settings:Settings", "trainablesx:f", "Trainables.a:f"],
     "/objective": [*NO_TEXT[:3], "max", MISSING],
+    "/objective/x": [1],
     "/objective/metric": ["", "\t", *NO_TEXT, MISSING],
     "/objective/mode": ["MAX", "", "maximize", 1, None, MISSING],
-    "/objective/target": ["1", [], True, HUGE],
+    "/objective/target": ["1", [], True, HUGE, NAN],
     "/search_space": [{}, *NO_TEXT, None, MISSING, {f"p{n}": {"type": "float", "low": 0, "high": 1} for n in range(1001)}],
-    "/search_space/lr": [None, 1, "float", [], [0, 1], {}],
+    "/search_space/lr": [None, 1, "float", [], [0, 1], {}, {**FLOAT, "low": NAN}, {**FLOAT, "high": INF}, {"low": 0, "high": 1}, {**FLOAT, "type": "loguniform"}],
+    "/search_space/lr/step": [1],
     "/search_space/lr/low": [*NO_NUMBER, None, MISSING, 1, 2, 0, -1, HUGE, -HUGE, 1e308],
     "/search_space/lr/high": [*NO_NUMBER, None, MISSING],
     "/search_space/lr/log": ["yes", 1, 0, None, [], "true"],
@@ -46,45 +55,74 @@ JOBS: Values = {
     "/search_space/width/low": [1.5, "8", True, None, 64, 65, 2**60],
     "/search_space/width/high": [1e20, "64", False, None, 8.5],
     "/fidelity": [1, [], "epoch", None],
+    "/fidelity/maximum": [9],
     "/fidelity/unit": ["", "  ", *NO_TEXT, None],
     "/fidelity/min": [0, -1, 1.5, "1", True, None, HUGE, 2**63],
     "/fidelity/max": [0, -1, 1.5, "9", True, HUGE, 2**63],
     "/fidelity/reduction_factor": [0, 1, -3, 1.5, "3", True, None, 101, HUGE],
-    "/budget": [{}, [], 1, "5 dollars", None, MISSING, {"usd": None}, {"trials": 5}, {"wall_clock": "1h"}],
-    "/budget/usd": [0, -0.01, -1, 1e-7, 1e-300, 1e308, 1e30, HUGE, -HUGE, *NO_NUMBER, 0.0000015],
-    "/budget/gpu_hours": [0, -1, 1e308, HUGE, "1", True, []],
-    "/budget/wall_clock": [*NO_DURATION, 0, "0s", "0", 1e300, HUGE],
+    "/budget": [{}, [], 1, "5 dollars", None, MISSING, {"usd": None}, {"trials": 5}, {"wall_clock": "1h"}, {"gpu_hours": 1}],
+    "/budget/eur": [1],
+    "/budget/usd": [0, -0.01, -1, 1e-7, 1e-300, 1e308, 1e30, HUGE, -HUGE, *NO_NUMBER, 0.0000015, 0.000001, NAN, INF],
+    "/budget/gpu_hours": [0, -1, 1e308, HUGE, "1", True, [], NAN, -INF],
+    "/budget/wall_clock": [*NO_DURATION, 0, "0s", "0", 1e300, HUGE, NAN],
     "/budget/trials": [0, -1, 1.5, "3", True, [], HUGE, 1_000_001],
     "/budget/on_exhausted": ["stop", "", None, 1, "FINISH"],
     "/resources": [1, [], "gpu", None],
-    "/resources/cpus": [0, -1, 1e-9, 1e308, HUGE, *NO_NUMBER, None, 64],
-    "/resources/gpus": [-1, 1.5, 1e-9, 1e308, HUGE, *NO_NUMBER, None, 1],
+    "/resources/memory": [1],
+    "/resources/cpus": [0, -1, 1e-9, 1e308, HUGE, *NO_NUMBER, None, 3, 64, NAN],
+    "/resources/gpus": [-1, 1.5, 1e-9, 1e308, HUGE, *NO_NUMBER, None, 1, INF],
     "/resources/market": ["", "cheap", "SPOT", 1, None],
     "/resources/instance_type": ["", "../x", 1, [], "p5.48xlarge\u0000"],
     "/resources/region": ["", "mars", 1, []],
     "/resources/max_concurrent_trials": [0, -1, 1.5, "1", True, HUGE, 10_001],
     "/algorithm": [1, "asha", [], None],
+    "/algorithm/name": ["asha"],
     "/algorithm/scheduler": ["", "ASHA", "hyperband", 1, None],
     "/algorithm/sampler": ["", "TPE", "luck", 1, None],
     "/algorithm/seed": [1.5, "1", True, None, 2**63, -(2**63) - 1, HUGE],
     "/stop": [1, [], None],
+    "/stop/epochs": [1],
+    "/stop/plateau/steps": [1],
     "/stop/plateau": [1, [], {}, "1"],
     "/stop/plateau/patience_usd": [0, -1, "1", True, None, 1e308, HUGE],
-    "/stop/plateau/min_gain": [-1, "0", True, None],
+    "/stop/plateau/min_gain": [-1, "0", True, None, NAN],
     "/checkpoint": [1, [], None, "auto"],
+    "/checkpoint/every": [1],
     "/checkpoint/interval": [*NO_DURATION, 0, "0m", None, HUGE],
     "/checkpoint/keep": [0, -1, 1.5, "2", True, None, 1001, HUGE],
+    "/warm_start/job": [[]],
     "/warm_start/jobs": [1, "job_0", [1], ["job_0000000000000000"], ["../job"], ["x"] * 1000],
     "/warm_start/checkpoints": ["yes", 1, None],
     "/window": [1, [], {}, {"start": "22:00"}],
+    "/window/day": [1],
+    "/window/end": ["22:00"],
     "/window/start": ["", "24:00", "22", "22:60", "-1:00", "22:00:00", "٢٢:٠٠", 22, None],
-    "/window/timezone": ["", "Mars/Base", "../etc/localtime", "/etc/localtime", "Europe/../UTC", "UTC\u0000", 1, None],
-    "/constants": [[], 1, "a", None, {"lr": 1}, {"a": "b" * 100_001}],
+    "/window/timezone": ["", "Mars/Base", "Europe/Berln", "../etc/localtime", "/etc/localtime", "Europe/../UTC", "UTC\u0000", 1, None],
+    "/constants": [[], 1, "a", None, {"lr": 1}, {"a": "b" * 100_001}, {"a": [1, {"b": NAN}]}],
     "/priority": [1001, -1001, 1.5, "1", True, None, HUGE],
-    "/tags": [[], 1, "a:b", None, {"a": 1}, {"a": None}, {"": "b"}, {"a:b": "c"}, {"a" * 101: "b"}, {"a": "b" * 301}],
+    "/tags": [[], 1, "a:b", None, {"a": 1}, {"a": None}, {"": "b"}, {"a:b": "c"}, {"a" * 101: "b"}, {"a": "b" * 301}, {str(n): "" for n in range(51)}],
     "/colour": [1],
     "/__proto__": [{"usd": 1}],
     "/budget/__class__": ["x"],
+}  # fmt: skip
+
+# Search spaces, by the pointer that the error must have.
+SPACES: dict[str, list[dict[str, Any]]] = {
+    "/search_space/lr/low": [{"lr": {**FLOAT, "low": 2.0}}, {"lr": {**FLOAT, "low": 1.0}}, {"lr": {**FLOAT, "low": -1.0, "log": True}}],
+    "/search_space/a~1b/low": [{"a/b": {**FLOAT, "low": 2.0}}],
+    "/search_space/lr/high": [{"lr": {**FLOAT, "high": HUGE}}, {"lr": {**FLOAT, "low": -1.7e308, "high": 1.7e308}}],
+    "/search_space/n/low": [{"n": {"type": "int", "low": 0, "high": 9, "log": True}}, {"n": {"type": "int", "low": 0.5, "high": 9}}],
+    "/search_space/n": [{"n": {"type": "int", "low": 0, "high": high}} for high in (2**53 + 1, HUGE)],
+    "/search_space/o/choices": [{"o": {**CHOICE, "choices": choices}} for choices in ([], ["a", "a"], [NAN])],
+    "/search_space/o/choices/0": [{"o": {**CHOICE, "choices": [[1]]}}],
+    "/search_space/lr/when/o": [
+        {"lr": {**FLOAT, "when": {"o": ["a"]}}},
+        {"o": CHOICE, "lr": {**FLOAT, "when": {"o": ["c"]}}},
+        {"o": CHOICE, "lr": {**FLOAT, "when": {"o": []}}},
+        {"o": {**CHOICE, "choices": [1, 2]}, "lr": {**FLOAT, "when": {"o": [True]}}},
+    ],
+    "/search_space/lr/when": [{"lr": {**FLOAT, "when": {"lr": [0.5]}}}],
+    "/search_space/b/when": [{"a": {**CHOICE, "when": {"b": ["a"]}}, "b": {**CHOICE, "when": {"a": ["a"]}}}],
 }  # fmt: skip
 
 BUDGETS: Values = {
@@ -183,16 +221,32 @@ CALLS: dict[str, tuple[str, str, dict[str, Any], Values]] = {
     "quota": ("PUT", "/v1/quota", {"usd": 1, "period": "day"}, QUOTAS),
 }  # fmt: skip
 
+
+def coded(value: Any) -> str:
+    """Return the text of a cursor with this content."""
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+
+
+CURSORS = [
+    "",
+    "x",
+    "%",
+    "=",
+    "é",
+    "%00",
+    "../..",
+    *map(coded, ([], {}, "a", ["a", "b", "c"], None, {"a": 1}, [math.nan, "a"])),
+]
 # Invalid query values by path and parameter. The error must name the parameter.
 QUERIES: dict[str, dict[str, list[str]]] = {
     "/v1/jobs": {
         "state": ["", "RUNNING", "lost", "queued,running", "' or 1=1 --"],
         "tag": ["", "a", ":", ":b", "a b"],
         "limit": ["0", "-1", "501", "1.5", "ten", "", "1e2", "0x10", "9" * 400],
-        "cursor": ["", "x", "%00", "bnVsbA", "W10", "eyJhIjoxfQ", "../..", "W05hTiwiYSJd"],
+        "cursor": [*CURSORS, *map(coded, ([2**63, "job"], [True, "job"])), base64.urlsafe_b64encode(b"[" * 6_000).decode()],
     },
-    "/v1/jobs/JOB/trials": {"sort": ["", "name", "--number", "number;drop"], "limit": ["0", "501"], "cursor": ["W1siYSJdXQ", "WzFd"]},
-    "/v1/jobs/JOB/ledger": {"limit": ["0", "10001", "-1", "nan"], "cursor": ["W251bGxd", "WyIxIl0", "W3RydWVd"]},
+    "/v1/jobs/JOB/trials": {"sort": ["", "name", "--number", "number;drop"], "limit": ["0", "501"], "cursor": [*CURSORS, *map(coded, ([["a"]], [1], [2**63, 0], [0, 2**63], [0.5, False]))]},
+    "/v1/jobs/JOB/ledger": {"limit": ["0", "10001", "-1", "nan"], "cursor": [*CURSORS, *map(coded, ([None], ["1"], [True], [2**63]))]},
     "/v1/jobs/JOB/best": {
         "max_cost_usd": ["-1", "nan", "inf", "-inf", "1e10", "1e308", "", "much", "1,5"],
         "max_gpu_hours": ["-1", "nan", "inf", "1e10", "x"],
@@ -202,7 +256,7 @@ QUERIES: dict[str, dict[str, list[str]]] = {
     },
     "/v1/jobs/JOB/events": {"after": ["-1", "1.5", "x", "9" * 30]},
     "/v1/jobs/JOB/trials/trial_00000/checkpoint": {"step": ["0", "-1", "x", "1.5", "9" * 20]},
-    "/v1/jobs/JOB/trials/trial_00000/logs": {"attempt": ["0", "-1", "x", "9" * 20], "tail": ["0", "-1", "1e9"], "after": ["-1", "x"]},
+    "/v1/jobs/JOB/trials/trial_00000/logs": {"attempt": ["0", "-1", "x", "9" * 20], "tail": ["0", "-1", "1e9", "524289"], "after": ["-1", "x"]},
     "/v1/spend": {
         "group_by": ["", "nobody", "tag:", "day;drop table jobs", "__class__"],
         "since": ["", "yesterday", "2026-13-01", "2026-02-30", "9" * 30],
@@ -215,6 +269,9 @@ QUERIES: dict[str, dict[str, list[str]]] = {
 # Whole bodies that are not a JSON object, or do not match their content type: content and type.
 JSON = "application/json"
 TEXTS: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", JSON),
+    "NUL": (b"\x00", JSON),
+    "half a null": (b"nul", JSON),
     "cut off": (b'{"name": "a', JSON),
     "cut off behind a comma": (b'{"name": "a",', JSON),
     "two objects": (b"{}{}", JSON),

@@ -194,23 +194,6 @@ def test_job_without_reports_has_no_best_and_an_empty_pareto_front(finished: Fin
     assert finished.client.get(f"{path}/pareto").json()["items"] == []
 
 
-@pytest.mark.parametrize(
-    ("query", "pointer"),
-    [
-        ({"max_cost_usd": -1}, "max_cost_usd"),
-        ({"max_cost_usd": "nan"}, "max_cost_usd"),
-        ({"max_cost_usd": "inf"}, "max_cost_usd"),
-        ({"max_gpu_hours": -1}, "max_gpu_hours"),
-        ({"max_gpu_hours": "many"}, "max_gpu_hours"),
-        ({"max_duration": "5 parsecs"}, "max_duration"),
-        ({"max_duration": "-5s"}, "max_duration"),
-    ],
-)
-def test_invalid_limits_are_refused(finished: Finished, query: dict[str, Any], pointer: str) -> None:
-    problem = check_problem(finished.client.get(f"/v1/jobs/{finished.plain}/best", params=query))
-    assert [error["pointer"] for error in problem["errors"]] == [pointer]
-
-
 def test_best_over_all_jobs_is_the_best_of_their_best_trials(
     client: TestClient, service: FakeService
 ) -> None:

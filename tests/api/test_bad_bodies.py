@@ -1,34 +1,55 @@
-"""An invalid request gets an error with a pointer to the fault, and changes nothing."""
+"""Invalid requests: each gets an error with a pointer to the fault, and writes no row."""
 
 import json
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import inspect, text
 from starlette.testclient import TestClient
 
 from tests import fakes
-from tests.api.bad import BAD, ERRORS, FLOAT, ODD, Changes, budget, lr, resources
+from tests.api.bad_values import CALLS, FLOAT, JSON, MISSING, QUERIES, SPACES, TEXTS, TWICE
 from tests.fakes import FakeService, body
 from tuner.cluster.nodes import Node
 
 PROBLEM = {"type", "title", "status", "detail", "errors"}
+HEADERS = {"Content-Type": JSON}
+ERRORS = {
+    "trainables.nowhere:train": "ModuleNotFoundError: no module",
+    "trainables.digits_mlp:fit": "AttributeError: no attribute",
+    "trainables.digits_mlp:SEARCH_SPACE": "TypeError: not callable",
+}
+# Call, field, value, and the pointer of the error. The error of a value is at its field or in it.
+VALUES = [
+    (call, at, value, at.rstrip("#"))
+    for call, (*_, fields) in CALLS.items()
+    for at, values in fields.items()
+    for value in values
+]
+VALUES += [("jobs", "/search_space", space, at) for at, spaces in SPACES.items() for space in spaces]
+VALUES += [("jobs", "/trainable", name, "/trainable") for name in ERRORS]
+QUERIED = [
+    (path, name, value)
+    for path, names in QUERIES.items()
+    for name, values in names.items()
+    for value in values
+]
 
-
-@pytest.fixture
-def refusing(service: FakeService) -> TestClient:
-    service.prober.errors.update(ERRORS)
-    return fakes.client_of(service)
+service, client = fakes.fixtures("module")
 
 
 def check_problem(answer: Any, status: int = 422) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    found: dict[str, Any] = answer.json()
-    assert found.keys() >= PROBLEM
-    assert found["status"] == status
-    assert found["title"]
-    assert found["detail"]
-    return found
+    problem: dict[str, Any] = answer.json()
+    assert problem.keys() >= PROBLEM
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    return problem
 
 
 def pointers(answer: Any) -> list[str]:
@@ -37,69 +58,136 @@ def pointers(answer: Any) -> list[str]:
     return [error["pointer"] for error in errors]
 
 
-def check_nothing_made(client: TestClient) -> None:
-    assert client.get("/v1/jobs").json()["items"] == []
+def shown(value: object) -> str:
+    return "missing" if value is MISSING else repr(value)[:40].replace("\x00", "NUL")
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_invalid_job_is_refused_with_a_pointer_and_not_created(refusing: TestClient, name: str) -> None:
-    changes, pointer = BAD[name]
-    assert pointer in pointers(refusing.post("/v1/jobs", json=body(**changes)))
-    check_nothing_made(refusing)
+def rows(service: FakeService) -> dict[str, int]:
+    """Return the number of rows in every table."""
+    names = inspect(service.database.engine).get_table_names()
+    counts = ", ".join(f'(select count(*) from "{name}")' for name in names)
+    with service.database.read() as db:
+        return dict(zip(names, db.execute(text(f"select {counts}")).one(), strict=True))
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_invalid_json_numbers_are_refused_with_a_pointer(refusing: TestClient, name: str) -> None:
-    text, key, pointer = ODD[name]
-    sent = json.dumps(body(**{key: "@"})).replace('"@"', text)
-    answer = refusing.post("/v1/jobs", content=sent, headers={"Content-Type": "application/json"})
-    assert pointer in pointers(answer)
-    check_nothing_made(refusing)
+@pytest.fixture(scope="module")
+def run(service: FakeService, client: TestClient) -> str:
+    """Return a job that has run."""
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    return job
 
 
-@pytest.mark.parametrize("key", ["name", "trainable", "objective", "search_space", "budget"])
-def test_missing_required_field_is_named(client: TestClient, key: str) -> None:
-    sent = body()
-    del sent[key]
-    assert pointers(client.post("/v1/jobs", json=sent)) == [f"/{key}"]
+@pytest.fixture
+def untouched(service: FakeService) -> Iterator[None]:
+    before = rows(service)
+    assert len(before) > 10
+    yield
+    assert rows(service) == before
 
 
-@pytest.mark.parametrize("key", ["metric", "mode"])
-def test_missing_objective_field_is_named(client: TestClient, key: str) -> None:
-    objective = {k: v for k, v in body()["objective"].items() if k != key}
-    assert pointers(client.post("/v1/jobs", json=body(objective=objective))) == [f"/objective/{key}"]
+def with_value(right: dict[str, Any], at: str, value: Any) -> Any:
+    if at == "":
+        return value
+    changed = deepcopy(right)
+    *way, last = at.rstrip("#").removeprefix("/").split("/")
+    inner: Any = changed
+    for word in way:
+        inner = inner[int(word)] if isinstance(inner, list) else inner.setdefault(word, {})
+    if value is MISSING:
+        del inner[last]
+    else:
+        inner[int(last) if isinstance(inner, list) else last] = value
+    return changed
 
 
-@pytest.mark.parametrize("key", sorted(body()))
-@pytest.mark.parametrize("value", [[], 7, "text", True], ids=repr)
-def test_value_of_wrong_type_is_refused_with_a_pointer(client: TestClient, key: str, value: Any) -> None:
-    if key in ("name", "trainable") and value == "text":
-        return
-    found = pointers(client.post("/v1/jobs", json=body(**{key: value})))
-    assert all(pointer.startswith(f"/{key}") for pointer in found)
+@pytest.mark.parametrize(
+    ("call", "at", "value", "pointer"),
+    VALUES,
+    ids=[f"{call}{at} {shown(value)}" for call, at, value, _ in VALUES],
+)
+def test_invalid_field_value_is_refused_with_a_pointer(
+    service: FakeService, client: TestClient, untouched: None, call: str, at: str, value: Any, pointer: str
+) -> None:
+    service.prober.errors.update(ERRORS)
+    method, path, right, _ = CALLS[call]
+    answer = client.request(method, path, content=json.dumps(with_value(right, at, value)), headers=HEADERS)
+    given = pointers(answer)
+    assert any(one == pointer or one.startswith(f"{pointer}/") for one in given), given
 
 
-@pytest.mark.parametrize("sent", ["", "{", "{'name': 1}", '{"name": }', "[1,", "\x00", "nul"])
-def test_invalid_json_is_refused(client: TestClient, sent: str) -> None:
-    headers = {"Content-Type": "application/json"}
-    assert pointers(client.post("/v1/jobs", content=sent, headers=headers)) == [""]
+@pytest.mark.parametrize("call", CALLS)
+def test_bodies_for_the_invalid_values_are_valid(tmp_path: Path, call: str) -> None:
+    """The other tests put invalid values into these bodies. If a body were invalid, any value in it would be refused."""
+    own = fakes.service_in(tmp_path)
+    method, path, right, _ = CALLS[call]
+    answer = fakes.client_of(own).request(method, path, json=right)
+    assert answer.is_success, answer.text
+    own.database.dispose()
 
 
-@pytest.mark.parametrize("sent", [[], "text", 5, None, True], ids=repr)
-def test_json_that_is_not_an_object_is_refused(client: TestClient, sent: Any) -> None:
-    assert pointers(client.post("/v1/jobs", json=sent)) == [""]
+@pytest.mark.parametrize(
+    ("path", "name", "value"), QUERIED, ids=[f"{path} {name} {shown(value)}" for path, name, value in QUERIED]
+)
+def test_invalid_query_value_is_refused_with_a_pointer(
+    client: TestClient, run: str, untouched: None, path: str, name: str, value: str
+) -> None:
+    assert pointers(client.get(path.replace("JOB", run), params={name: value})) == [name]
 
 
-def test_all_errors_are_reported_at_once(client: TestClient) -> None:
-    wrong = {"name": "a/b", **budget(usd=-1), **lr(low=2.0), "constants": {"lr": 1}}
-    told = pointers(client.post("/v1/jobs", json=body(**wrong)))
-    assert {"/name", "/budget/usd", "/search_space/lr/low", "/constants"} <= set(told)
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("call", ["jobs", "budgets"])
+def test_body_that_is_not_json_is_refused(client: TestClient, untouched: None, call: str, name: str) -> None:
+    method, path, *_ = CALLS[call]
+    content, kind = TEXTS[name]
+    answer = client.request(method, path, content=content, headers={"Content-Type": kind} if kind else {})
+    assert answer.status_code in (400, 422)
+    assert check_problem(answer, answer.status_code)
 
 
-def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(service: FakeService) -> None:
-    service.cluster.found = [Node("n1", cpus=8, gpus=1, memory_bytes=1)]
-    wrong = {**budget(gpu_hours=0.00001), **resources(gpus=1)}
-    assert pointers(fakes.client_of(service).post("/v1/jobs", json=body(**wrong))) == ["/budget/gpu_hours"]
+@pytest.mark.parametrize("name", TWICE)
+def test_duplicate_name_is_refused_with_a_pointer(client: TestClient, untouched: None, name: str) -> None:
+    key, given, pointer = TWICE[name]
+    sent = json.dumps(body(**{key: "@"})).replace('"@"', given)
+    assert pointers(client.post("/v1/jobs", content=sent, headers=HEADERS)) == [pointer]
+
+
+def test_duplicate_among_many_names_is_refused(client: TestClient, untouched: None) -> None:
+    names = ", ".join(f'"name_{n % 9999}": 1' for n in range(10_000))
+    assert pointers(client.post("/v1/jobs", content=f"{{{names}}}", headers=HEADERS))[0] == "/name_0"
+
+
+def test_unknown_query_parameter_is_refused_with_a_suggestion(client: TestClient, run: str) -> None:
+    answer = client.get(f"/v1/jobs/{run}/best?max_cost=5&zzz=1")
+    assert answer.status_code == 422
+    details = {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
+    assert details["max_cost"] == "is not a parameter of this path; did you mean max_cost_usd?"
+    assert details["zzz"].startswith("is not a parameter of this path; known are ")
+    assert client.post(f"/v1/jobs/{run}/pause?force=1").status_code == 422
+    assert client.get("/v1/whoami?x=1").json()["errors"][0]["detail"].endswith("known are none")
+
+
+def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, untouched: None) -> None:
+    wrong = {"name": "a/b", "budget": {"usd": -1}, "constants": {"lr": 1}, "a/b~c": 1}
+    wrong["search_space"] = {"lr": {**FLOAT, "low": 2.0}}
+    given = pointers(client.post("/v1/jobs", json=body(**wrong)))
+    assert "/a~1b~0c" in given
+    del wrong["a/b~c"]  # an unknown field is reported before the values of the others are read
+    given = pointers(client.post("/v1/jobs", json=body(**wrong)))
+    assert {"/name", "/budget/usd", "/search_space/lr/low", "/constants"} <= set(given)
+    answer = client.post("/v1/jobs", json=body(**{f"unknown_{n}": 1 for n in range(5000)}))
+    assert len(pointers(answer)) == 101
+    assert answer.json()["errors"][-1]["detail"] == "has 4900 more faults"
+    answer = client.post("/v1/jobs", json=body(**{f"unknown_{n}": 1 for n in range(20_000)}))
+    assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send less"}]
+
+
+def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(tmp_path: Path) -> None:
+    own = fakes.service_in(tmp_path)
+    own.cluster.found = [Node("n1", cpus=8, gpus=1, memory_bytes=1)]
+    wrong = body(budget={"gpu_hours": 0.00001}, resources={"gpus": 1})
+    assert pointers(fakes.client_of(own).post("/v1/jobs", json=wrong)) == ["/budget/gpu_hours"]
+    own.database.dispose()
 
 
 @pytest.mark.parametrize(
@@ -117,52 +205,35 @@ def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(service: Fake
     ],
     ids=repr,
 )
-def test_lone_surrogates_are_refused(service: FakeService, change: Changes) -> None:
-    client = fakes.client_of(service, raises=False)
-    sent = json.dumps(body(**change))
-    answer = client.post("/v1/jobs", content=sent, headers={"Content-Type": "application/json"})
-    check_problem(answer)
-    check_nothing_made(client)
+def test_lone_surrogates_are_refused(client: TestClient, untouched: None, change: dict[str, Any]) -> None:
+    check_problem(client.post("/v1/jobs", content=json.dumps(body(**change)), headers=HEADERS))
 
 
 @pytest.mark.parametrize("depth", [50, 200, 300, 900, 5_000, 200_000])
-def test_deep_nesting_never_causes_a_server_error(service: FakeService, depth: int) -> None:
-    client = fakes.client_of(service, raises=False)
+def test_deep_nesting_never_causes_a_server_error(client: TestClient, depth: int) -> None:
     sent = json.dumps(body(constants={"a": "@"})).replace('"@"', "[" * depth + "]" * depth)
-    answer = client.post("/v1/jobs", content=sent, headers={"Content-Type": "application/json"})
+    answer = client.post("/v1/jobs", content=sent, headers=HEADERS)
     assert answer.status_code in (201, 400, 422), answer.text
     if answer.status_code == 201:
         assert client.get(answer.headers["Location"]).status_code == 200
 
 
-def test_body_over_one_mib_is_refused(client: TestClient) -> None:
+def test_body_may_have_one_mib_with_or_without_content_length(client: TestClient) -> None:
     check_problem(client.post("/v1/jobs", content=b" " * (2**20 + 1)), 413)
-
-
-def test_body_over_one_mib_without_content_length_is_refused(client: TestClient) -> None:
     check_problem(client.post("/v1/jobs", content=iter([b" " * 2**19] * 3)), 413)
-
-
-def test_body_of_exactly_one_mib_is_accepted(client: TestClient) -> None:
     sent = json.dumps(body()).encode()
-    headers = {"Content-Type": "application/json"}
-    assert client.post("/v1/jobs", content=sent.ljust(2**20), headers=headers).status_code == 201
+    assert client.post("/v1/jobs", content=sent.ljust(2**20), headers=HEADERS).status_code == 201
 
 
 @pytest.mark.parametrize(
     ("change", "pointer"),
     [
-        ({"budget": {"usd": "5"}}, "/budget/usd"),
-        ({"budget": {"usd": -1}}, "/budget/usd"),
-        ({"budget": {"usd": 0.0000001}}, "/budget/usd"),
+        *(({"budget": {"usd": usd}}, "/budget/usd") for usd in ("5", -1, 0.0000001)),
         ({"budget": {"wall_clock": "5 parsecs"}}, "/budget/wall_clock"),
         ({"budget": {"trials": 0}}, "/budget/trials"),
         ({"budget": {"eur": 1}}, "/budget/eur"),
         ({"budget": {"usd": None}}, "/budget"),
-        ({"priority": 1001}, "/priority"),
-        ({"priority": -1001}, "/priority"),
-        ({"priority": 1.5}, "/priority"),
-        ({"priority": True}, "/priority"),
+        *(({"priority": priority}, "/priority") for priority in (1001, -1001, 1.5, True)),
         ({"tags": {"a": 1}}, "/tags/a"),
         ({"tags": {"a/b:c": "d"}}, "/tags/a~1b:c"),
         ({"state": "running"}, "/state"),
@@ -171,29 +242,8 @@ def test_body_of_exactly_one_mib_is_accepted(client: TestClient) -> None:
     ids=repr,
 )
 def test_invalid_change_is_refused_with_a_pointer_and_changes_nothing(
-    client: TestClient, change: Changes, pointer: str
+    client: TestClient, run: str, untouched: None, change: dict[str, Any], pointer: str
 ) -> None:
-    job = fakes.submit(client)
-    before = client.get(f"/v1/jobs/{job}").json()
-    assert pointer in pointers(client.patch(f"/v1/jobs/{job}", json=change))
-    assert client.get(f"/v1/jobs/{job}").json() == before
-
-
-def test_body_with_too_many_names_is_refused_with_one_error(client: TestClient) -> None:
-    answer = client.post("/v1/jobs", json=fakes.body(**{f"unknown_{n}": 1 for n in range(20_000)}))
-    assert answer.status_code == 422
-    assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send less"}]
-
-
-def test_only_the_first_hundred_errors_are_listed(client: TestClient) -> None:
-    answer = client.post("/v1/jobs", json=fakes.body(**{f"unknown_{n}": 1 for n in range(5000)}))
-    assert answer.status_code == 422
-    assert len(answer.json()["errors"]) == 101
-    assert answer.json()["errors"][-1]["detail"] == "has 4900 more faults"
-
-
-def test_duplicate_among_many_names_is_refused(client: TestClient) -> None:
-    names = ", ".join(f'"name_{n % 9999}": 1' for n in range(10_000))
-    answer = client.post("/v1/jobs", content=f"{{{names}}}", headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["pointer"] == "/name_0"
+    before = client.get(f"/v1/jobs/{run}").json()
+    assert pointer in pointers(client.patch(f"/v1/jobs/{run}", json=change))
+    assert client.get(f"/v1/jobs/{run}").json() == before

@@ -141,11 +141,6 @@ def test_limit_applies_to_the_csv_ledger(finished: Finished) -> None:
     assert len(table(finished, finished.plain, limit=3)) == 3
 
 
-def test_csv_ledger_of_unknown_job_is_404(finished: Finished) -> None:
-    answer = finished.client.get("/v1/jobs/job_0/ledger", headers={"Accept": "text/csv"})
-    check_problem(answer, 404)
-
-
 # Trials
 
 

@@ -137,7 +137,6 @@ def test_jobs_are_filtered_by_state(client: TestClient, service: FakeService) ->
     for state, job in (("queued", queued), ("cancelled", cancelled), ("running", running)):
         assert ids(client.get("/v1/jobs", params={"state": state})) == [job]
     assert ids(client.get("/v1/jobs", params={"state": "failed"})) == []
-    check_problem(client.get("/v1/jobs", params={"state": "happy"}))
 
 
 def test_jobs_are_filtered_by_tag(client: TestClient) -> None:
@@ -148,19 +147,6 @@ def test_jobs_are_filtered_by_tag(client: TestClient) -> None:
         assert ids(client.get("/v1/jobs", params={"tag": tag})) == [alice]
     assert ids(client.get("/v1/jobs", params={"tag": "owner:alic"})) == []
     assert ids(client.get("/v1/jobs", params={"tag": "owner:alice", "state": "failed"})) == []
-
-
-@pytest.mark.parametrize("tag", ["owner", ":alice", ""])
-def test_tag_filter_without_key_and_value_is_refused(client: TestClient, tag: str) -> None:
-    errors = check_problem(client.get("/v1/jobs", params={"tag": tag}))["errors"]
-    assert [error["pointer"] for error in errors] == ["tag"]
-
-
-@pytest.mark.parametrize("limit", [0, -1, 501, "many"])
-def test_limit_out_of_bounds_is_refused(finished: Finished, limit: Any) -> None:
-    for path in ("/v1/jobs", f"/v1/jobs/{finished.plain}/trials"):
-        errors = check_problem(finished.client.get(path, params={"limit": limit}))["errors"]
-        assert [error["pointer"] for error in errors] == ["limit"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
@@ -224,14 +210,13 @@ def test_trials_without_metric_come_last_in_both_directions(client: TestClient, 
         assert metrics == sorted(metrics)
 
 
-def test_unknown_sort_is_refused(finished: Finished) -> None:
-    path = f"/v1/jobs/{finished.plain}/trials"
-    errors = check_problem(finished.client.get(path, params={"sort": "luck"}))["errors"]
-    assert [error["pointer"] for error in errors] == ["sort"]
-
-
 @pytest.mark.parametrize(
-    "path", ["", "/trials", "/trials/trial_00000", "/best", "/pareto", "/bill", "/ledger"]
+    "path",
+    [
+        *("", "/trials", "/trials/trial_00000", "/trials/trial_00000/logs", "/trials/trial_00000/checkpoint"),
+        *("/best", "/pareto", "/bill", "/ledger", "/report", "/curves", "/events", "/advice", "/replay"),
+    ],
 )
-def test_unknown_job_is_404(client: TestClient, path: str) -> None:
-    check_problem(client.get(f"/v1/jobs/job_0000000000000000{path}"), 404)
+@pytest.mark.parametrize("accept", ["application/json", "text/csv"])
+def test_unknown_job_is_404(client: TestClient, path: str, accept: str) -> None:
+    check_problem(client.get(f"/v1/jobs/job_0000000000000000{path}", headers={"Accept": accept}), 404)

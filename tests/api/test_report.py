@@ -12,7 +12,6 @@ from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.points import points
 from tests.api.test_answers import ROWS, reported
-from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.strategies import examples
 from tuner.database.codec import decode
@@ -95,10 +94,6 @@ def check_figures(one: dict[str, Any], best_spent_usd: float) -> None:
         assert one["saved_usd"] == pytest.approx(one["usd"] - best_spent_usd, abs=1e-9)
 
 
-def test_report_is_the_same_on_a_second_request(finished: Finished) -> None:
-    assert report(finished.client, finished.plain) == report(finished.client, finished.plain)
-
-
 def test_random_search_estimate_stays_within_its_actual_spend(
     client: TestClient, service: FakeService
 ) -> None:
@@ -139,7 +134,3 @@ def test_report_of_a_young_job_says_which_data_is_missing(client: TestClient, se
     assert found["best_curve"]
     assert {one["status"] for one in found["estimates"]} == {"not_enough_data"}
     assert all(one["note"] for one in found["estimates"])
-
-
-def test_report_of_unknown_job_is_404(client: TestClient) -> None:
-    check_problem(client.get("/v1/jobs/job_0/report"), 404)
