@@ -1,7 +1,8 @@
-"""Projects, members and keys over REST: who has access, until when, and the errors for everyone else."""
+"""Access over REST: who has it, until when, and the errors for everyone else."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from tests import fakes
 from tests.api.accessing import People
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tuner.api.app import create_app
 from tuner.api.auth import Callers, while_allowed
 from tuner.domain.access import read_key
 from tuner.service import access, metrics_snapshot, reconciler
 from tuner.service.mirroring import StoredRecord
+from tuner.settings import Settings
 
 DAY_S = 86_400
 AWAY = 503  # status of a dashboard request that is authorised, because Ray is not running
@@ -116,22 +119,15 @@ def test_disabled_user_has_no_access_to_any_project_until_enabled(people: People
     check_problem(people.operator.patch("/v1/users/eve", json={"disabled": True}), 404)
 
 
-def test_expired_key_is_refused_with_its_expiry_time(people: People) -> None:
-    made = people.key("ada", "viewer", expires_in="2d")
+@pytest.mark.parametrize(("life", "days"), [({"expires_in": "2d"}, 2), ({}, 90)])
+def test_expired_key_is_refused_with_its_expiry_time(people: People, life: dict[str, str], days: int) -> None:
+    made = people.key("ada", "viewer", **life)
     client = people.with_key(made["secret"])
-    people.service.now.pass_s(2 * DAY_S - 1)
+    people.service.now.pass_s(days * DAY_S - 1)
     assert client.get("/v1/whoami").status_code == 200
     people.service.now.pass_s(1)
     assert f"expired at {made['expires_at']}" in refused(client)
     assert people.operator.get("/v1/keys").json()["items"][0]["state"] == "expired"
-
-
-def test_key_expires_after_ninety_days_by_default(people: People) -> None:
-    client = people.member("ada", "viewer")
-    people.service.now.pass_s(90 * DAY_S - 1)
-    assert client.get("/v1/whoami").status_code == 200
-    people.service.now.pass_s(1)
-    refused(client)
 
 
 @pytest.mark.parametrize("life", ["367d", "30s", "never", ""])
@@ -238,6 +234,9 @@ def test_inaccessible_project_looks_like_an_unknown_project(people: People) -> N
 
 
 def test_projects_users_and_keys_are_listed_in_pages(people: People) -> None:
+    check_problem(people.operator.post("/v1/projects", json={"name": "default"}), 409)
+    made = people.operator.post("/v1/projects", json={"name": "p-a"})
+    assert made.headers["location"] == "/v1/projects/p-a"
     for name in ("b", "a", "c"):
         people.key(name, "viewer", f"p-{name}")
     for path, field in (("projects", "name"), ("users", "name")):
@@ -281,14 +280,6 @@ def test_invalid_request_is_refused_with_a_pointer(
     assert answer.json()["errors"][0]["pointer"] == pointer
     if body.get("user") == "ad":
         assert "ada" in answer.json()["errors"][0]["detail"]
-
-
-def test_existing_project_cannot_be_created_again(people: People) -> None:
-    check_problem(people.operator.post("/v1/projects", json={"name": "default"}), 409)
-    assert (
-        people.operator.post("/v1/projects", json={"name": "vision"}).headers["location"]
-        == "/v1/projects/vision"
-    )
 
 
 def test_session_ends_when_its_key_is_revoked(people: People) -> None:
@@ -402,3 +393,47 @@ def test_stream_with_lasting_access_is_forwarded_completely() -> None:
         return [data async for data in while_allowed(stream(), lambda: True, every_s=0.001)]
 
     assert asyncio.run(follow()) == [b"0", b"1", b"2"]
+
+
+@pytest.fixture
+def stranger(service: FakeService) -> TestClient:
+    return fakes.client_of(service, with_key=False)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Bearer wrong", f"Basic {fakes.KEY}", fakes.KEY, "Bearer", f"Bearer {fakes.KEY}x", "Bearer é"],
+)
+def test_wrong_key_is_refused(stranger: TestClient, header: str) -> None:
+    answer = stranger.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
+    check_problem(answer, 401)
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_submission_without_key_is_refused_and_creates_no_job(
+    stranger: TestClient, service: FakeService
+) -> None:
+    check_problem(stranger.post("/v1/jobs", json=fakes.body()), 401)
+    assert fakes.client_of(service).get("/v1/jobs").json()["items"] == []
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/openapi.json", "/metrics"])
+def test_health_metrics_and_docs_need_no_key(stranger: TestClient, path: str) -> None:
+    assert stranger.get(path).status_code == 200
+
+
+def test_service_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
+    settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
+    key = settings.api_key()
+    assert settings.api_key() == key
+    assert settings.api_key_path.read_text().strip() == key
+    assert settings.api_key_path.stat().st_mode & 0o777 == 0o600
+    assert len(key) > 30
+
+
+def test_service_with_unreachable_cluster_is_alive_but_not_ready(service: FakeService) -> None:
+    client = TestClient(create_app(service, is_ready=lambda: False))
+    assert client.get("/healthz").status_code == 200
+    answer = client.get("/readyz")
+    check_problem(answer, 503)
+    assert answer.headers["retry-after"]

@@ -1,11 +1,13 @@
-"""Best trial, Pareto front and best over all jobs, priced for another machine from the stated figures alone."""
+"""Best trial, Pareto front and best over all jobs, priced for another machine from the stated figures alone, and from measured speeds."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -13,8 +15,11 @@ from tests.api.conftest import Finished
 from tests.api.points import points, put_report
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tuner.cluster import nodes
+from tuner.database.tables import attempts
 from tuner.domain.money import NS_PER_HOUR, Cost, Money
 from tuner.domain.records import ReportRow
+from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.store.journal import SqlJournal
 
@@ -182,3 +187,53 @@ def test_best_over_all_jobs_can_be_priced_on_another_machine(finished: Finished)
         name: found[name] for name in found if name != "job"
     }
     assert found["pricing"]["instance_type"] == "g4dn.xlarge"
+
+
+KIND = "m7i.large"
+
+
+class Slower(fakes.Curves):
+    """Curves whose steps take three times as long."""
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return 3 * super().step_ns(config, step)
+
+
+def run(service: FakeService, client: TestClient, kind: str | None = None, **changes: Any) -> str:
+    there = {} if kind is None else dict([(nodes.INSTANCE_TYPE[0], kind)])
+    service.cluster.found = [replace(fakes.SMALL, labels=there)]
+    job = fakes.submit(client, **changes)
+    fakes.simulate(service, job, training=Slower() if kind else None)
+    return job
+
+
+def best_of(client: TestClient, job: str, **query: Any) -> Any:
+    return client.get(f"/v1/jobs/{job}/best", params={"forecast": False, **query}).json()
+
+
+def test_relative_speed_is_measured_if_the_trainable_ran_on_both_machine_types(
+    service: FakeService, client: TestClient
+) -> None:
+    here = run(service, client, budget={"usd": 0.002})
+    run(service, client, KIND, budget={"usd": 0.006})
+    found = best_of(client, here, instance_type=KIND)
+    pricing = found["pricing"]
+    assert pricing["speed_source"] == "measured"
+    assert pricing["relative_time_low"] <= 3 <= pricing["relative_time_high"]
+    assert found["cost_low_usd"] < found["cost_usd"] < found["cost_high_usd"]
+    other = run(service, client, constants={"data_dir": "elsewhere"})
+    assert best_of(client, other, instance_type=KIND)["pricing"]["speed_source"] == "assumed_same"
+
+
+def test_interruption_overhead_is_computed_from_the_bill_of_spot_attempts(
+    service: FakeService, client: TestClient
+) -> None:
+    job = run(service, client)
+    with service.database.write() as db:
+        db.execute(update(attempts).where(attempts.c.job == job).values(market="spot"))
+    bill = client.get(f"/v1/jobs/{job}/bill").json()["by_kind"]
+    pricing = best_of(client, job, market="spot")["pricing"]
+    share = (bill["lost"] + bill["restore"]) / (bill["setup"] + bill["train"])
+    assert share > 0
+    assert pricing["interruption_overhead"] == pytest.approx(share, abs=1e-6)
+    assert any("in this job" in note for note in pricing["notes"])

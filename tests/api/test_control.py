@@ -1,5 +1,6 @@
-"""Pause, resume, cancel and top up: the effect in each state, and that a refused request changes nothing."""
+"""Pause, resume, cancel and change jobs: the effect in each state, and that a refused or outdated request changes nothing."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -249,3 +250,79 @@ def test_succeeded_job_resumes_after_a_top_up(client: TestClient, service: FakeS
     shown = client.post(f"/v1/jobs/{job}/resume").json()
     assert (shown["state"], shown["queue_position"]) == ("running", None)
     assert (shown["state"], shown["stop_reason"], shown["ended_at"]) == ("running", None, None)
+
+
+def patch_if(client: TestClient, job: str, revision: str, **change: Any) -> Any:
+    return client.patch(f"/v1/jobs/{job}", json=change, headers={"If-Match": revision})
+
+
+def shown_with_etag(client: TestClient, job: str) -> dict[str, Any]:
+    answer = client.get(f"/v1/jobs/{job}")
+    found: dict[str, Any] = answer.json()
+    assert answer.headers["ETag"] == f'"{found["revision"]}"'
+    return found
+
+
+def test_revision_changes_only_with_user_changes(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    seen = [shown_with_etag(client, job)["revision"]]
+    changes: list[dict[str, Any]] = [
+        {"budget": {"usd": 1}},
+        {"budget": {"on_exhausted": "pause"}},
+        {"tags": {"owner": "alice"}},
+        {"priority": 3},
+    ]
+    for change in changes:
+        answer = client.patch(f"/v1/jobs/{job}", json=change)
+        assert answer.headers["ETag"] == f'"{answer.json()["revision"]}"'
+        seen.append(shown_with_etag(client, job)["revision"])
+    assert len(set(seen)) == len(seen)
+    fakes.simulate(service, job, messages=60)
+    assert shown_with_etag(client, job)["spend"]["usd"] > 0
+    assert shown_with_etag(client, job)["revision"] == seen[-1]
+
+
+@pytest.mark.parametrize("form", ['"{}"', "*", '"other", "{}"', 'W/"{}"'])
+def test_change_with_the_current_revision_is_made(client: TestClient, form: str) -> None:
+    job = fakes.submit(client)
+    revision = shown_with_etag(client, job)["revision"]
+    changed = patch_if(client, job, form.format(revision), budget={"usd": 5})
+    assert (changed.status_code, changed.json()["budget"]["usd"]) == (200, 5)
+
+
+def test_change_with_an_old_revision_is_refused_and_changes_nothing(client: TestClient) -> None:
+    job = fakes.submit(client)
+    old = shown_with_etag(client, job)["revision"]
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 12.5, "gpu_hours": 3}})
+    before = shown_with_etag(client, job)
+    found = check_problem(
+        patch_if(client, job, f'"{old}"', budget={"usd": 20}, tags={"a": "b"}, priority=9), 412
+    )
+    assert "$12.5" in found["detail"]
+    assert "3 GPU-hours" in found["detail"]
+    assert shown_with_etag(client, job) == before
+
+
+def test_if_match_without_quotes_is_refused(client: TestClient) -> None:
+    job = fakes.submit(client)
+    found = check_problem(patch_if(client, job, shown_with_etag(client, job)["revision"], priority=1))
+    assert [error["pointer"] for error in found["errors"]] == ["If-Match"]
+
+
+def test_only_one_of_several_concurrent_changes_is_made(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    revision, start, found = shown_with_etag(client, job)["revision"], threading.Barrier(6), dict[int, int]()
+
+    def ask(number: int) -> None:
+        own = fakes.client_of(service)
+        start.wait()
+        found[number] = patch_if(own, job, f'"{revision}"', budget={"usd": number}).status_code
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(found.values()) == [200, *[412] * 5]
+    winner = next(number for number, status in found.items() if status == 200)
+    assert shown_with_etag(client, job)["budget"]["usd"] == winner

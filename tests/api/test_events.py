@@ -99,18 +99,13 @@ def test_final_spend_and_job_messages_match_the_job(finished: Finished) -> None:
         assert (messages[-1].kind, last["job"]["state"]) == ("job", "succeeded")
 
 
-def test_stream_after_an_event_id_sends_exactly_the_rest(finished: Finished) -> None:
-    job = finished.troubled
+def test_stream_after_any_number_sends_only_later_events(finished: Finished) -> None:
+    job, service = finished.troubled, finished.service
     whole = numbered(stream(finished.client, job))
     ends = {message.id: index + 1 for index, message in enumerate(whole) if message.id is not None}
     assert len(ends) > 20
     for after, index in ends.items():
         assert numbered(stream(finished.client, job, after)) == whole[index:]
-
-
-def test_stream_after_any_number_sends_only_later_events(finished: Finished) -> None:
-    job, service = finished.troubled, finished.service
-    whole = numbered(stream(finished.client, job))
     for after in range(0, newest(service, job) + 20, 17):
         told = numbered(stream(finished.client, job, after))
         assert told == whole[len(whole) - len(told) :]

@@ -108,10 +108,3 @@ def test_symbolic_link_out_of_the_page_folder_is_not_followed(planted: Planted, 
     answer = planted.direct.send("GET", f"/static/{name}")
     assert answer.status == 404
     assert SECRET.encode() not in answer.content
-
-
-def test_traversal_names_are_unique() -> None:
-    assert len(set(EVIL)) == len(EVIL)
-    print(
-        f"\nfigures: {len(EVIL) * (len(ROUTES) + 2)} requests with {len(EVIL)} names that are paths, 0 through"
-    )

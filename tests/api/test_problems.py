@@ -41,13 +41,10 @@ def made(kind: type[TunerError]) -> TunerError:
 
 
 def test_every_error_class_has_its_expected_status() -> None:
-    assert {kind.__name__: problems.STATUS[kind] for kind in CLASSES} == EXPECTED
-
-
-def test_error_subclass_inherits_the_status_of_its_base_class() -> None:
     class Newer(errors.Conflict):
-        """A subclass without a status of its own."""
+        """A subclass without a status of its own, which inherits that of its base class."""
 
+    assert {kind.__name__: problems.STATUS[kind] for kind in CLASSES} == EXPECTED
     assert problems.status_of(Newer("x")) == 409
 
 
@@ -106,17 +103,15 @@ def test_unknown_paths_and_methods_return_problem_documents(
     assert status != 405 or answer.headers["allow"]
 
 
-def test_unreachable_cluster_is_503_with_retry_after(client: TestClient, service: FakeService) -> None:
-    service.cluster.is_down = True
+@pytest.mark.parametrize("state", ["unreachable", "without nodes"])
+def test_unusable_cluster_is_503_with_retry_after(
+    client: TestClient, service: FakeService, state: str
+) -> None:
+    service.cluster.is_down, service.cluster.found = state == "unreachable", []
     answer = client.post("/v1/jobs", json=fakes.body())
     check_problem(answer, 503)
     assert answer.headers["retry-after"] == "2"
     assert client.get("/v1/jobs").json()["items"] == []
-
-
-def test_cluster_without_nodes_is_503(client: TestClient, service: FakeService) -> None:
-    service.cluster.found = []
-    check_problem(client.post("/v1/jobs", json=fakes.body()), 503)
 
 
 def test_unusable_database_is_503(client: TestClient, service: FakeService) -> None:

@@ -83,15 +83,14 @@ def test_estimates_are_marked_and_explained(finished: Finished) -> None:
         for one in found["estimates"]:
             assert one["estimate"] is True
             assert f"{found['trials']} trials" in one["note"]
-            check_figures(one, found["best_spent_usd"])
-
-
-def check_figures(one: dict[str, Any], best_spent_usd: float) -> None:
-    known = [one[name] for name in ("low_usd", "usd", "high_usd") if one[name] is not None]
-    assert known == sorted(known)
-    assert (one["status"] == "estimated") == (one["usd"] is not None) == (one["saved_usd"] is not None)
-    if one["usd"] is not None:
-        assert one["saved_usd"] == pytest.approx(one["usd"] - best_spent_usd, abs=1e-9)
+            known = [one[name] for name in ("low_usd", "usd", "high_usd") if one[name] is not None]
+            assert known == sorted(known)
+            assert (
+                (one["status"] == "estimated") == (one["usd"] is not None) == (one["saved_usd"] is not None)
+            )
+            if one["usd"] is not None:
+                saved = one["usd"] - found["best_spent_usd"]
+                assert one["saved_usd"] == pytest.approx(saved, abs=1e-9)
 
 
 def test_random_search_estimate_stays_within_its_actual_spend(

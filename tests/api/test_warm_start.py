@@ -84,12 +84,9 @@ def test_job_with_another_trainable_objective_or_space_is_refused(client: TestCl
     assert all(word in detail for word in words)
 
 
-def test_duplicate_or_too_many_jobs_are_refused(client: TestClient) -> None:
+def test_duplicate_unknown_or_too_many_jobs_are_refused_all_at_once(client: TestClient) -> None:
     job = fakes.submit(client)
+    unknown = [pointer for pointer, _ in faults(client, body(**warm("job_1", "job_2")))]
+    assert unknown == ["/warm_start/jobs/0", "/warm_start/jobs/1"]
     assert [pointer for pointer, _ in faults(client, body(**warm(job, job)))] == ["/warm_start/jobs/1"]
     assert [pointer for pointer, _ in faults(client, body(**warm(*["job_0"] * 51)))] == ["/warm_start/jobs"]
-
-
-def test_all_invalid_jobs_are_reported_at_once(client: TestClient) -> None:
-    found = [pointer for pointer, _ in faults(client, body(**warm("job_1", "job_2")))]
-    assert found == ["/warm_start/jobs/0", "/warm_start/jobs/1"]

@@ -73,11 +73,8 @@ def create_app(
     app.state.api_key = service.settings.api_key()
     app.state.callers = Callers()
     app.state.is_ready, app.state.leaving = is_ready, threading.Event()
-    app.state.broadcaster, app.state.responses, app.state.curves = (
-        EventBroadcaster(),
-        AnswerCache[bytes](len),
-        AnswerCache(CurvesText.size),
-    )
+    app.state.broadcaster = EventBroadcaster()
+    app.state.responses, app.state.curves = AnswerCache[bytes](len), AnswerCache(CurvesText.size)
     app.state.figures = Reader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors

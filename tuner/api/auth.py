@@ -114,12 +114,12 @@ async def actor_of(request: Request, given: str | None) -> Actor:
         return await run_in_threadpool(access.operator, service, project)
     callers: Callers = request.app.state.callers
     try:
-        found = await run_in_threadpool(partial(access.user_of, service, given, project))
+        actor = await run_in_threadpool(partial(access.user_of, service, given, project))
     except Unauthorized:
         callers.note(given, counts=False)
         raise
     callers.note(given, counts=True)
-    return found
+    return actor
 
 
 LOOK_S = 1.0  # how often a stream checks that its caller may still read it

@@ -74,6 +74,6 @@ class Mounted:
         except NotFound as error:
             return answer(404, error.title(), error.detail)
         if study is None:
-            said = "<!doctype html><html lang=en><title>Not yet</title><p>Nothing of this job is mirrored to Optuna yet.</html>"
-            return HTMLResponse(said, 404, headers=PLAIN)
+            text = "<!doctype html><html lang=en><title>Not yet</title><p>Nothing of this job is mirrored to Optuna yet.</html>"
+            return HTMLResponse(text, 404, headers=PLAIN)
         return RedirectResponse(f"{OPTUNA}/dashboard/studies/{study}", headers={"Cache-Control": "no-store"})

@@ -4,9 +4,10 @@ import asyncio
 import hmac
 import math
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.api.problems import answer
@@ -164,12 +165,11 @@ class RateLimit:
             return
         seconds = math.ceil(wait_s)
         detail = f"at most {self._rate} requests a second are answered, by TUNER_RATE_LIMIT: ask again in {seconds} s"
-        refused = answer(429, "Too many requests", detail)
-        refused.headers["Retry-After"] = str(seconds)
-        await refused(scope, receive, send)
+        await _later(429, "Too many requests", detail, seconds)(scope, receive, send)
 
     def _client(self, scope: Scope) -> str:
-        for value in _all(scope, b"authorization"):
+        values: Iterable[bytes] = (value for name, value in scope["headers"] if name == b"authorization")
+        for value in values:
             if hmac.compare_digest(value[:7].lower() + value[7:], self._credentials):
                 return ""
             if (given := value[7:].decode("latin-1")) in self._callers:
@@ -193,9 +193,7 @@ class ConcurrencyLimit:
             return
         if len(self._waiting) >= MOST_WAITING:
             detail = f"{MOST_WAITING} requests wait for their answers already: ask again in {BUSY_S} s"
-            refused = answer(503, "Too busy", detail)
-            refused.headers["Retry-After"] = str(BUSY_S)
-            await refused(scope, receive, send)
+            await _later(503, "Too busy", detail, BUSY_S)(scope, receive, send)
             return
         this = object()
 
@@ -210,8 +208,10 @@ class ConcurrencyLimit:
             self._waiting.discard(this)
 
 
-def _all(scope: Scope, name: bytes) -> Iterator[bytes]:
-    return (value for found, value in scope["headers"] if found == name)
+def _later(status: int, title: str, detail: str, seconds: int) -> Response:
+    response = answer(status, title, detail)
+    response.headers["Retry-After"] = str(seconds)
+    return response
 
 
 def _address(scope: Scope) -> str:

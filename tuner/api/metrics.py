@@ -78,14 +78,14 @@ class _SnapshotCollector(Collector):
         for family, values in metric_families.OF_PROCESS:
             yield family.metric(values(self._vitals))
         try:
-            found = self._read()
+            snapshot = self._read()
         except Unavailable:
             yield metric_families.DATABASE.metric({(): 0})
             return
         yield metric_families.DATABASE.metric({(): 1})
         for family, figures in metric_families.RECORDED:
-            yield family.metric(figures(found))
-        yield metric_families.queue_wait(found)
+            yield family.metric(figures(snapshot))
+        yield metric_families.queue_wait(snapshot)
 
 
 class Latency:

@@ -57,12 +57,12 @@ def _on_ours(_request: Request, error: Exception) -> JSONResponse:
 
 def _on_shape(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
+    faults = error.errors()
     body_field = getattr(request.scope.get("route"), "body_field", None)
     known = _pointers(body_field.field_info.annotation) if body_field is not None else ()
-    fields = [_field(one, error.body, known) for one in found[:MAX_FAULTS]]
-    if len(found) > MAX_FAULTS:
-        fields.append(FieldProblem(pointer="", detail=f"has {len(found) - MAX_FAULTS} more faults"))
+    fields = [_field(fault, error.body, known) for fault in faults[:MAX_FAULTS]]
+    if len(faults) > MAX_FAULTS:
+        fields.append(FieldProblem(pointer="", detail=f"has {len(faults) - MAX_FAULTS} more faults"))
     detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
     return answer(422, errors.Invalid.title(), detail, kind="invalid", fields=fields)
 
@@ -141,15 +141,15 @@ def _unknown(pointer: str, known: Iterable[str]) -> str:
     return "is unknown; remove it"
 
 
-def _field(found: dict[str, Any], body: Any, known: Iterable[str]) -> FieldProblem:
-    where, *rest = found["loc"]
-    if found["type"] == "json_invalid":
-        return FieldProblem(pointer="", detail=f"is no valid JSON: {found['ctx']['error']}")
-    detail = _fix(found)
+def _field(fault: dict[str, Any], body: Any, known: Iterable[str]) -> FieldProblem:
+    where, *rest = fault["loc"]
+    if fault["type"] == "json_invalid":
+        return FieldProblem(pointer="", detail=f"is no valid JSON: {fault['ctx']['error']}")
+    detail = _fix(fault)
     if where != "body":
         return FieldProblem(pointer=str(rest[-1]) if rest else str(where), detail=detail)
-    pointer = pointer_to(rest, body, missing=found["type"] == "missing")
-    if found["type"] == "extra_forbidden":
+    pointer = pointer_to(rest, body, missing=fault["type"] == "missing")
+    if fault["type"] == "extra_forbidden":
         detail = _unknown(pointer, known)
     return FieldProblem(pointer=pointer, detail=detail)
 
@@ -171,14 +171,14 @@ def pointer_to(path: Iterable[Any], body: Any, *, missing: bool) -> str:
     return "".join(f"/{token}" for token in tokens)
 
 
-def _fix(found: dict[str, Any]) -> str:
-    match found["type"]:
+def _fix(fault: dict[str, Any]) -> str:
+    match fault["type"]:
         case "missing":
             return "is required"
         case "union_tag_not_found" | "union_tag_invalid":
             return "give a type: float, int or categorical"
         case "value_error":
-            return str(found["ctx"]["error"])
+            return str(fault["ctx"]["error"])
         case _:
-            said = str(found["msg"])
-            return said[0].lower() + said[1:]
+            message = str(fault["msg"])
+            return message[0].lower() + message[1:]

@@ -66,9 +66,9 @@ class Proxied:
         try:
             async with ray_dashboard.asked(
                 service.cluster, request.method, path, query, request.headers
-            ) as found:
-                headers = {**found.headers, **(PAGE if ray_dashboard.is_page(path) else DATA)}
-                await StreamingResponse(found.body, found.status, headers)(scope, receive, begun)
+            ) as answered:
+                headers = {**answered.headers, **(PAGE if ray_dashboard.is_page(path) else DATA)}
+                await StreamingResponse(answered.body, answered.status, headers)(scope, receive, begun)
         except NotFound as error:
             await answer(404, error.title(), error.detail)(scope, receive, send)
         except Unavailable as error:

@@ -34,5 +34,5 @@ class RequestId:
 
 
 def _asked_with(scope: Scope) -> bytes | None:
-    found = next((value for name, value in scope["headers"] if name == HEADER), b"")
-    return found if _TAKEN.fullmatch(found) else None
+    sent = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return sent if _TAKEN.fullmatch(sent) else None

@@ -174,7 +174,9 @@ def trial_detail_of(view: TrialView) -> answers_models.TrialDetail:
         bill=by_kind(view.bill),
         attempt_list=attempts,
         checkpoints=[answers_models.StoredCheckpoint.model_validate(stored) for stored in view.checkpoints],
-        environment=next((one.environment for one in reversed(attempts) if one.environment), None),
+        environment=next(
+            (attempt.environment for attempt in reversed(attempts) if attempt.environment), None
+        ),
     )
 
 

@@ -90,11 +90,10 @@ def _unknown(name: str, known: Collection[str]) -> str:
 
 def repeated(text: bytes) -> list[str]:
     """Return JSON pointers to the names that occur twice in an object. Raise Invalid if the text has more than MAX_NAMES names in total."""
-    found: list[_Object] = []
-    count = 0
+    count, is_repeated = 0, False
 
     def read(pairs: list[tuple[str, Any]]) -> _Object:
-        nonlocal count
+        nonlocal count, is_repeated
         count += len(pairs)
         if count > MAX_NAMES:
             raise Invalid(Fault("", f"has more than {MAX_NAMES} names; send less"))
@@ -102,14 +101,14 @@ def repeated(text: bytes) -> list[str]:
         if len(made) < len(pairs):
             counts = Counter(name for name, _ in pairs)
             made.twice = frozenset(name for name, times in counts.items() if times > 1)
-            found.append(made)
+            is_repeated = True
         return made
 
     try:
         whole = json.loads(text, object_pairs_hook=read)
     except (ValueError, RecursionError):
         return []
-    return sorted(_pointers(whole)) if found else []
+    return sorted(_pointers(whole)) if is_repeated else []
 
 
 def _pointers(whole: Any) -> Iterator[str]:
@@ -122,7 +121,7 @@ def _pointers(whole: Any) -> Iterator[str]:
             inner = value.items()
         elif isinstance(value, list):
             inner = enumerate(value)
-        left += [(f"{at}/{_token(str(name))}", one) for name, one in inner]
+        left += [(f"{at}/{_token(str(name))}", child) for name, child in inner]
 
 
 def _token(name: str) -> str:

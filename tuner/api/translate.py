@@ -89,26 +89,26 @@ def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:
         "wall_clock": ("wall_clock_ns", parse_duration_ns),
         "trials": ("trials", int),
     }
-    found = {
+    limits = {
         ours: read.take(f"/budget/{name}", reader, getattr(change, name))
         for name, (ours, reader) in readers.items()
         if name in sent
     }
     read.check()
-    return BudgetPatch(**found, on_exhausted=change.on_exhausted or UNSET)
+    return BudgetPatch(**limits, on_exhausted=change.on_exhausted or UNSET)
 
 
 def pilot_limits_of(given: Pilot) -> PilotLimits:
     """Convert the limits of a pilot. Raise Invalid if an amount cannot be read."""
     read = RequestReader()
-    found = PilotLimits(
+    limits = PilotLimits(
         usd=read.take("/planning/pilot/usd", Money.from_usd, given.usd),
         gpu_ms=read.take("/planning/pilot/gpu_hours", gpu_ms_of, given.gpu_hours),
         trials=given.trials,
         steps=given.steps,
     )
     read.check()
-    return found
+    return limits
 
 
 def gpu_ms_of(hours: float) -> int:

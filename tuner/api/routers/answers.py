@@ -142,8 +142,8 @@ def get_trainable(trainable: str, service: Svc) -> show.Trainable:
     """Import a trainable and describe it. `error` says why it cannot be tuned. The answer is 422 if its module is not allowed on this
     service.
     """
-    found = trainables.described(service.prober, trainable, service.settings.allowed_modules)
-    return show.Trainable.model_validate(found)
+    described = trainables.described(service.prober, trainable, service.settings.allowed_modules)
+    return show.Trainable.model_validate(described)
 
 
 def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:

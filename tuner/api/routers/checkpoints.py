@@ -36,13 +36,13 @@ def get_checkpoint(
     The header `Tuner-Step` is the checkpoint's step. `MANIFEST.json` in the tar file has the SHA-256 of each file. To continue an
     interrupted download, send a `Range` of bytes, and the `ETag` as `If-Range`.
     """
-    found, archive = open_checkpoint(service, job, trial, step)
+    checkpoint, archive = open_checkpoint(service, job, trial, step)
     etag = f'"{archive.digest}"'
     headers = {
         "Accept-Ranges": "bytes",
-        "Content-Disposition": f'attachment; filename="{job}-{trial}-step{found.step}.tar"',
+        "Content-Disposition": f'attachment; filename="{job}-{trial}-step{checkpoint.step}.tar"',
         "ETag": etag,
-        "Tuner-Step": str(found.step),
+        "Tuner-Step": str(checkpoint.step),
     }
     wanted = _range(range_, archive.size) if not if_range or if_range == etag else (0, archive.size)
     if wanted is None:

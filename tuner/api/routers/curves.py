@@ -58,14 +58,14 @@ def get_curves(
     version = answers.version(service, job)
     key = (service.database, service.project, job, version.state, metric)
     kept: AnswerCache[CurvesText] = request.app.state.curves
-    found = kept.get(key, version, lambda: _curves_text(service, job, metric))
-    headers = {"ETag": found.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
-    if if_none_match is not None and found.tag in [one.strip() for one in if_none_match.split(",")]:
+    curves = kept.get(key, version, lambda: _curves_text(service, job, metric))
+    headers = {"ETag": curves.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
+    if if_none_match is not None and curves.tag in [tag.strip() for tag in if_none_match.split(",")]:
         return Response(status_code=304, headers=headers)
-    if "gzip" not in accept_encoding or len(found.text) < GZIP_FROM_BYTES:
-        return Response(found.text, media_type="application/json", headers=headers)
+    if "gzip" not in accept_encoding or len(curves.text) < GZIP_FROM_BYTES:
+        return Response(curves.text, media_type="application/json", headers=headers)
     return Response(
-        found.packed, media_type="application/json", headers={**headers, "Content-Encoding": "gzip"}
+        curves.packed, media_type="application/json", headers={**headers, "Content-Encoding": "gzip"}
     )
 
 
@@ -116,8 +116,10 @@ def _json(view: CurvesView) -> bytes:
     rounded = view.points > EXACT_POINTS
     courses = view.courses.values()
     value = _numbers(_range(list(chain.from_iterable(view.values.values()))), METRIC_PARTS, rounded)
-    usd = _numbers(max((one.usd[-1] for one in courses), default=0) / MICRO, USD_PARTS, rounded)
-    spent = _numbers(max((one.spent[-1] or 0 for one in courses), default=0) / MICRO, USD_PARTS, rounded)
+    usd = _numbers(max((course.usd[-1] for course in courses), default=0) / MICRO, USD_PARTS, rounded)
+    spent = _numbers(
+        max((course.spent[-1] or 0 for course in courses), default=0) / MICRO, USD_PARTS, rounded
+    )
     objective = view.job.spec.objective
     top = {
         "job": view.job.id,
@@ -141,7 +143,7 @@ def _trial(
     spent: Numbers,
 ) -> str:
     course = view.courses.get(row.trial, EMPTY)
-    values = [one for one in course.values if one is not None]
+    values = [value for value in course.values if value is not None]
     answer = {
         "id": row.trial,
         "state": row.state,
@@ -157,8 +159,8 @@ def _trial(
     arrays = {
         "steps": map(str, course.steps),
         "metric": value.all(view.values.get(row.trial, [])),
-        "cost_usd": usd.all([one / MICRO for one in course.usd]),
-        "spent_usd": spent.all([None if one is None else one / MICRO for one in course.spent]),
+        "cost_usd": usd.all([micro / MICRO for micro in course.usd]),
+        "spent_usd": spent.all([None if micro is None else micro / MICRO for micro in course.spent]),
     }
     listed = ",".join(f'"{name}":[{",".join(texts)}]' for name, texts in arrays.items())
     return f"{json.dumps(answer, separators=(',', ':'))[:-1]},{listed}}}"
@@ -173,5 +175,5 @@ def _range(values: Sequence[float | None]) -> float:
 
     Extreme values are ignored, so that one diverging training does not make the rounding too coarse for all other curves.
     """
-    some = sorted(one for one in values[:: max(1, len(values) // SAMPLE)] if one is not None)
+    some = sorted(value for value in values[:: max(1, len(values) // SAMPLE)] if value is not None)
     return some[len(some) * 19 // 20] - some[len(some) // 20] if some else 0.0

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Request, Response
 
 from tuner.api import serialize_jobs, translate
-from tuner.api.deps import Limit, Svc, cursor_of, read_cursor
+from tuner.api.deps import Limit, Svc, page_of, read_cursor
 from tuner.api.document import problems
 from tuner.api.response_cache import AnswerCache, as_json
 from tuner.domain.errors import Invalid
@@ -45,20 +45,19 @@ def list_jobs(
     """List the jobs of the project, newest first. `tag` is `key:value`."""
     place = read_cursor(cursor, int, str)
     before = None if place is None else (place[0], place[1])
-    found = answers.page_of_jobs(service, state=state, tag=_tag(tag), before=before, limit=limit + 1)
-    last = found[limit - 1].row if len(found) > limit else None
-    items = b",".join(_text(request, service, view) for view in found[:limit])
-    more = json.dumps(None if last is None else cursor_of(last.created_at, last.id)).encode()
-    return as_json(b'{"items":[%b],"next_cursor":%b}' % (items, more))
+    views = answers.page_of_jobs(service, state=state, tag=_tag(tag), before=before, limit=limit + 1)
+    page = page_of(views, limit, lambda view: (view.row.created_at, view.row.id))
+    items = b",".join(_text(request, service, view) for view in page["items"])
+    return as_json(b'{"items":[%b],"next_cursor":%b}' % (items, json.dumps(page["next_cursor"]).encode()))
 
 
 @router.get("/jobs/{job}", response_model=Job)
 def get_job(job: str, request: Request, service: Svc) -> Response:
     """Return a job. The `ETag` is the job's `revision`."""
     view = job_view(service, job)
-    found = as_json(_text(request, service, view))
-    found.headers["ETag"] = f'"{revision_of(view.row)}"'
-    return found
+    answer = as_json(_text(request, service, view))
+    answer.headers["ETag"] = f'"{revision_of(view.row)}"'
+    return answer
 
 
 def _text(request: Request, service: Service, view: JobView) -> bytes:
@@ -126,12 +125,12 @@ def _revisions(if_match: str | None) -> set[str] | None:
     """
     if if_match is None or if_match.strip() == "*":
         return None
-    found = set(REVISION.findall(if_match))
-    if not found:
+    revisions = set(REVISION.findall(if_match))
+    if not revisions:
         raise Invalid.at(
             "If-Match", 'must be the ETag of an answer, in its quotes, such as "0123456789abcdef", or *'
         )
-    return found
+    return revisions
 
 
 def _tag(text: str | None) -> tuple[str, str] | None:
