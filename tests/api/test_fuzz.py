@@ -12,52 +12,11 @@ from tests import fakes
 from tests.api.conftest import Finished
 from tests.fakes import body
 from tests.strategies import examples
+from tuner.schemas import job as job_models
+from tuner.schemas.base import Request
 
-KEYS = st.sampled_from(
-    [
-        "name",
-        "trainable",
-        "objective",
-        "search_space",
-        "budget",
-        "constants",
-        "fidelity",
-        "resources",
-        "algorithm",
-        "stop",
-        "checkpoint",
-        "warm_start",
-        "window",
-        "tags",
-        "priority",
-        "type",
-        "low",
-        "high",
-        "log",
-        "when",
-        "choices",
-        "metric",
-        "mode",
-        "target",
-        "usd",
-        "gpu_hours",
-        "wall_clock",
-        "trials",
-        "on_exhausted",
-        "min",
-        "max",
-        "unit",
-        "cpus",
-        "gpus",
-        "plateau",
-        "patience_usd",
-        "interval",
-        "keep",
-        "seed",
-        "lr",
-        "a",
-    ]
-)
+MODELS = [kind for kind in vars(job_models).values() if isinstance(kind, type) and issubclass(kind, Request)]
+KEYS = st.sampled_from(sorted({"lr", "a", *(name for model in MODELS for name in model.model_fields)}))
 WORDS = st.sampled_from(["float", "int", "categorical", "max", "auto", "9s", "finish", "a", "lr", "digits"])
 LEAVES = (
     st.none()
