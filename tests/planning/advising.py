@@ -13,7 +13,7 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
-from tuner.planning.advice.evidence import Curve, Evidence, Piece, Point, total
+from tuner.planning.advice.evidence import Curve, CurvePoint, Evidence, Piece, spent_on
 from tuner.planning.catalogue import Catalogue
 
 GIB = 1 << 30
@@ -93,7 +93,7 @@ def spec(
 
 
 def evidence(*pieces: Piece, job: JobSpec | None = None, **more: Any) -> Evidence:
-    spent = total(one.spent for one in pieces)
+    spent = spent_on(pieces)
     defaults: dict[str, Any] = {
         "offer": OFFER,
         "concurrency": 1,
@@ -112,5 +112,5 @@ def gpu_usage(percent: int, *, used: int = 10 * GIB, samples: int = 100, **facts
 def curve(scores: dict[int, float], *, cut: bool = True) -> Curve:
     """Build a learning curve that costs one dollar per step."""
     return Curve(
-        tuple(Point(step, score, usd(str(step))) for step, score in scores.items()), max(scores), cut
+        tuple(CurvePoint(step, score, usd(str(step))) for step, score in scores.items()), max(scores), cut
     )

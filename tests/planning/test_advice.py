@@ -30,26 +30,27 @@ from tuner.domain.money import Money
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 from tuner.planning.advice import RULES, findings
+from tuner.planning.advice.early_stopping import min_fidelity_misleads, pruned_too_late
 from tuner.planning.advice.evidence import Evidence, Places
 from tuner.planning.advice.finding import Finding
 from tuner.planning.advice.missing import not_measured
-from tuner.planning.advice.rules import (
-    checkpoints,
-    cpu,
-    data_wait,
-    egress,
-    gpu,
-    idle,
-    interruptions,
-    memory,
-    min_fidelity,
-    precision,
-    pruning,
-    setup,
-    spot,
+from tuner.planning.advice.overheads import (
+    checkpoint_interval,
+    idle_dear,
+    interruptions_dear,
+    regions_apart,
+    setup_dear,
+    spot_unused,
 )
-from tuner.planning.advice.rules.ranks import spearman
+from tuner.planning.advice.resources import (
+    cpu_underused,
+    fp32_where_bf16,
+    gpu_underused,
+    input_bound,
+    memory_unused,
+)
 from tuner.planning.catalogue import Catalogue
+from tuner.planning.ranks import spearman
 
 quick = examples(40)
 
@@ -60,7 +61,7 @@ def found(answer: Finding | None) -> Finding:
 
 
 def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
-    one = found(gpu.finding(evidence(piece(train="8.00", usage=gpu_usage(20)))))
+    one = found(gpu_underused(evidence(piece(train="8.00", usage=gpu_usage(20)))))
     assert one.evidence["gpu_utilisation"] == Fraction(1, 5)
     # An L4 has 300/1555 of the bandwidth, and at least three quarters of that: 0.8 h + 0.2 h / 0.1447 for each hour, at $1.00.
     slower = Fraction(4, 5) + Fraction(1, 5) / (Fraction(300, 1555) * Fraction(3, 4))
@@ -76,13 +77,13 @@ def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
 
 def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:
     usage = gpu_usage(40, used=15 * GIB, batch_size=64)
-    one = found(gpu.finding(evidence(piece(train="8.00", usage=usage), job=spec(cpus=4))))
+    one = found(gpu_underused(evidence(piece(train="8.00", usage=usage), job=spec(cpus=4))))
     shared = next(c for c in (one.change, *one.alternatives) if c.setting == "resources.gpus")
     assert (shared.now, shared.then) == ("1", "0.5")
     assert any(c.then == "128" for c in one.alternatives)
     full = gpu_usage(40, used=30 * GIB)
     machines = Catalogue((BIG, SMALL, TINY), "made up")
-    alone = gpu.finding(evidence(piece(train="8.00", usage=full), job=spec(cpus=4), catalogue=machines))
+    alone = gpu_underused(evidence(piece(train="8.00", usage=full), job=spec(cpus=4), catalogue=machines))
     assert alone is None  # neither two trials per GPU nor a smaller GPU
 
 
@@ -92,33 +93,33 @@ def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:
     ids=["busy enough", "too few samples", "not measured", "nothing measured"],
 )
 def test_busy_or_unmeasured_gpu_gives_no_finding(usage: Usage | None) -> None:
-    assert gpu.finding(evidence(piece(train="8.00", usage=usage))) is None
+    assert gpu_underused(evidence(piece(train="8.00", usage=usage))) is None
 
 
 def test_unused_processors_are_advised_to_be_reduced() -> None:
     usage = Usage(wall_ns=100 * NS, cpu_ns=120 * NS)
     one = found(
-        cpu.finding(evidence(piece(train="6.00", setup="2.00", usage=usage), job=spec(cpus=8, gpus=0)))
+        cpu_underused(evidence(piece(train="6.00", setup="2.00", usage=usage), job=spec(cpus=8, gpus=0)))
     )
     assert (one.change.now, one.change.then) == ("8", "1.5")
     assert one.saves == Money(8_000_000 * 13 // 16)
-    assert cpu.finding(evidence(piece(train="8.00", usage=usage))) is None  # the GPU determines the price
+    assert cpu_underused(evidence(piece(train="8.00", usage=usage))) is None  # the GPU determines the price
     busy = Usage(wall_ns=100 * NS, cpu_ns=400 * NS)
-    assert cpu.finding(evidence(piece(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
+    assert cpu_underused(evidence(piece(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
 
 
 def test_unused_memory_leads_to_a_machine_with_less_memory() -> None:
-    one = found(memory.finding(evidence(piece(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB)))))
+    one = found(memory_unused(evidence(piece(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB)))))
     assert one.change.then == "p.lean"
     assert one.saves == usd("2.00")
     full = Usage(memory_peak_bytes=20 * GIB)
-    assert memory.finding(evidence(piece(train="8.00", usage=full))) is None
+    assert memory_unused(evidence(piece(train="8.00", usage=full))) is None
 
 
 @pytest.mark.parametrize(("wait", "saves"), [(30, "3.00"), (80, "2.00"), (20, None)])
 def test_waiting_for_data_advises_loader_workers(wait: int, saves: str | None) -> None:
     usage = Usage(data_wait_ns=wait * NS, compute_ns=(100 - wait) * NS, facts={"loader_workers": 0})
-    answer = data_wait.finding(evidence(piece(train="10.00", usage=usage)))
+    answer = input_bound(evidence(piece(train="10.00", usage=usage)))
     assert (answer.saves if answer else None) == (usd(saves) if saves else None)
     if answer:
         assert answer.change.setting == "num_workers of the DataLoader"
@@ -128,7 +129,7 @@ def test_waiting_for_data_advises_loader_workers(wait: int, saves: str | None) -
 def test_busy_gpu_gives_no_finding_on_data_wait() -> None:
     known = gpu_usage(95)
     usage = Usage(known.wall_ns, gpu_samples=100, gpu_percent=9500, data_wait_ns=50 * NS, compute_ns=50 * NS)
-    assert data_wait.finding(evidence(piece(train="10.00", usage=usage))) is None
+    assert input_bound(evidence(piece(train="10.00", usage=usage))) is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_busy_gpu_gives_no_finding_on_data_wait() -> None:
     ],
 )
 def test_fp32_is_reported_only_on_gpus_with_bf16(facts: dict[str, Any], is_found: bool) -> None:
-    answer = precision.finding(evidence(piece(train="8.00", usage=Usage(facts=facts))))
+    answer = fp32_where_bf16(evidence(piece(train="8.00", usage=Usage(facts=facts))))
     assert (answer is not None) == is_found
     if answer:
         assert answer.saves is None
@@ -150,7 +151,7 @@ def test_fp32_is_reported_only_on_gpus_with_bf16(facts: dict[str, Any], is_found
 
 def test_bf16_saves_half_of_the_busy_gpu_time() -> None:
     case = evidence(piece(train="8.00", usage=gpu_usage(60, precision="fp32")))
-    assert found(precision.finding(case)).saves == Money(8_000_000 * 3 // 10)
+    assert found(fp32_where_bf16(case)).saves == Money(8_000_000 * 3 // 10)
 
 
 def saved(saves: int, **bill: str) -> Evidence:
@@ -163,85 +164,85 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
 
     exposures = {"spot": Exposure(preemption=Hazard.of_spot())}
     dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
-    one = found(checkpoints.finding(Evidence(**{**vars(dear), "exposures": exposures})))
+    one = found(checkpoint_interval(Evidence(**{**vars(dear), "exposures": exposures})))
     assert one.kind == "checkpoints_too_dear"
     assert one.change.setting == "checkpoint.interval"
     assert one.saves is not None
     assert usd("1.00") < one.saves <= usd("2.00")
     rare = saved(2, train="8.00", lost="1.00", checkpoint="0.01")
-    one = found(checkpoints.finding(Evidence(**{**vars(rare), "exposures": exposures})))
+    one = found(checkpoint_interval(Evidence(**{**vars(rare), "exposures": exposures})))
     assert one.kind == "checkpoints_too_rare"
     assert one.saves is not None
     assert usd("0") < one.saves <= usd("1.00")
     never = found(
-        checkpoints.finding(Evidence(**{**vars(saved(0, train="8.00", lost="8.00")), "exposures": exposures}))
+        checkpoint_interval(Evidence(**{**vars(saved(0, train="8.00", lost="8.00")), "exposures": exposures}))
     )
     assert "SpotSafe" in never.change.how
     fine = saved(20, train="8.00", lost="0.10", checkpoint="0.01")
-    assert checkpoints.finding(Evidence(**{**vars(fine), "exposures": exposures})) is None
+    assert checkpoint_interval(Evidence(**{**vars(fine), "exposures": exposures})) is None
 
 
 def test_repeated_setup_is_reported() -> None:
     pieces = [piece(n, setup="0.30", train="1.00") for n in range(10)]
-    one = found(setup.finding(evidence(*pieces, concurrency=2)))
+    one = found(setup_dear(evidence(*pieces, concurrency=2)))
     assert one.saves == usd("2.40")
-    assert setup.finding(evidence(*[piece(n, setup="0.10", train="1.00") for n in range(10)])) is None
+    assert setup_dear(evidence(*[piece(n, setup="0.10", train="1.00") for n in range(10)])) is None
 
 
 def test_budget_spent_mostly_on_setup_advises_a_larger_budget() -> None:
     pieces = piece(0, setup="0.30"), piece(1, setup="0.20")
     job = replace(spec(), budget=Budget(usd=usd("0.60")))
-    one = found(setup.finding(evidence(*pieces, job=job, concurrency=2)))
+    one = found(setup_dear(evidence(*pieces, job=job, concurrency=2)))
     assert (one.change.setting, one.change.then, one.saves) == ("budget.usd", "6", None)
     assert "100% of the money" in one.title
 
 
 def test_job_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
     job = replace(spec(), budget=Budget(usd=usd("2.00")))
-    assert setup.finding(evidence(piece(0, setup="0.30"), piece(1, setup="0.20"), job=job)) is None
+    assert setup_dear(evidence(piece(0, setup="0.30"), piece(1, setup="0.20"), job=job)) is None
 
 
 def test_idle_machines_are_reported() -> None:
-    assert found(idle.finding(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
-    assert idle.finding(evidence(piece(idle="0.40", train="4.00"))) is None
+    assert found(idle_dear(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
+    assert idle_dear(evidence(piece(idle="0.40", train="4.00"))) is None
 
 
 def test_cheaper_spot_machines_are_advised() -> None:
     paid = evidence(piece(train="10.00"), spot=price("1.40"), self_test=(True, ""))
-    one = found(spot.finding(paid))
+    one = found(spot_unused(paid))
     overhead = one.evidence["interruption_overhead"]
     assert isinstance(overhead, Fraction)
     assert one.saves is not None
     assert abs(one.saves.usd - (10 - 3.5 * (1 + float(overhead)))) < 2e-6
     assert one.confidence == "medium"
-    assert found(spot.finding(evidence(piece(train="10.00"), spot=price("1.40")))).confidence == "low"
+    assert found(spot_unused(evidence(piece(train="10.00"), spot=price("1.40")))).confidence == "low"
     failed = found(
-        spot.finding(evidence(piece(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets")))
+        spot_unused(evidence(piece(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets")))
     )
     assert "it forgets" in failed.change.how
-    assert spot.finding(evidence(piece(train="10.00"))) is None  # the price is unknown
-    assert spot.finding(evidence(piece(train="10.00"), spot=price("3.999"))) is None
+    assert spot_unused(evidence(piece(train="10.00"))) is None  # the price is unknown
+    assert spot_unused(evidence(piece(train="10.00"), spot=price("3.999"))) is None
 
 
 def test_preemptions_costing_more_than_spot_saved_are_reported() -> None:
     first = piece(0, 1, hourly="3.00", market="spot", end="preempted", train="1.00", lost="3.00")
     again = piece(0, 2, hourly="3.00", market="spot", setup="1.00", train="1.00")
-    one = found(interruptions.finding(evidence(first, again, job=spec(market="spot"))))
+    one = found(interruptions_dear(evidence(first, again, job=spec(market="spot"))))
     assert one.evidence["interruptions_usd"] == usd("4.00")
     assert one.saves == Money(6_000_000 - 2 * -(-4_000_000 // 3))
     little = piece(0, 1, hourly="1.40", market="spot", end="preempted", train="5.00", lost="0.10")
-    assert interruptions.finding(evidence(little, job=spec(market="spot"))) is None
+    assert interruptions_dear(evidence(little, job=spec(market="spot"))) is None
 
 
 def test_traffic_between_regions_is_reported() -> None:
     usage = Usage(saved_bytes=50 * 10**9)
     apart = Places("us-east-1", "eu-west-1", usd("0.02"), "a list")
-    one = found(egress.finding(evidence(piece(train="1.00", usage=usage), places=apart)))
+    one = found(regions_apart(evidence(piece(train="1.00", usage=usage), places=apart)))
     assert one.saves == usd("1.00")
     unpriced = Places("us-east-1", "eu-west-1")
-    assert found(egress.finding(evidence(piece(usage=usage), places=unpriced))).saves is None
+    assert found(regions_apart(evidence(piece(usage=usage), places=unpriced))).saves is None
     for places in (Places("us-east-1", "us-east-1"), Places(None, "us-east-1"), Places("us-east-1")):
-        assert egress.finding(evidence(piece(usage=usage), places=places)) is None
+        assert regions_apart(evidence(piece(usage=usage), places=places)) is None
 
 
 def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
@@ -258,24 +259,24 @@ def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
 
 
 def test_min_fidelity_that_does_not_predict_the_end_is_reported() -> None:
-    one = found(min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)))))
+    one = found(min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)))))
     assert (one.change.now, one.change.then) == ("1", "3")
     assert one.evidence["trials_cut"] == 20
     assert one.saves is not None
     assert one.saves <= usd("20")
-    assert min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(0.01)))) is None
-    assert min_fidelity.finding(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)[:9]))) is None
+    assert min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(0.01)))) is None
+    assert min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)[:9]))) is None
 
 
 def test_trials_stopped_later_than_necessary_are_reported() -> None:
     job = spec(fidelity=spec().fidelity.__class__(min=3, max=9))
     curves = [*ranked(0.01), *(curve({1: 0.1, 3: 0.1}) for _ in range(4))]
-    one = found(pruning.finding(evidence(piece(train="500.00"), job=job, curves=tuple(curves))))
+    one = found(pruned_too_late(evidence(piece(train="500.00"), job=job, curves=tuple(curves))))
     assert (one.change.setting, one.change.then) == ("fidelity.min", "1")
     assert one.saves == usd("8")
-    assert pruning.finding(evidence(piece(train="500.00"), job=job, curves=tuple(ranked(100.0)))) is None
+    assert pruned_too_late(evidence(piece(train="500.00"), job=job, curves=tuple(ranked(100.0)))) is None
     whole = evidence(piece(train="500.00"), job=spec(scheduler="none"), curves=tuple(ranked(0.01)))
-    one = found(pruning.finding(whole))
+    one = found(pruned_too_late(whole))
     assert one.change.setting == "algorithm.scheduler"
     assert one.saves == usd(str(26 * 8))  # 26 of 40 trials (all but the best 14) skip steps 2 to 9
 
@@ -393,7 +394,7 @@ def test_job_without_measurements_gives_no_findings_but_lists_missing_data(job: 
 @given(st.integers(0, 40), st.integers(0, 9))
 def test_saving_grows_with_gpu_idleness(percent: int, more: int) -> None:
     def saves(busy: int) -> Money:
-        answer = gpu.finding(evidence(piece(train="8.00", usage=gpu_usage(busy))))
+        answer = gpu_underused(evidence(piece(train="8.00", usage=gpu_usage(busy))))
         return answer.saves or Money(0) if answer else Money(0)
 
     assert saves(percent) >= saves(percent + more)
@@ -403,7 +404,7 @@ def test_saving_grows_with_gpu_idleness(percent: int, more: int) -> None:
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_saving_grows_with_idle_spend(micro: int, more: int) -> None:
     def saves(idled: int) -> Money:
-        answer = idle.finding(evidence(piece(train="1.00", idle=str(Money(idled)).removeprefix("$"))))
+        answer = idle_dear(evidence(piece(train="1.00", idle=str(Money(idled)).removeprefix("$"))))
         return answer.saves or Money(0) if answer else Money(0)
 
     assert saves(micro) <= saves(micro + more)

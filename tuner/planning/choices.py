@@ -10,6 +10,7 @@ from tuner.domain.time import NS
 from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
 from tuner.planning.paces import Paces
 from tuner.planning.plan import Checkpointing, Choice, Plan
+from tuner.planning.ranks import spearman
 from tuner.planning.simulations import Outcome, Setting, Simulate, mean
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
 from tuner.tuning.rungs import ladder
@@ -107,21 +108,10 @@ def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
     far = [t for t in paces.evidence.curves if t.curve[-1][0] * 2 >= last and t.curve[0][0] <= step]
     if len(far) < TRIALS_TO_RANK:
         return None
-    early = _ranks([paces.place(trial, step) for trial in far])
-    late = _ranks([paces.place(trial, last) for trial in far])
-    if pstdev(early) == 0 or pstdev(late) == 0:
-        return 0.0
-    mid = fmean(early)
-    covariance = fmean((a - mid) * (b - mid) for a, b in zip(early, late, strict=True))
-    return covariance / (pstdev(early) * pstdev(late))
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value from 0. Equal values get the mean of their ranks."""
-    ordered = sorted(values)
-    first = {value: i for i, value in reversed(list(enumerate(ordered)))}
-    count = {value: ordered.count(value) for value in first}
-    return [first[value] + (count[value] - 1) / 2 for value in values]
+    return (
+        spearman([paces.place(trial, step) for trial in far], [paces.place(trial, last) for trial in far])
+        or 0.0
+    )
 
 
 def _reduction_factor(

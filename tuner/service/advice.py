@@ -14,14 +14,13 @@ from tuner.domain.trial import TrialState
 from tuner.driver.placement import exposure
 from tuner.ledger import ledger
 from tuner.planning.advice import findings
-from tuner.planning.advice.evidence import Curve, Evidence, Piece, Places, Point, total
+from tuner.planning.advice.early_stopping import LEAST_TRIALS, earlier_steps
+from tuner.planning.advice.evidence import Curve, CurvePoint, Evidence, Piece, Places, spent_on
 from tuner.planning.advice.finding import Change as Change
 from tuner.planning.advice.finding import Figure as Figure
 from tuner.planning.advice.finding import Finding as Finding
 from tuner.planning.advice.missing import Missing as Missing
 from tuner.planning.advice.missing import not_measured
-from tuner.planning.advice.rules.pruning import earlier_steps
-from tuner.planning.advice.rules.ranks import LEAST_TRIALS
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue, data_rates
 from tuner.service.node_prices import priced_kind
@@ -55,7 +54,7 @@ def advice(service: Service, job: str) -> AdviceView:
         row = jobs.get(db, job, service.project)
     evidence = evidence_of(service, row)
     today = datetime.fromtimestamp(service.now() // NS, UTC).date()
-    measured = total(piece.spent for piece in evidence.pieces if piece.usage is not None)
+    measured = spent_on(piece for piece in evidence.pieces if piece.usage is not None)
     return AdviceView(
         row,
         evidence.spent,
@@ -123,7 +122,7 @@ def _curves(
     for trial, found in groupby(values, key=lambda one: one[0]):
         state, last = trials[trial]
         points = (
-            Point(step, None if value is None else spec.objective.score(value), cost)
+            CurvePoint(step, None if value is None else spec.objective.score(value), cost)
             for _, step, value, cost in found
         )
         yield Curve(tuple(points), last, state in final)

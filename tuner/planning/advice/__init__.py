@@ -1,37 +1,23 @@
-"""Advice on what would have made a job cheaper, from its measurements and its ledger. Each rule is a module with a pure function."""
+"""Advice on what would have made a job cheaper, from its measurements and its ledger. Each rule is a pure function."""
 
+from tuner.planning.advice import early_stopping, overheads, resources
 from tuner.planning.advice.evidence import Evidence
 from tuner.planning.advice.finding import Finding, Rule
-from tuner.planning.advice.rules import (
-    checkpoints,
-    cpu,
-    data_wait,
-    egress,
-    gpu,
-    idle,
-    interruptions,
-    memory,
-    min_fidelity,
-    precision,
-    pruning,
-    setup,
-    spot,
-)
 
 RULES: tuple[Rule, ...] = (
-    gpu.finding,
-    cpu.finding,
-    memory.finding,
-    data_wait.finding,
-    precision.finding,
-    checkpoints.finding,
-    setup.finding,
-    idle.finding,
-    min_fidelity.finding,
-    pruning.finding,
-    spot.finding,
-    interruptions.finding,
-    egress.finding,
+    resources.gpu_underused,
+    resources.cpu_underused,
+    resources.memory_unused,
+    resources.input_bound,
+    resources.fp32_where_bf16,
+    overheads.checkpoint_interval,
+    overheads.setup_dear,
+    overheads.idle_dear,
+    early_stopping.min_fidelity_misleads,
+    early_stopping.pruned_too_late,
+    overheads.spot_unused,
+    overheads.interruptions_dear,
+    overheads.regions_apart,
 )
 
 

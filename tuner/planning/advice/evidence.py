@@ -8,14 +8,12 @@ from functools import cached_property
 from tuner.domain.cost import CostKind
 from tuner.domain.job import JobSpec
 from tuner.domain.listing import Listing, Market
-from tuner.domain.money import NS_PER_HOUR, ZERO, Money, Price, Rate, trial_rate
+from tuner.domain.money import NS_PER_HOUR, ZERO, Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.usage import COUNTS, Fact, Usage
 from tuner.planning.catalogue import Catalogue
 from tuner.tuning.checkpointing import Exposure
-
-LOST: tuple[str, ...] = ("preempted", "lost")
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """A trial's score and cost at a step."""
 
     step: int
@@ -52,11 +50,11 @@ class Point:
 class Curve:
     """The learning curve of one trial."""
 
-    points: tuple[Point, ...]  #: The trial's reports at the steps that the rules need, ascending.
+    points: tuple[CurvePoint, ...]  #: The trial's reports at the steps that the rules need, ascending.
     last: int  #: The last step that the trial reported.
     cut: bool = True  #: Whether the trial was stopped at `last`, or was still paused there when the job was no longer running.
 
-    def at(self, step: int) -> Point | None:
+    def at(self, step: int) -> CurvePoint | None:
         return next((point for point in self.points if point.step == step), None)
 
 
@@ -93,22 +91,12 @@ class Evidence:
     self_test: tuple[bool, str] | None = None
     places: Places = field(default_factory=Places)
 
-    def of(self, *kinds: CostKind) -> Money:
-        return total(piece.of(*kinds) for piece in self.pieces)
-
     def measured(self, *names: str) -> tuple[Piece, ...]:
         """Return the attempts for which all the named counts of `Usage` were measured."""
-
-        def knows(usage: Usage | None) -> bool:
-            return usage is not None and all(getattr(usage, name) is not None for name in names)
-
-        return tuple(piece for piece in self.pieces if knows(piece.usage))
-
-    def with_fact(self, name: str, is_wanted: Callable[[Fact], bool]) -> tuple[Piece, ...]:
         return tuple(
             piece
             for piece in self.pieces
-            if piece.usage is not None and name in piece.usage.facts and is_wanted(piece.usage.facts[name])
+            if piece.usage is not None and all(getattr(piece.usage, name) is not None for name in names)
         )
 
     @cached_property
@@ -152,22 +140,14 @@ class Evidence:
             and fits(one)
         ]
 
-    def rate_on(self, listing: Listing) -> Rate | None:
-        """Return the rate of one of the job's trials on a listed machine. Return None if the machine's price is not known."""
-        price, size = listing.price(self.market), self.spec.resources
-        if price is None:
-            return None
-        return trial_rate(
-            node_price=price,
-            node_cpus=listing.vcpus,
-            node_gpus=listing.accelerators,
-            cpus=size.cpus,
-            gpus=size.gpus,
-        )
-
 
 def total(amounts: Iterable[Money]) -> Money:
     return Money(sum(amount.micro_usd for amount in amounts))
+
+
+def spent_on(pieces: Iterable[Piece], *kinds: CostKind) -> Money:
+    """Return what the attempts cost, of these kinds or, without a kind, in all."""
+    return total(piece.of(*kinds) if kinds else piece.spent for piece in pieces)
 
 
 def share(part: int, whole: int) -> Fraction:
@@ -189,6 +169,13 @@ def sums(pieces: Iterable[Piece]) -> dict[str, int]:
             if value is not None:
                 found[name] = found.get(name, 0) + value
     return found
+
+
+def gpu_busy(pieces: Iterable[Piece]) -> Fraction | None:
+    """Return the share of the training in which the GPU was busy. Return None if no GPU was measured."""
+    counts = sums(piece for piece in pieces if piece.usage is not None and piece.usage.gpu_samples)
+    samples = counts.get("gpu_samples", 0)
+    return min(Fraction(1), share(counts.get("gpu_percent", 0), 100 * samples)) if samples else None
 
 
 def peak(pieces: Iterable[Piece], name: str) -> int | None:

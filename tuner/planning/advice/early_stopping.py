@@ -1,0 +1,183 @@
+"""Rules about the steps at which trials are compared, judged by how well ranks there predict the ranks at the last step."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tuner.domain.money import Money
+from tuner.planning.advice.evidence import Curve, Evidence, portion, total
+from tuner.planning.advice.finding import Change, Finding
+from tuner.planning.ranks import spearman
+
+LEAST_TRIALS = 10
+Z90 = 1.2815515655446004  # the 90th percentile of the normal distribution
+# The variance of Fisher's transform of Spearman's coefficient, times n − 3 (Fieller, Hartley & Pearson 1957).
+VARIANCE = 1.06
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """A rank correlation. `low` and `high` bound an 80 % interval."""
+
+    rho: float
+    low: float
+    high: float
+    trials: int
+
+
+def last_step(evidence: Evidence) -> int | None:
+    """Return the job's maximum step. If it has none, return the last step that LEAST_TRIALS trials reached, or None without one."""
+    if evidence.spec.fidelity.max is not None:
+        return evidence.spec.fidelity.max
+    reached = sorted((curve.last for curve in evidence.curves), reverse=True)
+    return reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else None
+
+
+def predicts(curves: Sequence[Curve], step: int, last: int) -> Correlation | None:
+    """Return the correlation of the metric at two steps, over the trials that have both.
+
+    Return None if there are too few such trials, or if their metrics are all equal.
+    """
+    points = [(curve.at(step), curve.at(last)) for curve in curves]
+    pairs = [
+        (a.score, b.score)
+        for a, b in points
+        if a is not None and b is not None and a.score is not None and b.score is not None
+    ]
+    if len(pairs) < LEAST_TRIALS:
+        return None
+    rho = spearman([a for a, _ in pairs], [b for _, b in pairs])
+    if rho is None:
+        return None
+    z = math.atanh(max(-0.999999, min(0.999999, rho)))
+    off = Z90 * math.sqrt(VARIANCE / (len(pairs) - 3))
+    return Correlation(rho, math.tanh(z - off), math.tanh(z + off), len(pairs))
+
+
+# If even the upper end of the rank correlation's interval is below this, the ranking at the first rung is close to chance.
+MISLEADS_BELOW = 0.6
+PREDICTS_ABOVE = 0.7
+
+
+def min_fidelity_misleads(evidence: Evidence) -> Finding | None:
+    """Find a fidelity minimum whose ranking does not predict the final one, so that trials are cut by chance and their cost is wasted."""
+    fidelity, last = evidence.spec.fidelity, last_step(evidence)
+    if last is None or fidelity.min >= last or evidence.spec.algorithm.scheduler == "none":
+        return None
+    first = predicts(evidence.curves, fidelity.min, last)
+    cut = [curve for curve in evidence.curves if curve.last <= fidelity.min and curve.cut]
+    if first is None or first.high >= MISLEADS_BELOW or not cut:
+        return None
+    points = [point for curve in cut if (point := curve.at(curve.last)) is not None]
+    cost = total(point.cost for point in points)
+    later = [step for step in fidelity.rungs() if step > fidelity.min]
+    better = {step: rho for step in later if (rho := predicts(evidence.curves, step, last)) is not None}
+    then = next((step for step, rank in better.items() if rank.rho >= PREDICTS_ABOVE), None)
+    step = then or fidelity.min * fidelity.reduction_factor
+    chance = 1 - Fraction(max(0.0, first.rho)).limit_denominator(10**6)
+    return Finding(
+        kind="min_fidelity_misleads",
+        title=f"The ranking at step {fidelity.min} says little of that at step {last}: rank correlation {first.rho:.2f}",
+        evidence={
+            "rank_correlation": _figure(first.rho),
+            "rank_correlation_low": _figure(first.low),
+            "rank_correlation_high": _figure(first.high),
+            "trials_at_both": first.trials,
+            "trials_cut": len(cut),
+            "cut_usd": cost,
+            "rank_correlation_of_next": _figure(better[step].rho) if step in better else None,
+        },
+        change=Change(
+            "fidelity.min",
+            str(fidelity.min),
+            str(min(step, last)),
+            "trials are then first compared where it tells",
+        ),
+        saves=min(evidence.spent, portion(cost, chance)),
+        saves_note="what trials cost that were cut at that rung, by the part in which its ranking is chance: as many drawn at random "
+        "would have done as well",
+        verify="run both with the same budget and three seeds and compare the best metric; the trials at both steps are those that "
+        "were promoted, whose ranks correlate less than all trials' would",
+        confidence="low",
+    )
+
+
+SURE_ABOVE = 0.7
+
+
+def pruned_too_late(evidence: Evidence) -> Finding | None:
+    """Find trials that are cut later than necessary, because an earlier step ranks them as well."""
+    spec, last = evidence.spec, last_step(evidence)
+    if last is None:
+        return None
+    whole, factor = spec.algorithm.scheduler == "none", spec.fidelity.reduction_factor
+    cut_at = last if whole else spec.fidelity.min
+    ranked = (
+        (step, predicts(evidence.curves, step, last))
+        for step in earlier_steps(spec.fidelity.min, last, factor, whole=whole)
+        if step < cut_at
+    )
+    step, rank = next(((step, rho) for step, rho in ranked if rho and rho.low >= SURE_ABOVE), (0, None))
+    if rank is None:
+        return None
+    if whole:
+        cut = _worst(evidence, step, last)
+    else:
+        cut = [curve for curve in evidence.curves if curve.last == cut_at and curve.cut]
+    # What the training of these trials after `step` cost.
+    costs = [(curve.at(step), curve.points[-1]) for curve in cut]
+    saves = sum(max(0, end.cost.micro_usd - here.cost.micro_usd) for here, end in costs if here is not None)
+    if saves <= 0:
+        return None
+    setting = ("algorithm.scheduler", "none", "asha") if whole else ("fidelity.min", str(cut_at), str(step))
+    return Finding(
+        kind="pruned_too_late",
+        title=f"Step {step} ranks trials as step {last} does: rank correlation {rank.rho:.2f}",
+        evidence={
+            "rank_correlation": _figure(rank.rho),
+            "rank_correlation_low": _figure(rank.low),
+            "trials_at_both": rank.trials,
+            "first_comparison_step": cut_at,
+            "earlier_step": step,
+            "trials_cut": len(cut),
+        },
+        change=Change(
+            *setting,
+            f"with fidelity.min: {step}" if whole else "trials that will not be promoted then end earlier",
+        ),
+        saves=min(evidence.spent, Money(saves)),
+        saves_note="what the trials that were cut, or would have been, cost beyond that step",
+        verify="run both with the same budget and three seeds and compare the best metric, or replay the curves by `tuner simulate`",
+        confidence="medium",
+    )
+
+
+def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> list[int]:
+    """Return the steps before the first rung at which trials might be compared instead, ascending.
+
+    If `whole`, the job has no rungs, and the steps before `last` are returned. Neighbouring steps differ by `factor`.
+    """
+    steps, step = list[int](), last if whole else evidence_min
+    while step // factor >= 1:
+        step //= factor
+        steps.append(step)
+    return steps[::-1]
+
+
+def _worst(evidence: Evidence, step: int, last: int) -> list[Curve]:
+    """Return the trials that were trained to `last` although a comparison at `step` would have stopped them.
+
+    That comparison continues the best 1/η of the trials.
+    """
+    scored = [
+        (point.score, n, curve)
+        for n, curve in enumerate(evidence.curves)
+        if curve.last >= last and (point := curve.at(step)) is not None and point.score is not None
+    ]
+    keep = -(-len(scored) // evidence.spec.fidelity.reduction_factor)
+    return [curve for *_, curve in sorted(scored, key=lambda one: (-one[0], one[1]))[keep:]]
+
+
+def _figure(value: float) -> Fraction:
+    return Fraction(round(value * 10**6), 10**6)

@@ -1,0 +1,329 @@
+"""Rules about money that does not buy training: checkpoints, setup, idle machines, the market and traffic between regions."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from tuner.domain.money import ZERO, Money
+from tuner.domain.time import NS
+from tuner.planning.advice.evidence import Evidence, portion, share, spent_on, sums, total
+from tuner.planning.advice.finding import Change, Finding
+from tuner.tuning.checkpointing import Exposure, Hazard, daly_ns
+
+LEAST_STALL_NS = NS // 10
+# Intervals from half to twice the best one are accepted, because the cost hardly changes between them.
+FAR_OFF = 2
+SAVES_DEAR_ABOVE = Fraction(1, 20)
+LOST_ABOVE = Fraction(1, 50)
+
+
+def checkpoint_interval(evidence: Evidence) -> Finding | None:
+    """Find checkpoints that are saved too often or too rarely, compared to Young's and Daly's optimum.
+
+    Let τ be the training time between saves, δ the stall of each save, and M the mean time between losses. Saves then take δ/τ of the
+    training time, and losses take τ/2M of it (Young 1974). Daly's τ minimizes the sum.
+    """
+    pieces = evidence.measured("saves")
+    trained = sum(piece.ns("train", "lost") for piece in pieces)
+    if not trained:
+        return None
+    saves, exposure = sums(pieces)["saves"], evidence.exposures.get(evidence.market) or Exposure()
+    stall = max(LEAST_STALL_NS, sum(piece.ns("checkpoint") for piece in pieces) // max(1, saves))
+    between, mean = trained // max(1, saves), exposure.mean_ns
+    best = max(1, daly_ns(stall, mean))
+    saved_usd, lost_usd, spent = spent_on(pieces, "checkpoint"), spent_on(pieces, "lost"), spent_on(pieces)
+    too_dear = between * FAR_OFF < best and share(saved_usd.micro_usd, spent.micro_usd) > SAVES_DEAR_ABOVE
+    too_rare = between > best * FAR_OFF and share(lost_usd.micro_usd, spent.micro_usd) > LOST_ABOVE
+    if not (too_dear or too_rare):
+        return None
+    now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
+    return Finding(
+        kind="checkpoints_too_dear" if too_dear else "checkpoints_too_rare",
+        title=f"A checkpoint every {between / NS:.0f} s of training, where {best / NS:.0f} s would be best",
+        evidence={
+            "interval_seconds": Fraction(between, NS),
+            "best_interval_seconds": Fraction(best, NS),
+            "stall_seconds": Fraction(stall, NS),
+            "mean_seconds_between_losses": Fraction(mean, NS),
+            "saves": saves,
+            "checkpoint_usd": saved_usd,
+            "lost_usd": lost_usd,
+        },
+        change=_other_interval(evidence, best, saves=saves, too_dear=too_dear),
+        saves=min(
+            saved_usd if too_dear else lost_usd, portion(spent_on(pieces, "train", "lost"), now - then)
+        ),
+        saves_note="training times what saves and losses take of it (δ/τ + τ/2M) at this interval and at the best; at most what was "
+        f"{'spent on saves' if too_dear else 'lost'}",
+        verify="compare `checkpoint` and `lost` in the bills of both, over as much training; the metric cannot change, since a "
+        "restored trial goes on as it was: the restore self-test says so",
+        confidence="medium",
+    )
+
+
+def _other_interval(evidence: Evidence, best_ns: int, *, saves: int, too_dear: bool) -> Change:
+    fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
+    if fixed is None and too_dear:
+        # `auto` already chooses the best interval, so the extra saves happen at pauses.
+        then = fidelity.min * fidelity.reduction_factor
+        how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
+        return Change("fidelity.min", str(fidelity.min), str(then), how)
+    if not saves:
+        how = "none became durable: a trainable that does not save has to, by SpotSafe or tune.report(..., checkpoint=...)"
+    else:
+        how = "or auto, which measures and does the same" if fixed else ""
+    now = "auto" if fixed is None else f"{fixed / NS:g}s"
+    return Change("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)
+
+
+SETUP_DEAR_ABOVE = Fraction(3, 20)
+LEAST_ATTEMPTS = 5
+MOSTLY = Fraction(1, 2)
+ENOUGH = 10  # a budget should be this many times the cost of one setup of each worker, so that most of it can buy training
+
+
+def setup_dear(evidence: Evidence) -> Finding | None:
+    """Find setup that took too much of the money, either in many setups or in a few that used up most of the budget.
+
+    If the budget was not used up, the job ended early for another reason, and a larger budget would not help.
+    """
+    setups = [piece.of("setup") for piece in evidence.pieces]
+    spent, limit = total(setups), evidence.spec.budget.usd
+    part = share(spent.micro_usd, evidence.spent.micro_usd)
+    is_used_up = limit is None or evidence.spent.micro_usd > MOSTLY * limit.micro_usd
+    if part > MOSTLY and len(setups) < LEAST_ATTEMPTS and is_used_up:
+        return _too_small_for_setup(evidence, setups, part)
+    if len(setups) < LEAST_ATTEMPTS or part <= SETUP_DEAR_ABOVE:
+        return None
+    fidelity = evidence.spec.fidelity
+    return Finding(
+        kind="setup_dear",
+        title=f"{float(part):.0%} of the money went into setting trials up",
+        evidence=_setup_figures(evidence, setups, part),
+        change=Change(
+            "the trainable's module",
+            None,
+            "loads data and libraries when it is imported",
+            "a worker imports it once, and each attempt begins as a copy of that process; no CUDA before the function is called",
+        ),
+        alternatives=(
+            Change(
+                "fidelity.min",
+                str(fidelity.min),
+                str(fidelity.min * fidelity.reduction_factor),
+                "each setup then pays for more steps, and fewer pauses make fewer setups",
+            ),
+        ),
+        # Each worker must set up once in any case, so these setups are not savings.
+        saves=max(ZERO, Money(spent.micro_usd - evidence.concurrency * max(setups).micro_usd)),
+        saves_note=f"all setups but the dearest one for each of {evidence.concurrency} workers; at most this",
+        verify="the metric at each step of one configuration with the same seed must be as before; compare `setup` in the bills",
+        confidence="medium",
+    )
+
+
+def _too_small_for_setup(evidence: Evidence, setups: Sequence[Money], part: Fraction) -> Finding:
+    """Return the finding that a few necessary setups cost most of the budget, so that only a larger budget or fewer workers would help."""
+    limit = evidence.spec.budget.usd
+    enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, max(setups).micro_usd))
+    return Finding(
+        kind="setup_dear",
+        title=f"{float(part):.0%} of the money went into setting trials up, which left little to train with",
+        evidence=_setup_figures(evidence, setups, part),
+        change=Change(
+            "budget.usd",
+            None if limit is None else str(limit).removeprefix("$"),
+            str(enough).removeprefix("$"),
+            f"pays for {ENOUGH} setups on each of {evidence.concurrency} workers",
+        ),
+        alternatives=(
+            Change(
+                "resources.max_concurrent_trials",
+                str(evidence.concurrency),
+                "1",
+                "each worker imports the trainable's module once",
+            ),
+        ),
+        saves=None,
+        saves_note="the setup has to be paid for in any case; a larger budget spends a smaller share on it",
+        verify="compare `setup` and `train` in the bills",
+        confidence="high",
+    )
+
+
+def _setup_figures(
+    evidence: Evidence, setups: Sequence[Money], part: Fraction
+) -> dict[str, Money | Fraction | int]:
+    return {
+        "setup_usd": total(setups),
+        "setup_share": part,
+        "attempts": len(setups),
+        "dearest_setup_usd": max(setups),
+        "workers": evidence.concurrency,
+    }
+
+
+IDLE_DEAR_ABOVE = Fraction(1, 10)
+
+
+def idle_dear(evidence: Evidence) -> Finding | None:
+    """Find a job that paid for idle machines for too much of the time."""
+    idle, fidelity = spent_on(evidence.pieces, "idle"), evidence.spec.fidelity
+    part = share(idle.micro_usd, evidence.spent.micro_usd)
+    if part <= IDLE_DEAR_ABOVE:
+        return None
+    return Finding(
+        kind="idle_dear",
+        title=f"{float(part):.0%} of the money was spent on machines that waited",
+        evidence={"idle_usd": idle, "idle_share": part, "attempts": len(evidence.pieces)},
+        change=Change(
+            "fidelity.min",
+            str(fidelity.min),
+            str(fidelity.min * fidelity.reduction_factor),
+            "a worker waits between attempts and for decisions at rungs; longer stretches of training make both rarer",
+        ),
+        alternatives=(
+            Change(
+                "algorithm.sampler", evidence.spec.algorithm.sampler, "random", "its proposals cost no time"
+            ),
+        ),
+        saves=idle,
+        saves_note="all that was paid for waiting; at most this",
+        verify="compare `idle` in the bills, and the best metric for the same budget",
+        confidence="low",
+    )
+
+
+def spot_unused(evidence: Evidence) -> Finding | None:
+    """Find a job that ran on demand although it would have been cheaper on spot machines, with their interruptions.
+
+    Interruptions cost saves and lost steps, computed for the best checkpoint interval, and a new setup after each lost attempt.
+    """
+    pieces = [piece for piece in evidence.pieces if piece.row.market == "on_demand"]
+    paid, spot, demand = spent_on(pieces), evidence.spot, evidence.demand
+    if evidence.spec.resources.market != "on_demand" or spot is None or demand is None or not paid.micro_usd:
+        return None
+    exposure = evidence.exposures.get("spot") or Exposure(preemption=Hazard.of_spot())
+    saving = [piece for piece in pieces if piece.usage is not None and piece.usage.saves]
+    saves = max(1, sums(saving).get("saves", 0))
+    stall = max(LEAST_STALL_NS, sum(piece.ns("checkpoint") for piece in saving) // saves)
+    again = sum(piece.ns("setup", "restore") for piece in pieces) // max(1, len(pieces))
+    mean = exposure.mean_ns
+    best = max(1, daly_ns(stall, mean))
+    overhead = Fraction(stall, best) + Fraction(best, 2 * mean) + Fraction(again, mean)
+    cheaper = share(spot.micro_usd_per_hour, demand.micro_usd_per_hour)
+    saved = paid - Money(-int(-paid.micro_usd * cheaper * (1 + overhead) // 1))
+    if saved.micro_usd <= 0:
+        return None
+    passed = evidence.self_test
+    how = "trials wait for spot a while and fall back to machines on demand"
+    if passed is None:
+        how += "; the first such job tests that the trainable restores, which costs a few steps"
+    elif not passed[0]:
+        how = f"first fix the trainable, which does not restore what it saved: {passed[1]}"
+    return Finding(
+        kind="spot_unused",
+        title="Spot machines would have been cheaper",
+        evidence={
+            "on_demand_usd": paid,
+            "on_demand_usd_per_hour": Money(demand.micro_usd_per_hour),
+            "spot_usd_per_hour": Money(spot.micro_usd_per_hour),
+            "spot_source": evidence.spot_source,
+            "interruption_overhead": overhead,
+            "mean_seconds_between_losses": Fraction(mean, NS),
+            "self_test": "unknown" if passed is None else "passed" if passed[0] else "failed",
+        },
+        change=Change("resources.market", "on_demand", "spot_with_fallback", how),
+        saves=saved,
+        saves_note="the same time at the spot price, longer by what interruptions take: saves, lost training, setting up again",
+        verify="the restore self-test compares a restored trial with one that was never stopped; then compare the best metric and "
+        "the bill of a small job on both markets",
+        confidence="medium" if passed is not None and passed[0] else "low",
+    )
+
+
+def interruptions_dear(evidence: Evidence) -> Finding | None:
+    """Find preemptions that cost more than the spot market saved.
+
+    The cost of the spot attempts is compared with the on-demand price of their useful time. That excludes lost steps, and the setup and
+    restore after each lost attempt.
+    """
+    pieces, demand = [piece for piece in evidence.pieces if piece.row.market == "spot"], evidence.demand
+    paid = spent_on(pieces)
+    lost = {
+        (piece.row.trial, piece.row.attempt)
+        for piece in evidence.pieces
+        if piece.row.end in ("preempted", "lost")
+    }
+    losses = sum(piece.row.end in ("preempted", "lost") for piece in pieces)
+    if demand is None or not losses or not paid.micro_usd:
+        return None
+    interrupted, on_demand = 0, 0
+    for piece in pieces:
+        is_again = (piece.row.trial, piece.row.attempt - 1) in lost
+        wasted = piece.of("lost", "setup", "restore") if is_again else piece.of("lost")
+        useful, price = (piece.spent - wasted).micro_usd, piece.row.price.micro_usd_per_hour
+        interrupted += wasted.micro_usd
+        # The time is not known if the price is zero.
+        on_demand += -(-useful * demand.micro_usd_per_hour // price) if price else useful
+    saves = paid - Money(on_demand)
+    if saves.micro_usd <= 0:
+        return None
+    return Finding(
+        kind="interruptions_dear",
+        title=f"{losses} losses of spot machines cost more than the spot market saved",
+        evidence={
+            "spot_usd": paid,
+            "interruptions_usd": Money(interrupted),
+            "interruptions_share": share(interrupted, paid.micro_usd),
+            "losses": losses,
+            "on_demand_usd": Money(on_demand),
+        },
+        change=Change(
+            "resources.market",
+            evidence.spec.resources.market,
+            "on_demand",
+            "or another region or type, which is taken away less often",
+        ),
+        saves=saves,
+        saves_note="the useful time of its spot attempts at the price on demand, against what they cost",
+        verify="the same configurations give the same metrics on either market; compare the bills, and the time to the same best",
+        confidence="high",
+    )
+
+
+GB = 10**9
+
+
+def regions_apart(evidence: Evidence) -> Finding | None:
+    """Find checkpoints that are stored in another region, because the cloud bills each GB that leaves a region."""
+    places, sent = evidence.places, sums(evidence.pieces).get("saved_bytes")
+    if places.compute is None or places.storage is None or not sent:
+        return None
+    if places.compute.casefold() == places.storage.casefold():
+        return None
+    price = places.egress_usd_per_gb
+    usd = None if price is None else Money(price.micro_usd * sent // GB)
+    return Finding(
+        kind="regions_apart",
+        title=f"Trials ran in {places.compute}, their checkpoints went to {places.storage}",
+        evidence={
+            "compute_region": places.compute,
+            "storage_region": places.storage,
+            "sent_gb": Fraction(sent, GB),
+            "egress_usd_per_gb": price,
+            "egress_source": places.source or None,
+            "egress_usd": usd,
+        },
+        change=Change(
+            "TUNER_STORAGE",
+            places.storage,
+            f"a bucket in {places.compute}",
+            "or resources.region, where machines cost no more there",
+        ),
+        saves=usd,
+        saves_note="checkpoints that were sent, by the price of a GB that leaves the region; billed by the cloud, so not in this job's bill"
+        if usd is not None
+        else "what a GB costs that leaves this region is not known",
+        verify="nothing about the training changes; the cloud's bill shows data transfer between the regions",
+        confidence="medium",
+    )

@@ -1,0 +1,361 @@
+"""Rules about a trial's machine: its GPU, processors, memory, input data and number format."""
+
+import math
+from fractions import Fraction
+
+from tuner.domain.listing import Listing
+from tuner.domain.money import NS_PER_HOUR, Money
+from tuner.domain.offer import Offer
+from tuner.planning.accelerators import accelerator, relative_speed
+from tuner.planning.advice.evidence import (
+    Evidence,
+    Piece,
+    fact,
+    gpu_busy,
+    peak,
+    portion,
+    share,
+    spent_on,
+    sums,
+)
+from tuner.planning.advice.finding import Change, Finding
+
+GIB = 1 << 30
+LEAST_WALL_NS = 10 * 10**9  # training that must have been measured before a rule about its time applies
+
+# GPU
+LEAST_SAMPLES = 30  # one sample per second of training; fewer could miss a load that comes in bursts
+GPU_IDLE_BELOW = Fraction(1, 2)
+# Two trials fit on one GPU if the busy shares and the memory of both stay within nine tenths of it.
+SHARED_WITHIN = Fraction(9, 10)
+GPU_MEMORY_SPARE = Fraction(11, 10)
+# A way to use the GPU better: the change, what it saves, and how that was computed.
+GpuOption = tuple[Change, Money, str]
+
+
+def gpu_underused(evidence: Evidence) -> Finding | None:
+    """Find a GPU that is idle for most of the training, so that trials could share it, use a smaller one, or train larger batches."""
+    pieces = evidence.measured("gpu_samples", "gpu_percent")
+    samples, busy = sums(pieces).get("gpu_samples", 0), gpu_busy(pieces)
+    if not evidence.spec.resources.gpus or samples < LEAST_SAMPLES or busy is None or busy >= GPU_IDLE_BELOW:
+        return None
+    used, has = peak(pieces, "gpu_memory_peak_bytes"), fact(pieces, "gpu_memory_bytes")
+    memory = share(used, has) if used is not None and isinstance(has, int) else None
+    options = [_shared_gpu(evidence, pieces, busy, memory), _smaller_gpu(evidence, pieces, busy, used)]
+    savings = sorted(
+        (option for option in options if option is not None and option[1].micro_usd > 0),
+        key=lambda option: -option[1].micro_usd,
+    )
+    changes = [change for change, *_ in savings]
+    if memory is not None and 2 * memory <= SHARED_WITHIN:
+        changes.append(_larger_batch(pieces))
+    if not changes:
+        return None
+    return Finding(
+        kind="gpu_underused",
+        title=f"The GPU was busy for {float(busy):.0%} of the training",
+        evidence={
+            "gpu_utilisation": busy,
+            "gpu_samples": samples,
+            "gpu": str(fact(pieces, "gpu") or evidence.offer.instance_type),
+            "gpu_memory_peak_bytes": used,
+            "gpu_memory_bytes": has if isinstance(has, int) else None,
+            "train_usd": spent_on(pieces, "train"),
+        },
+        change=changes[0],
+        alternatives=tuple(changes[1:]),
+        saves=savings[0][1] if savings else None,
+        saves_note=savings[0][2]
+        if savings
+        else "how much faster larger batches are is known once they are tried",
+        verify="run two or three of the same configurations with the same seeds both ways and compare the metric at the same step, "
+        "seconds a step and the bill; keep the change where the metric is within its spread between seeds and the dollars to the "
+        "same step fall",
+        confidence="medium" if savings else "low",
+    )
+
+
+def _shared_gpu(
+    evidence: Evidence, pieces: tuple[Piece, ...], busy: Fraction, memory: Fraction | None
+) -> GpuOption | None:
+    """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if two would not fit."""
+    if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
+        return None
+    gpus = evidence.spec.resources.gpus
+    then = math.ceil(gpus / 2) if gpus > 1 else gpus / 2
+    new, old = evidence.rate(gpus=then).price, evidence.rate().price
+    cheaper = 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour)
+    change = Change(
+        "resources.gpus",
+        f"{gpus:g}",
+        f"{then:g}",
+        "two trials then share what one has for itself; both fit into its memory",
+    )
+    note = f"training at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour for a trial, taking as long"
+    return change, portion(spent_on(pieces, "train"), cheaper), note
+
+
+def _smaller_gpu(
+    evidence: Evidence, pieces: tuple[Piece, ...], busy: Fraction, used: int | None
+) -> GpuOption | None:
+    """Return the option to use the machine on which the same training is cheapest. Return None if there is none.
+
+    The estimate assumes that a slower GPU lengthens only the time in which the GPU is busy. The factor comes from the lowest speed that
+    the data sheets make likely.
+    """
+    home, size = evidence.home, evidence.spec.resources
+    if home is None or used is None or not home.accelerator:
+        return None
+
+    def fits(listing: Listing) -> bool:
+        memory = listing.gpu_memory_gib
+        return (
+            bool(listing.accelerator) and memory is not None and int(memory * GIB) >= used * GPU_MEMORY_SPARE
+        )
+
+    best: GpuOption | None = None
+    for listing in evidence.neighbours(fits):
+        price, speed = listing.price(evidence.market), relative_speed(home.accelerator, listing.accelerator)
+        if price is None or speed is None or speed[0] <= 0:
+            continue
+        offer = Offer(listing.instance_type, price, listing.vcpus, listing.accelerators)
+        trial_price = offer.rate(cpus=size.cpus, gpus=size.gpus).price
+        slower = 1 - busy + busy / min(speed[0], Fraction(1))
+        new = sum(
+            -(-int(piece.ns("train") * slower) * trial_price.micro_usd_per_hour // NS_PER_HOUR)
+            for piece in pieces
+        )
+        saves = Money(spent_on(pieces, "train").micro_usd - new)
+        if best is None or saves > best[1]:
+            change = Change(
+                "resources.instance_type",
+                evidence.offer.instance_type,
+                listing.instance_type,
+                f"{listing.accelerator} at {trial_price.usd_per_hour:g} dollars an hour for a trial, in {listing.region}; the memory "
+                "that was used fits, with a tenth to spare",
+            )
+            note = f"training takes {float(slower):.2f} times as long by data sheets, priced by {evidence.catalogue.name}"
+            best = change, saves, note
+    return best
+
+
+def _larger_batch(pieces: tuple[Piece, ...]) -> Change:
+    batch = fact(pieces, "batch_size")
+    now = str(batch) if isinstance(batch, int) and not isinstance(batch, bool) else None
+    then = str(int(now) * 2) if now is not None else "twice as much"
+    how = "tune the learning rate anew, which a larger batch moves; its memory is at most twice what was used"
+    return Change("batch_size of the trainable", now, then, how)
+
+
+CPU_IDLE_BELOW = Fraction(1, 2)
+CPU_SPARE = Fraction(5, 4)
+LEAST_CPUS = Fraction(1, 2)
+
+
+def cpu_underused(evidence: Evidence) -> Finding | None:
+    """Find a trial that reserves more processors than it uses."""
+    pieces, cpus = evidence.measured("wall_ns", "cpu_ns"), Fraction(str(evidence.spec.resources.cpus))
+    counts = sums(pieces)
+    wall = counts.get("wall_ns", 0)
+    cores = share(counts.get("cpu_ns", 0), wall)
+    if wall < LEAST_WALL_NS or cores >= CPU_IDLE_BELOW * cpus:
+        return None
+    then = max(LEAST_CPUS, Fraction(math.ceil(cores * CPU_SPARE * 2), 2))
+    new, old = evidence.rate(cpus=float(then)).price, evidence.rate().price
+    saves = portion(spent_on(pieces), 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour))
+    if then >= cpus or saves.micro_usd <= 0:
+        return None  # fewer processors save nothing, for example because the GPU determines the price
+    return Finding(
+        kind="cpu_underused",
+        title=f"A trial used {float(cores):.1f} of its {float(cpus):g} processors",
+        evidence={
+            "cores_used": cores,
+            "cpus": cpus,
+            "wall_seconds": Fraction(wall, 10**9),
+            "spent_usd": spent_on(pieces),
+        },
+        change=Change(
+            "resources.cpus",
+            f"{float(cpus):g}",
+            f"{float(then):g}",
+            "more trials then fit on a machine; a trial's share of its memory falls as well",
+        ),
+        saves=saves,
+        saves_note=f"the same time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour for a trial",
+        verify="compare seconds a step, and the peak of memory, of one configuration with the same seed at both sizes; the metric "
+        "at the same step must be the same",
+        confidence="medium",
+    )
+
+
+MEMORY_UNUSED_BELOW = Fraction(1, 2)
+MEMORY_SPARE = Fraction(5, 4)
+LEAST_CHEAPER = Fraction(1, 20)
+
+
+def memory_unused(evidence: Evidence) -> Finding | None:
+    """Find a machine that has much more memory than its trials use, and is dearer than one with less."""
+    pieces, home, size = evidence.measured("memory_peak_bytes"), evidence.home, evidence.spec.resources
+    used = peak(pieces, "memory_peak_bytes")
+    if used is None or home is None or home.memory_gib is None:
+        return None
+    # As many trials as fit on the machine by processors and GPUs need memory there.
+    fitting = [int(home.vcpus / size.cpus)] if size.cpus else []
+    fitting += [int(home.accelerators / size.gpus)] if size.gpus else []
+    has, needs = int(home.memory_gib * GIB), int(used * MEMORY_SPARE) * max(1, min(fitting, default=1))
+    if needs >= has * MEMORY_UNUSED_BELOW:
+        return None
+
+    def fits(other: Listing) -> bool:
+        return (
+            (other.accelerator, other.accelerators, other.vcpus)
+            == (home.accelerator, home.accelerators, home.vcpus)
+            and other.memory_gib is not None
+            and other.memory_gib * GIB >= needs
+        )
+
+    leaner = evidence.neighbours(fits)
+    if not leaner:
+        return None
+    old, new = home.price(evidence.market), leaner[0].price(evidence.market)
+    assert old is not None
+    assert new is not None
+    cheaper = 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour)
+    if cheaper < LEAST_CHEAPER:
+        return None
+    return Finding(
+        kind="memory_unused",
+        title=f"A trial used {used / GIB:.1f} GiB of memory, on a machine that has {home.memory_gib:g} GiB",
+        evidence={
+            "memory_peak_bytes": used,
+            "machine_bytes": has,
+            "needed_bytes": needs,
+            "spent_usd": spent_on(pieces),
+        },
+        change=Change(
+            "resources.instance_type",
+            home.instance_type,
+            leaner[0].instance_type,
+            f"{leaner[0].memory_gib:g} GiB and as many processors at {new.usd_per_hour:g} dollars an hour, in {home.region}; look "
+            "whether its processors are of the same kind",
+        ),
+        saves=portion(spent_on(pieces), cheaper),
+        saves_note=f"the same time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour, by {evidence.catalogue.name}",
+        verify="run one configuration with the same seed there: the peak of memory must stay below a trial's share, and seconds a "
+        "step and the metric be as before",
+        confidence="low",
+    )
+
+
+WAITS_ABOVE = Fraction(1, 5)
+BUSY_GPU = Fraction(9, 10)
+
+
+def input_bound(evidence: Evidence) -> Finding | None:
+    """Find training that waits for its input data.
+
+    If the GPU is busy most of the time, faster input would gain nothing: it computes while the program waits.
+    """
+    pieces = evidence.measured("data_wait_ns", "compute_ns")
+    counts = sums(pieces)
+    wait, compute = counts.get("data_wait_ns", 0), counts.get("compute_ns", 0)
+    waits = share(wait, wait + compute)
+    if wait + compute < LEAST_WALL_NS or waits <= WAITS_ABOVE or (gpu_busy(pieces) or 0) >= BUSY_GPU:
+        return None
+    workers = fact(pieces, "loader_workers")
+    known_workers = int(workers) if isinstance(workers, int) else None
+    change, *others = _faster_input(int(evidence.spec.resources.cpus), known_workers)
+    trained = spent_on(pieces, "train")
+    return Finding(
+        kind="input_bound",
+        title=f"Training waited for data for {float(waits):.0%} of its time",
+        evidence={
+            "data_wait_share": waits,
+            "data_wait_seconds": Fraction(wait, 10**9),
+            "compute_seconds": Fraction(compute, 10**9),
+            "loader_workers": known_workers,
+            "train_usd": trained,
+        },
+        change=change,
+        alternatives=tuple(others),
+        # If batches are prepared in parallel with training, a step takes the longer of waiting and computing, and the shorter is saved.
+        saves=portion(trained, min(waits, 1 - waits)),
+        saves_note="where batches are made beside the training, a step takes the longer of waiting and computing; at most this",
+        verify="compare seconds a step and the share of waiting of one configuration; with the same seed the batches, and so the "
+        "metric at each step, must be the same (give the loader's workers fixed seeds)",
+        confidence="medium",
+    )
+
+
+def _faster_input(cpus: int, workers: int | None) -> list[Change]:
+    cached = Change(
+        "the trainable's data",
+        None,
+        "preprocessed once, cached",
+        "decode and transform once, keep the result on the local disk or in memory",
+    )
+    prefetch = Change(
+        "prefetch_factor of the DataLoader", None, "4", "with pin_memory=True where there is a GPU"
+    )
+    more = Change(
+        "num_workers of the DataLoader",
+        None if workers is None else str(workers),
+        str(max(2, cpus, 2 * (workers or 0))),
+        f"with persistent_workers=True; each takes a processor, and a trial has {cpus}",
+    )
+    return [more, prefetch, cached] if workers is None or workers < cpus else [cached, prefetch, more]
+
+
+# The tensor cores of NVIDIA's GPUs support bf16 since compute capability 8.0 (Ampere).
+BF16_SINCE = 8
+# The speedup of the GPU's busy time, because half the bytes are moved and tensor cores compute the products. NVIDIA reports speedups of 1.5
+# to 3.3 for mixed precision compared to fp32 (developer.nvidia.com, "Mixed Precision Training", 2017 to 2020).
+BF16_FASTER = Fraction(2)
+
+
+def fp32_where_bf16(evidence: Evidence) -> Finding | None:
+    """Find training in fp32 on a GPU that supports bf16."""
+    pieces = tuple(
+        piece
+        for piece in evidence.pieces
+        if piece.usage is not None and piece.usage.facts.get("precision") == "fp32"
+    )
+    if not evidence.spec.resources.gpus or not pieces or not _has_bf16(evidence, pieces):
+        return None
+    trained, busy = spent_on(pieces, "train"), gpu_busy(pieces)
+    timed = [piece for piece in pieces if piece.usage is not None and piece.usage.gpu_samples]
+    saves = None if busy is None else portion(spent_on(timed, "train"), busy * (1 - 1 / BF16_FASTER))
+    return Finding(
+        kind="fp32_where_bf16",
+        title="Training in fp32 on a GPU that has bf16",
+        evidence={
+            "precision": "fp32",
+            "gpu": str(fact(pieces, "gpu") or (evidence.home.accelerator if evidence.home else "")),
+            "gpu_capability": str(fact(pieces, "gpu_capability") or "") or None,
+            "gpu_utilisation": busy,
+            "train_usd": trained,
+            "share_of_spend": share(trained.micro_usd, evidence.spent.micro_usd),
+        },
+        change=Change(
+            "precision of the trainable",
+            "fp32",
+            "bf16",
+            "tuner.training.autocast('bf16', 'cuda'); weights and optimizer stay fp32",
+        ),
+        saves=saves,
+        saves_note="how much faster it is depends on how much of a step is matrix products; a few steps of one configuration tell"
+        if saves is None
+        else f"if what the GPU is busy with takes 1/{BF16_FASTER} of the time, as is common; a few steps of one configuration tell",
+        verify="train the best configuration with three seeds in both and compare the metric at the last step: bf16 has 8 bits of "
+        "precision, so look at losses that are sums over many, and at small learning rates",
+        confidence="low",
+    )
+
+
+def _has_bf16(evidence: Evidence, pieces: tuple[Piece, ...]) -> bool:
+    capability = fact(pieces, "gpu_capability")
+    if isinstance(capability, str) and capability.partition(".")[0].isdecimal():
+        return int(capability.partition(".")[0]) >= BF16_SINCE
+    home = evidence.home
+    known = accelerator(home.accelerator, home.gpu_memory_gib) if home is not None else None
+    return known is not None and known.bf16

@@ -1,0 +1,26 @@
+"""Spearman's rank correlation: how well the ranking of trials at one step predicts their ranking at another."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Return Pearson's coefficient of the ranks. Equal values share their mean rank. Return None if all values of one side are equal.
+
+    >>> spearman([1, 2, 3, 4], [10, 20, 40, 30])
+    0.8
+    """
+    a, b = _ranks(one), _ranks(other)
+    mean = (len(a) + 1) / 2
+    up = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
+    down = math.sqrt(sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b))
+    return max(-1.0, min(1.0, up / down)) if down else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value from 1. Equal values get the mean of their ranks."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return [float(rank) for rank in (last - (counts - 1) / 2)[group]]
