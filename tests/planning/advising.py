@@ -13,7 +13,7 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
-from tuner.planning.advice.evidence import Curve, CurvePoint, Evidence, Piece, spent_on
+from tuner.planning.advice.evidence import Curve, CurvePoint, JobEvidence, Piece, spent_on
 from tuner.planning.catalogue import Catalogue
 
 GIB = 1 << 30
@@ -92,7 +92,7 @@ def spec(
     )
 
 
-def evidence(*pieces: Piece, job: JobSpec | None = None, **more: Any) -> Evidence:
+def evidence(*pieces: Piece, job: JobSpec | None = None, **more: Any) -> JobEvidence:
     spent = spent_on(pieces)
     defaults: dict[str, Any] = {
         "offer": OFFER,
@@ -101,7 +101,7 @@ def evidence(*pieces: Piece, job: JobSpec | None = None, **more: Any) -> Evidenc
         "catalogue": CATALOGUE,
         "demand": price("4.00"),
     }
-    return Evidence(spec=job or spec(), pieces=pieces, **{**defaults, **more})
+    return JobEvidence(spec=job or spec(), pieces=pieces, **{**defaults, **more})
 
 
 def gpu_usage(percent: int, *, used: int = 10 * GIB, samples: int = 100, **facts: Any) -> Usage:

@@ -31,7 +31,7 @@ from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 from tuner.planning.advice import RULES, findings
 from tuner.planning.advice.early_stopping import min_fidelity_misleads, pruned_too_late
-from tuner.planning.advice.evidence import Evidence, Places
+from tuner.planning.advice.evidence import JobEvidence, Places
 from tuner.planning.advice.finding import Finding
 from tuner.planning.advice.missing import not_measured
 from tuner.planning.advice.overheads import (
@@ -154,7 +154,7 @@ def test_bf16_saves_half_of_the_busy_gpu_time() -> None:
     assert found(fp32_where_bf16(case)).saves == Money(8_000_000 * 3 // 10)
 
 
-def saved(saves: int, **bill: str) -> Evidence:
+def saved(saves: int, **bill: str) -> JobEvidence:
     fixed = spec(market="spot", interval_ns=NS)
     return evidence(piece(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
 
@@ -164,22 +164,24 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
 
     exposures = {"spot": Exposure(preemption=Hazard.of_spot())}
     dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
-    one = found(checkpoint_interval(Evidence(**{**vars(dear), "exposures": exposures})))
+    one = found(checkpoint_interval(JobEvidence(**{**vars(dear), "exposures": exposures})))
     assert one.kind == "checkpoints_too_dear"
     assert one.change.setting == "checkpoint.interval"
     assert one.saves is not None
     assert usd("1.00") < one.saves <= usd("2.00")
     rare = saved(2, train="8.00", lost="1.00", checkpoint="0.01")
-    one = found(checkpoint_interval(Evidence(**{**vars(rare), "exposures": exposures})))
+    one = found(checkpoint_interval(JobEvidence(**{**vars(rare), "exposures": exposures})))
     assert one.kind == "checkpoints_too_rare"
     assert one.saves is not None
     assert usd("0") < one.saves <= usd("1.00")
     never = found(
-        checkpoint_interval(Evidence(**{**vars(saved(0, train="8.00", lost="8.00")), "exposures": exposures}))
+        checkpoint_interval(
+            JobEvidence(**{**vars(saved(0, train="8.00", lost="8.00")), "exposures": exposures})
+        )
     )
     assert "SpotSafe" in never.change.how
     fine = saved(20, train="8.00", lost="0.10", checkpoint="0.01")
-    assert checkpoint_interval(Evidence(**{**vars(fine), "exposures": exposures})) is None
+    assert checkpoint_interval(JobEvidence(**{**vars(fine), "exposures": exposures})) is None
 
 
 def test_repeated_setup_is_reported() -> None:
@@ -359,7 +361,7 @@ CASES = st.builds(
 
 @examples(150)
 @given(CASES)
-def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case: Evidence) -> None:
+def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case: JobEvidence) -> None:
     answers = findings(case)
     for one in answers:
         assert one.saves is None or Money(0) <= one.saves <= case.spent

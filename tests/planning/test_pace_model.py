@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tuner.domain.space import Categorical, Config, Float, Int, Space
-from tuner.planning.evidence import Delays, Evidence, SeenTrial, of_trials
+from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, of_trials
 from tuner.planning.pace_model import fitted
 from tuner.planning.paces import DrawnTraining, Paces
 
@@ -50,7 +50,7 @@ def test_random_paces_give_no_model(seed: int) -> None:
     assert fitted(SPACE, known, [round(1e9 * math.exp(rng.gauss(0, 0.7))) for _ in known]) is None
 
 
-def seen(found: list[Config], *, later: float = 1.0, further: int = 3) -> Evidence:
+def seen(found: list[Config], *, later: float = 1.0, further: int = 3) -> PaceEvidence:
     trials = []
     for number, config in enumerate(found):
         early = pace_ns(config)

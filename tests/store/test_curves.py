@@ -13,8 +13,7 @@ from tuner.domain.events import Reported
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.records import ReportRow
 from tuner.domain.time import Instant
-from tuner.planning.comparisons import Evidence, estimates, rungs_of
-from tuner.planning.paths import End, Point, Seen
+from tuner.planning.search_estimates import End, ReplayEvidence, ReplayPoint, ReplayTrial, estimates, rungs_of
 from tuner.store import curves
 from tuner.store.curves import TrainedTrial
 from tuner.store.journal import SqlJournal
@@ -54,14 +53,14 @@ def whole(database: Database) -> list[tuple[tuple[int, float, int], ...]]:
     return [tuple(curve) for curve in found.values()]
 
 
-def evidence(curves_of: list[tuple[tuple[int, float, int], ...]], objective: Objective) -> Evidence:
+def evidence(curves_of: list[tuple[tuple[int, float, int], ...]], objective: Objective) -> ReplayEvidence:
     seen = []
     for curve in curves_of:
-        points = tuple(Point(step, objective.score(value), usd) for step, value, usd in curve)
+        points = tuple(ReplayPoint(step, objective.score(value), usd) for step, value, usd in curve)
         end: End = "completed" if points[-1].step == FIDELITY.max else "cut"
-        seen.append(Seen(points, 0, end))
+        seen.append(ReplayTrial(points, 0, end))
     goal = max(point.score for trial in seen for point in trial.curve)
-    return Evidence(seen, goal, FIDELITY, False)
+    return ReplayEvidence(seen, goal, FIDELITY, False)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])

@@ -1,13 +1,17 @@
-"""Choice of the machine and market: simulate each candidate, and choose the one with the cheapest step among those that finish in time."""
+"""Alternatives to the planned job: other machines and markets, from which the plan may choose, and other search methods."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.domain.job import Market, Resources
-from tuner.domain.money import Money, Price
+from tuner.domain.budget import Budget
+from tuner.domain.job import Algorithm, Market, Resources, SamplerName
+from tuner.domain.money import MS_PER_HOUR, Money, Price
 from tuner.domain.offer import Offer
-from tuner.planning.plan import Alternative, Chance
+from tuner.domain.time import NS
+from tuner.planning.plan import Alternative, Chance, Comparison, ComparisonName
 from tuner.planning.simulations import Outcome, Setting, Simulate, SpotLife, mean
+from tuner.tuning.samplers.simple import GRID_POINTS
 
 MOST = 8  # at most this many candidates are simulated
 RUNS = 10
@@ -16,7 +20,7 @@ SURE_ENOUGH = 0.8  # a candidate is in time if at least this share of its runs e
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MachineCandidate:
     """A machine and market that the job may run on."""
 
     instance_type: str
@@ -48,14 +52,14 @@ class Candidate:
 class Compared:
     """A candidate, its simulated runs, and the figures that the plan shows: the means of those runs."""
 
-    candidate: Candidate
+    candidate: MachineCandidate
     shown: Alternative
     runs: Sequence[Outcome] = ()  #: Empty if the candidate was not simulated.
 
 
 def compared(
     base: Setting,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[MachineCandidate],
     life: SpotLife,
     limit_ns: int | None,
     simulate: Simulate,
@@ -65,47 +69,34 @@ def compared(
     A candidate is suitable if the job can run on it and its speed is known. Its runs depend only on the candidate and the job, so neither
     a deadline nor the choice among candidates changes its cost. The plan uses the runs of the chosen candidate and does not repeat them.
     """
-    found, simulated = [], 0
+    wanted, found = base.spec.resources, list[Compared]()
     for candidate in candidates:
-        shown = _unsimulated(candidate, base)
-        runs: Sequence[Outcome] = ()
-        if shown.why_not is None:
-            simulated += 1
-            if simulated > MOST:
-                shown = replace(
-                    shown, why_not=f"only the first {MOST} candidates are simulated: name fewer candidates"
-                )
-            else:
-                runs = candidate.setting(base, life).runs(simulate, RUNS)
-                shown = _measured(shown, runs, limit_ns)
-        found.append(Compared(candidate, shown, runs))
+        why_not, offers = candidate.why_not, candidate.offers
+        if why_not is None and candidate.speed is None:
+            why_not = "its speed is not known: give it in planning.speeds"
+        if why_not is None and sum(bool(one.runs) for one in found) == MOST:
+            why_not = f"only the first {MOST} candidates are simulated: name fewer candidates"
+        shown = Alternative(
+            candidate.instance_type,
+            candidate.market,
+            candidate.price(wanted) if offers else None,
+            candidate.concurrency,
+            offers[0].source if offers else "",
+            candidate.speed,
+            why_not=why_not,
+        )
+        runs = candidate.setting(base, life).runs(simulate, RUNS) if why_not is None else []
+        found.append(Compared(candidate, _measured(shown, runs, limit_ns) if runs else shown, runs))
     return found
-
-
-def _unsimulated(candidate: Candidate, base: Setting) -> Alternative:
-    wanted = base.spec.resources
-    why_not = candidate.why_not
-    if why_not is None and candidate.speed is None:
-        why_not = "its speed is not known: give it in planning.speeds"
-    return Alternative(
-        candidate.instance_type,
-        candidate.market,
-        candidate.price(wanted) if candidate.offers else None,
-        candidate.concurrency,
-        candidate.offers[0].source if candidate.offers else "",
-        candidate.speed,
-        why_not=why_not,
-    )
 
 
 def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None) -> Alternative:
     """Return a copy of the alternative with the mean figures of its runs."""
-    usd = sum(run.cost.usd.micro_usd for run in runs)
-    steps = sum(run.steps for run in runs)
+    usd, steps = sum(run.cost.usd.micro_usd for run in runs), sum(run.steps for run in runs)
     return replace(
         shown,
         usd=Money(usd // len(runs)),
-        finish_ns=mean([run.elapsed_ns for run in runs]),
+        finish_seconds=mean([run.elapsed_ns for run in runs]) / NS,
         trials=mean([run.trials for run in runs]),
         usd_per_1000_steps=Money(1000 * usd // steps) if steps else None,
         in_time=in_time(runs, limit_ns),
@@ -130,30 +121,94 @@ def chosen_of(compared: Sequence[Compared]) -> Compared:
     able = [one for one in compared if one.shown.why_not is None]
     if not able:
         return compared[0]
-    sure = [one for one in able if _share(one.shown) >= SURE_ENOUGH]
+    sure = [one for one in able if _chance(one.shown) >= SURE_ENOUGH]
     if sure:
-        return min(sure, key=lambda one: (_per_step(one.shown), one.shown.finish_ns or 0))
-    return min(able, key=lambda one: (-_share(one.shown), one.shown.finish_ns or 0))
+        return min(sure, key=lambda one: (_per_step(one.shown), one.shown.finish_seconds or 0))
+    return min(able, key=lambda one: (-_chance(one.shown), one.shown.finish_seconds or 0))
 
 
-def _per_step(shown: Alternative) -> int:
-    found = shown.usd_per_1000_steps
-    return 2**62 if found is None else found.micro_usd
+def _per_step(shown: Alternative) -> float:
+    usd = shown.usd_per_1000_steps
+    return math.inf if usd is None else usd.micro_usd
 
 
-def _share(shown: Alternative) -> float:
-    return shown.in_time.share if shown.in_time is not None else 1.0
+def _chance(shown: Alternative) -> float:
+    return shown.in_time.chance if shown.in_time is not None else 1.0
 
 
-def why_chosen(chosen: Alternative, others: Sequence[Alternative]) -> str:
-    """Return the reason for the choice in words."""
+def why_chosen(chosen: Alternative, shown: Sequence[Alternative]) -> str:
+    """Return the reason for the choice among these others in words."""
+    others = [one for one in shown if one.why_not is None]
     if not others:
         return "the only candidate"
+    if _chance(chosen) < SURE_ENOUGH:
+        return "no candidate is likely enough to finish in time; this one has the best chance"
     per = chosen.usd_per_1000_steps
     cheapest = f"${per.usd:g} for 1000 steps" if per is not None else "unknown"
-    late = [one for one in others if one.in_time is not None and one.in_time.share < SURE_ENOUGH]
-    if chosen.in_time is not None and chosen.in_time.share < SURE_ENOUGH:
-        return "no candidate is likely enough to finish in time; this one has the best chance"
-    if any(_per_step(one) < _per_step(chosen) for one in late):
+    if any(_chance(one) < SURE_ENOUGH and _per_step(one) < _per_step(chosen) for one in others):
         return f"the cheapest candidate that finishes in time: {cheapest}"
     return f"the cheapest candidate: {cheapest}"
+
+
+def comparisons(
+    setting: Setting,
+    runs: Sequence[Outcome],
+    chosen: MachineCandidate,
+    life: SpotLife,
+    simulate: Simulate,
+) -> tuple[Comparison, ...]:
+    """Simulate the job with grid search, with random search, and on every other market.
+
+    `runs` are the runs of the plan. Grid and random search get as many trials as these have on average.
+    """
+    trials = max(1, mean([run.trials for run in runs]))
+    found = [_searched(name, setting, trials, simulate) for name in ("grid_search", "random_search")]
+    for market, offers in sorted(chosen.markets.items()):
+        if market != chosen.market:
+            other = replace(chosen, market=market, offers=offers).setting(setting, life)
+            runs_there = other.runs(simulate, FEW_RUNS)
+            lost = mean([run.preemptions for run in runs_there])
+            note = f"the same job, {lost} preemptions" if lost else "the same job"
+            found.append(_comparison(market, runs_there, note))
+    return tuple(found)
+
+
+def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Simulate) -> Comparison:
+    """Simulate a grid or random search of `trials` trials, or of all points of a smaller grid.
+
+    Each trial is trained to its last step, with no limit on the cost.
+    """
+    sampler: SamplerName = "grid" if name == "grid_search" else "random"
+    # An upper bound: conditional parameters make the grid smaller.
+    points = math.prod(
+        len(parameter.grid(GRID_POINTS)) for parameter in setting.spec.space.parameters.values()
+    )
+    count = min(trials, points) if sampler == "grid" else trials
+    spec = replace(
+        setting.spec,
+        algorithm=Algorithm("none", sampler, setting.spec.algorithm.seed),
+        budget=Budget(trials=count),
+        objective=replace(setting.spec.objective, target=None),
+        plateau=None,
+    )
+    runs = replace(setting, spec=spec).runs(simulate, FEW_RUNS)
+    note = f"{count} trials, each to step {setting.spec.fidelity.max}"
+    if sampler == "grid":
+        whole = mean([run.cost.usd.micro_usd for run in runs]) * points // count
+        note += f"; all {points} points of the grid, {GRID_POINTS} values a number, would cost {Money(whole)}"
+    return _comparison(name, runs, note)
+
+
+def _comparison(name: ComparisonName, runs: Sequence[Outcome], note: str) -> Comparison:
+    usd = [run.cost.usd.micro_usd for run in runs]
+    return Comparison(
+        name,
+        usd=Money(mean(usd)),
+        usd_low=Money(min(usd)),
+        usd_high=Money(max(usd)),
+        gpu_hours=mean([run.cost.gpu_ms for run in runs]) / MS_PER_HOUR,
+        finish_seconds=mean([run.elapsed_ns for run in runs]) / NS,
+        trials=mean([run.trials for run in runs]),
+        steps=mean([run.steps for run in runs]),
+        note=note,
+    )

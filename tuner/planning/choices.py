@@ -9,7 +9,7 @@ from tuner.domain.job import JobSpec
 from tuner.domain.time import NS
 from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
 from tuner.planning.paces import Paces
-from tuner.planning.plan import Checkpointing, Choice, Plan
+from tuner.planning.plan import Choice, PlannedCheckpoints
 from tuner.planning.ranks import spearman
 from tuner.planning.simulations import Outcome, Setting, Simulate, mean
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
@@ -23,7 +23,7 @@ STALL_PART = 10
 LEAST_STALL_NS = NS // 10
 
 
-def checkpointing(setting: Setting, asked: JobSpec) -> Checkpointing:
+def checkpoints(setting: Setting, asked: JobSpec) -> PlannedCheckpoints:
     """Choose the checkpoint interval by the worker's rule (`tuner.tuning.checkpointing`), for a step of the mean configuration."""
     step_ns = max(1, round(setting.paces.evidence.step_ns / setting.speed))
     save_ns = setting.paces.evidence.delays.save_ns
@@ -38,35 +38,26 @@ def checkpointing(setting: Setting, asked: JobSpec) -> Checkpointing:
         f"a save stalls training for {saving.stall_ns / NS:.1f} s, and a machine {lost} every "
         f"{exposure.mean_ns / NS / 3600:.1f} h on average (Young 1974, Daly 2006)"
     )
-    last = setting.spec.fidelity.max or steps
-    every = min(steps, max(1, round(last * _real(setting, asked))))
-    return Checkpointing(every, every * step_ns, why)
-
-
-def _real(setting: Setting, asked: JobSpec) -> float:
-    return (asked.fidelity.max or setting.spec.fidelity.max or 1) / (setting.spec.fidelity.max or 1)
+    every = min(steps, asked.fidelity.max or setting.spec.fidelity.max or steps)
+    return PlannedCheckpoints(every, every * step_ns / NS, why)
 
 
 def made(
     asked: JobSpec,
     setting: Setting,
-    plan: Plan,
+    planned: PlannedCheckpoints,
+    limit_ns: int | None,
     runs: Sequence[Outcome],
     room: int | None,
     simulate: Simulate,
 ) -> tuple[Choice, ...]:
-    return (
-        _saves(asked, plan),
-        *_ladder(asked, setting, runs, simulate),
-        _concurrency(asked, setting, plan, runs, room, simulate),
-    )
-
-
-def _saves(asked: JobSpec, plan: Plan) -> Choice:
+    """Return the choices. `limit_ns` is the time limit of the job, and `room` the number of trials that its machines have room for."""
     interval = asked.checkpoint.interval_ns
     current = None if interval is None else f"{interval / NS:g}s"
-    return Choice(
-        "checkpoint_interval", current, f"{plan.checkpointing.every_ns / NS:g}s", plan.checkpointing.why
+    return (
+        Choice("checkpoint_interval", current, f"{planned.every_seconds:g}s", planned.why),
+        *_ladder(asked, setting, runs, simulate),
+        _concurrency(asked, setting, limit_ns, runs, room, simulate),
     )
 
 
@@ -121,13 +112,13 @@ def _reduction_factor(
     if not setting.paces.knows_curves:
         why = "as requested: there are no learning curves to compare other factors with"
         return Choice("reduction_factor", current, current, why)
-    bests = {asked.fidelity.reduction_factor: [run.best for run in runs]}
+    outcomes = {asked.fidelity.reduction_factor: runs}
     for factor in FACTORS:
-        if factor not in bests:
+        if factor not in outcomes:
             fidelity = replace(setting.spec.fidelity, reduction_factor=factor)
             other = replace(setting, spec=replace(setting.spec, fidelity=fidelity))
-            bests[factor] = [run.best for run in other.runs(simulate, FEW_RUNS)]
-    means = {factor: _mean_and_error(found) for factor, found in bests.items()}
+            outcomes[factor] = other.runs(simulate, FEW_RUNS)
+    means = {factor: _mean_best(found) for factor, found in outcomes.items()}
     best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
     mine, mine_error = means[asked.fidelity.reduction_factor]
     if height - mine <= math.hypot(error, mine_error):
@@ -138,8 +129,9 @@ def _reduction_factor(
     return Choice("reduction_factor", current, str(best), gain)
 
 
-def _mean_and_error(found: Sequence[float | None]) -> tuple[float, float]:
-    known = [value for value in found if value is not None]
+def _mean_best(runs: Sequence[Outcome]) -> tuple[float, float]:
+    """Return the mean of the best scores, and its standard error."""
+    known = [run.best for run in runs if run.best is not None]
     if not known:
         return -math.inf, 0.0
     return fmean(known), pstdev(known) / math.sqrt(len(known))
@@ -148,7 +140,7 @@ def _mean_and_error(found: Sequence[float | None]) -> tuple[float, float]:
 def _concurrency(
     asked: JobSpec,
     setting: Setting,
-    plan: Plan,
+    limit_ns: int | None,
     runs: Sequence[Outcome],
     room: int | None,
     simulate: Simulate,
@@ -159,7 +151,7 @@ def _concurrency(
     """
     current = asked.resources.max_concurrent_trials
     wanted = None if current is None else str(current)
-    now, limit_ns = setting.concurrency, plan.deadline_ns
+    now = setting.concurrency
     if limit_ns is None:
         hours = mean([run.elapsed_ns for run in runs]) / NS / 3600
         why = f"no deadline: as many trials as the job requests and the machines have room for; ends after {hours:.3g} h"
@@ -168,7 +160,7 @@ def _concurrency(
     for count in tried:
         found = runs if count == now else replace(setting, concurrency=count).runs(simulate, 5)
         chance = in_time(found, limit_ns)
-        if chance is not None and chance.share >= SURE_ENOUGH:
+        if chance is not None and chance.chance >= SURE_ENOUGH:
             why = f"the lowest simulated concurrency that finishes in time, in {chance.met} of {chance.runs} runs"
             return Choice("concurrency", wanted, str(count), why)
     return Choice("concurrency", wanted, str(max(tried)), "not in time; the highest simulated concurrency")

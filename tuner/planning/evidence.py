@@ -60,7 +60,7 @@ class Delays:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PaceEvidence:
     """Everything that a plan knows about step times and learning curves."""
 
     source: Source
@@ -90,17 +90,17 @@ class Evidence:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-def of_nothing(*, warming_ns: int = 0) -> Evidence:
+def of_nothing(*, warming_ns: int = 0) -> PaceEvidence:
     """Return the evidence for a job of which nothing is known, except perhaps the time that the trainable's import takes."""
     delays = Delays(warming_ns=warming_ns)
-    return Evidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], delays)
+    return PaceEvidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], delays)
 
 
 def of_given(
     step_ns: int, *, delays: Delays, spread: float | None = None, machine: str = "", steps: int | None = None
-) -> Evidence:
+) -> PaceEvidence:
     found = SPREAD["given"] if spread is None else spread
-    return Evidence("given", step_ns, DOUBT["given"], found, delays, machine=machine, steps=steps)
+    return PaceEvidence("given", step_ns, DOUBT["given"], found, delays, machine=machine, steps=steps)
 
 
 def of_trials(
@@ -112,7 +112,7 @@ def of_trials(
     machine: str = "",
     notes: Sequence[str] = (),
     space: Space | None = None,
-) -> Evidence:
+) -> PaceEvidence:
     """Return the evidence that at least one trial gives.
 
     The uncertainty of the mean step time is smaller if there are more trials, or if the parameters of `space` predict the step times.
@@ -130,7 +130,7 @@ def of_trials(
     )
     doubt = min(DOUBT_MAX, math.hypot(DOUBT[source], off, later_doubt))
     ended = sorted(trial.last_step for trial in trials if trial.ended and trial.last_step)
-    return Evidence(
+    return PaceEvidence(
         source,
         mean_ns,
         doubt,

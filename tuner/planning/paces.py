@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tuner.domain.history import transferred
 from tuner.domain.space import Config, Space
-from tuner.planning.evidence import EARLY_STEPS, Evidence, SeenTrial, pace_model_of
+from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial, pace_model_of
 from tuner.planning.scale import Scale, scale_of
 from tuner.tuning.samplers.encoding import UnitCube
 
@@ -39,7 +39,7 @@ class Paces:
     `steps` is the length of a full training.
     """
 
-    def __init__(self, evidence: Evidence, space: Space, steps: int) -> None:
+    def __init__(self, evidence: PaceEvidence, space: Space, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
         self._cube = UnitCube(space)
         self._curves: dict[int, Curve] = {}

@@ -1,29 +1,23 @@
-"""A plan: the cost, time and result expected of a job, the choices and their reasons, and the inputs behind the figures."""
+"""A plan: the cost, time and result expected of a job, the choices and their reasons, and the inputs behind the figures.
+
+Fields have the names and units of the answer of `POST /v1/plans`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tuner.domain.job import Market, StopReason
+from tuner.domain.job import Market
 from tuner.domain.money import Money, Price
 from tuner.domain.offer import Offer
-from tuner.planning.evidence import Evidence
+from tuner.planning.evidence import PaceEvidence
 
 ComparisonName = Literal["grid_search", "random_search", "on_demand", "spot", "spot_with_fallback"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """An expected value with an 80 % interval, in whole units of the quantity."""
-
-    expected: int
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The expected value of the objective's metric, as trials report it. `low` and `high` bound an 80 % interval."""
+    """An expected value with an 80 % interval."""
 
     expected: float
     low: float
@@ -32,20 +26,23 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRung:
-    """The training from the previous rung to the rung at `step`, as a mean over the runs. `train` = steps x `step_ns` x `price`."""
+    """The training from the previous rung to the rung at `step`, as a mean over the runs.
+
+    `train_usd` = `steps` x `step_seconds` x `usd_per_hour`.
+    """
 
     step: int
-    milli_trials: int  #: Trials that reach this rung, in thousandths, because means are not whole.
-    milli_steps: int  #: Steps that all trials train between the two rungs, in thousandths.
-    step_ns: int
-    price: Price
-    train: Money
-    overhead: Money  #: Everything paid that is not training, such as setup and checkpoints.
-    gpu_ms: int
+    trials: float  #: Trials that reach this rung.
+    steps: float  #: Steps that all trials train between the two rungs.
+    step_seconds: float
+    usd_per_hour: Price
+    train_usd: Money
+    overhead_usd: Money  #: Everything paid that is not training, such as setup and checkpoints.
+    gpu_hours: float
 
     @property
     def usd(self) -> Money:
-        return self.train + self.overhead
+        return self.train_usd + self.overhead_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class Chance:
     runs: int
 
     @property
-    def share(self) -> float:
+    def chance(self) -> float:
         return self.met / self.runs
 
 
@@ -66,14 +63,14 @@ class Alternative:
 
     instance_type: str
     market: Market
-    price: Price | None  #: The price of one trial. None if it is not known.
+    usd_per_hour: Price | None  #: The price of one trial. None if it is not known.
     concurrency: int
     source: str
     speed: float | None  #: Relative to the machine whose step times are known. None if it is not known.
     chosen: bool = False
     why_not: str | None = None  #: Why it was not simulated. The figures below are None then.
     usd: Money | None = None
-    finish_ns: int | None = None
+    finish_seconds: float | None = None
     trials: int | None = None
     usd_per_1000_steps: Money | None = None
     in_time: Chance | None = None
@@ -100,21 +97,21 @@ class Comparison:
 
     name: ComparisonName
     usd: Money
-    gpu_ms: int
-    finish_ns: int
+    usd_low: Money  #: The cheapest of the runs.
+    usd_high: Money  #: The most expensive of the runs.
+    gpu_hours: float
+    finish_seconds: float
     trials: int  #: For another search method, as many trials as the plan expects, or fewer if the grid has fewer points.
-    note: str
-    low: Money  #: The cheapest of the runs.
-    high: Money  #: The most expensive of the runs.
     steps: int
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpointing:
+class PlannedCheckpoints:
     """The checkpoint interval, in steps and in time."""
 
     every_steps: int
-    every_ns: int
+    every_seconds: float
     why: str
 
 
@@ -122,9 +119,8 @@ class Checkpointing:
 class Inputs:
     """Everything that the figures depend on. The same inputs give the same plan."""
 
-    evidence: Evidence
+    evidence: PaceEvidence
     offers: tuple[Offer, ...]
-    trial_price: Price
     concurrency: int
     speed: float
     seed: int
@@ -135,20 +131,20 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """The prediction for a job."""
 
-    cost: Spread  #: In micro-dollars.
-    gpu_ms: Spread
-    finish_ns: Spread
+    usd: Spread
+    gpu_hours: Spread
+    finish_seconds: Spread
     trials: Spread  #: Trials that are started.
     rungs: tuple[PlannedRung, ...]
-    ends: Mapping[StopReason, int]  #: The number of runs that ended for each reason.
-    deadline_ns: int | None  #: The deadline or the wall-clock limit, the earlier of the two.
+    ends: Mapping[str, int]  #: The number of runs that ended for each reason.
+    deadline_seconds: float | None  #: The deadline or the wall-clock limit, the earlier of the two.
     in_time: Chance | None
     target: Chance | None
-    best: Scores | None
-    checkpointing: Checkpointing
+    best: Spread | None  #: The objective's metric, as trials report it.
+    checkpoints: PlannedCheckpoints
     choices: tuple[Choice, ...]
     alternatives: tuple[Alternative, ...]
     comparisons: tuple[Comparison, ...]

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
-from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price
+from tuner.domain.money import MS_PER_HOUR, NS_PER_HOUR, Money, Price
 from tuner.domain.time import NS
-from tuner.planning import alternatives, choices, comparisons
-from tuner.planning.alternatives import RUNS, SURE_ENOUGH, Candidate, in_time
-from tuner.planning.evidence import Evidence
+from tuner.planning import alternatives, choices
+from tuner.planning.alternatives import RUNS, SURE_ENOUGH, MachineCandidate, in_time
+from tuner.planning.evidence import PaceEvidence
 from tuner.planning.paces import Paces
-from tuner.planning.plan import Alternative, Chance, Choice, Inputs, Plan, PlannedRung, Scores, Spread
+from tuner.planning.plan import Chance, Choice, Inputs, JobPlan, PlannedRung, Spread
 from tuner.planning.simulations import Outcome, Setting, Simulate, SpotLife, for_planning, mean, stops_of
 
 # The 90th percentile of Student's t with 9 degrees of freedom, times sqrt(1 + 1/10): it bounds one more run after ten.
@@ -32,118 +31,122 @@ class Question:
     """A job to plan, and everything that the plan depends on."""
 
     spec: JobSpec
-    evidence: Evidence
-    candidates: tuple[Candidate, ...]  #: The machines that the job may run on, at least one.
+    evidence: PaceEvidence
+    candidates: tuple[MachineCandidate, ...]  #: The machines that the job may run on, at least one.
     slice_ns: int  #: The length of a lease.
     life: SpotLife
     choose: bool = False  #: Whether to choose among the candidates. Otherwise the job runs on the first one.
-    deadline_ns: int | None = (
-        None  #: Nanoseconds from now. The plan aims at the deadline, but a job is not stopped when it passes.
-    )
+    #: Nanoseconds from now. The plan aims at the deadline, but a job is not stopped when it passes.
+    deadline_ns: int | None = None
     room: int | None = None  #: How many trials the machines have room for at once. None means any number.
     seed: int = 0
 
-    @property
-    def limit_ns(self) -> int | None:
-        """The deadline or the budget's wall-clock limit, the earlier of the two. None if there is neither."""
-        limits = [ns for ns in (self.deadline_ns, self.spec.budget.wall_clock_ns) if ns is not None]
-        return min(limits, default=None)
 
-
-def plan(question: Question, simulate: Simulate) -> Plan:
+def plan(question: Question, simulate: Simulate) -> JobPlan:
     """Plan a job. It must be valid for admission. This runs some tens of simulations with some hundred steps each.
 
     Args:
         question: The job and everything that the plan depends on.
         simulate: Runs one simulation. It must be deterministic.
     """
-    base = _base(question)
-    limit_ns, life, budget = question.limit_ns, question.life, question.spec.budget
+    spec, evidence, life = question.spec, question.evidence, question.life
+    budget, first = spec.budget, question.candidates[0]
+    limits = [ns for ns in (question.deadline_ns, budget.wall_clock_ns) if ns is not None]
+    limit_ns = min(limits, default=None)
+    simulated = for_planning(
+        spec, steps=spec.fidelity.max or evidence.steps, knows_curves=evidence.knows_curves
+    )
+    paces = Paces(evidence, spec.space, simulated.fidelity.max or 1)
+    base = Setting(
+        simulated, first.offers, first.concurrency, paces, question.slice_ns, life, seed=question.seed
+    )
     offered = alternatives.compared(base, question.candidates, life, limit_ns, simulate)
     choice = alternatives.chosen_of(offered) if question.choose else offered[0]
-    chosen = choice.candidate
-    setting = chosen.setting(base, life)
+    setting = choice.candidate.setting(base, life)
     runs = choice.runs or setting.runs(simulate, RUNS)
-    rungs, most = _rungs(setting, runs), _most(setting, budget)
     shown = tuple(replace(one.shown, chosen=one is choice) for one in offered)
-    made = Plan(
-        cost=_within(
-            _spread([run.cost.usd.micro_usd for run in runs], sum(rung.usd.micro_usd for rung in rungs)),
-            min(most.usd, budget.limit.usd).micro_usd,
+    rates = [offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus) for offer in setting.offers]
+    dearest = max(rates, key=lambda rate: rate.price)
+    most = min(dearest.cost(dearest.affords_ns(budget.limit)).usd, budget.limit.usd)
+    rungs, gpu_ms = _rungs(setting, runs)
+    checkpoints = choices.checkpoints(setting, spec)
+    others = choices.made(spec, setting, checkpoints, limit_ns, runs, question.room, simulate)
+    reason = alternatives.why_chosen(choice.shown, [one.shown for one in offered if one is not choice])
+    made = JobPlan(
+        usd=_spread(
+            [run.cost.usd.micro_usd for run in runs],
+            unit=1_000_000,
+            limit=most.micro_usd,
+            expected=sum(rung.usd.micro_usd for rung in rungs),
         ),
-        gpu_ms=_within(
-            _spread([run.cost.gpu_ms for run in runs], sum(rung.gpu_ms for rung in rungs)),
-            budget.limit.gpu_ms,
+        gpu_hours=_spread(
+            [run.cost.gpu_ms for run in runs],
+            unit=MS_PER_HOUR,
+            limit=budget.limit.gpu_ms,
+            expected=gpu_ms,
         ),
-        finish_ns=_within(_spread([run.elapsed_ns for run in runs]), budget.wall_clock_ns),
-        trials=_within(_spread([run.trials for run in runs]), budget.trials),
+        finish_seconds=_spread([run.elapsed_ns for run in runs], unit=NS, limit=budget.wall_clock_ns),
+        trials=_spread([run.trials for run in runs], unit=1, limit=budget.trials),
         rungs=rungs,
-        ends=Counter(run.reason for run in runs if run.reason is not None),
-        deadline_ns=limit_ns,
+        ends=dict(sorted(Counter(str(run.reason) for run in runs if run.reason is not None).items())),
+        deadline_seconds=None if limit_ns is None else limit_ns / NS,
         in_time=in_time(runs, limit_ns),
-        target=_target(question.spec, setting, runs),
-        best=_best(question.spec, runs),
-        checkpointing=choices.checkpointing(setting, question.spec),
-        choices=(),
+        target=_target(spec, setting, runs),
+        best=_best(spec, runs),
+        checkpoints=checkpoints,
+        choices=(
+            Choice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
+            Choice("market", spec.resources.market, choice.shown.market, reason),
+            *others,
+        ),
         alternatives=shown,
-        comparisons=comparisons.compared(setting, runs, chosen, life, simulate),
+        comparisons=alternatives.comparisons(setting, runs, choice.candidate, life, simulate),
         warnings=(),
-        inputs=_inputs(question, setting),
+        inputs=Inputs(
+            evidence,
+            setting.offers,
+            setting.concurrency,
+            setting.speed,
+            question.seed,
+            RUNS,
+            tuple(setting.factors(RUNS)),
+            spec.algorithm.scheduler,
+            setting.spec.algorithm.sampler,
+        ),
     )
-    others = choices.made(question.spec, setting, made, runs, question.room, simulate)
-    made = replace(made, choices=(*_placed(question, shown), *others))
-    return replace(made, warnings=warnings_of(question.spec, setting, made))
-
-
-def _base(question: Question) -> Setting:
-    evidence = question.evidence
-    steps = question.spec.fidelity.max or evidence.steps
-    spec = for_planning(question.spec, steps=steps, knows_curves=evidence.knows_curves)
-    paces = Paces(evidence, question.spec.space, spec.fidelity.max or 1)
-    first = question.candidates[0]
-    return Setting(
-        spec, first.offers, first.concurrency, paces, question.slice_ns, question.life, seed=question.seed
+    return replace(
+        made,
+        warnings=tuple([*_of_evidence(spec, setting), *_of_limits(spec, made), *_of_curves(spec, setting)]),
     )
 
 
-def _rungs(setting: Setting, runs: Sequence[Outcome]) -> tuple[PlannedRung, ...]:
-    """Return the means over the runs for each rung. They are whole micro-dollars, and the plan's cost is their sum."""
-    count, found = len(runs), []
+def _rungs(setting: Setting, runs: Sequence[Outcome]) -> tuple[tuple[PlannedRung, ...], int]:
+    """Return the means over the runs for each rung, and the sum of their GPU-milliseconds.
+
+    Money is in whole micro-dollars, and the plan's cost is its sum.
+    """
+    count, rungs, gpu_ms = len(runs), list[PlannedRung](), 0
     for i, step in enumerate(stops_of(setting.spec)):
         uses = [run.rungs[i] for run in runs]
         steps, ns = sum(use.steps for use in uses), sum(use.train_ns for use in uses)
         train = sum(use.train.micro_usd for use in uses)
-        found.append(
-            PlannedRung(
-                step,
-                1000 * sum(use.trials for use in uses) // count,
-                1000 * steps // count,
-                ns // steps if steps else 0,
-                Price(train * NS_PER_HOUR // ns if ns else 0),
-                Money(train // count),
-                Money(sum(use.overhead.micro_usd for use in uses) // count),
-                sum(use.gpu_ms for use in uses) // count,
-            )
+        used_ms = sum(use.gpu_ms for use in uses) // count
+        gpu_ms += used_ms
+        rung = PlannedRung(
+            step,
+            trials=1000 * sum(use.trials for use in uses) // count / 1000,
+            steps=1000 * steps // count / 1000,
+            step_seconds=(ns // steps if steps else 0) / NS,
+            usd_per_hour=Price(train * NS_PER_HOUR // ns if ns else 0),
+            train_usd=Money(train // count),
+            overhead_usd=Money(sum(use.overhead.micro_usd for use in uses) // count),
+            gpu_hours=used_ms / MS_PER_HOUR,
         )
-    return tuple(found)
+        rungs.append(rung)
+    return tuple(rungs), gpu_ms
 
 
-def _most(setting: Setting, budget: Budget) -> Cost:
-    """Return the highest cost that the limits of the budget allow, at the most expensive offer."""
-    wanted = setting.spec.resources
-    rates = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in setting.offers]
-    rate = max(rates, key=lambda one: one.price)
-    return rate.cost(rate.affords_ns(budget.limit))
-
-
-def _within(spread: Spread, limit: int | None) -> Spread:
-    """Cap a spread at a limit of the budget, because a job never exceeds its limits."""
-    if limit is None:
-        return spread
-    return Spread(min(spread.expected, limit), min(spread.low, limit), min(spread.high, limit))
-
-
-def _spread(values: Sequence[int], expected: int | None = None) -> Spread:
+def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: int | None = None) -> Spread:
     """Return the expected value and an 80 % interval of the runs' values.
 
     Each end is the 10th or 90th percentile of the values, or of a log-normal distribution fitted to them, if that is farther out,
@@ -151,6 +154,8 @@ def _spread(values: Sequence[int], expected: int | None = None) -> Spread:
 
     Args:
         values: One value per run.
+        unit: The result is in this unit.
+        limit: The limit of the budget, at which the result is capped, because a job never exceeds its limits.
         expected: The expected value. None means the mean.
     """
     ordered, middle = sorted(values), mean(values) if expected is None else expected
@@ -160,7 +165,8 @@ def _spread(values: Sequence[int], expected: int | None = None) -> Spread:
         reach = T_RUNS * stdev(logs)
         low = min(low, round(math.exp(fmean(logs) - reach)))
         high = max(high, round(math.exp(fmean(logs) + reach)))
-    return Spread(middle, low - low // MARGIN, high + high // MARGIN)
+    ends = (middle, low - low // MARGIN, high + high // MARGIN)
+    return Spread(*((end if limit is None else min(end, limit)) / unit for end in ends))
 
 
 def _quantile(ordered: Sequence[int], tenths: int) -> int:
@@ -178,45 +184,13 @@ def _target(spec: JobSpec, setting: Setting, runs: Sequence[Outcome]) -> Chance 
     return Chance(sum(run.reason == "target" for run in runs), len(runs))
 
 
-def _best(spec: JobSpec, runs: Sequence[Outcome]) -> Scores | None:
-    found = sorted(run.best for run in runs if run.best is not None and math.isfinite(run.best))
-    if not found:
+def _best(spec: JobSpec, runs: Sequence[Outcome]) -> Spread | None:
+    scores = sorted(run.best for run in runs if run.best is not None and math.isfinite(run.best))
+    if not scores:
         return None
-    last = len(found) - 1
-    ends = sorted(spec.objective.score(found[round(last * share)]) for share in (0.1, 0.9))
-    return Scores(spec.objective.score(math.fsum(found) / len(found)), ends[0], ends[1])
-
-
-def _placed(question: Question, shown: Sequence[Alternative]) -> list[Choice]:
-    wanted = question.spec.resources
-    chosen = next(one for one in shown if one.chosen)
-    others = [one for one in shown if not one.chosen and one.why_not is None]
-    why = alternatives.why_chosen(chosen, others)
-    return [
-        Choice("instance_type", wanted.instance_type, chosen.instance_type, why),
-        Choice("market", wanted.market, chosen.market, why),
-    ]
-
-
-def _inputs(question: Question, setting: Setting) -> Inputs:
-    wanted = setting.spec.resources
-    prices = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price for offer in setting.offers]
-    return Inputs(
-        question.evidence,
-        setting.offers,
-        max(prices),
-        setting.concurrency,
-        setting.speed,
-        question.seed,
-        RUNS,
-        tuple(setting.factors(RUNS)),
-        question.spec.algorithm.scheduler,
-        setting.spec.algorithm.sampler,
-    )
-
-
-def warnings_of(spec: JobSpec, setting: Setting, plan: Plan) -> tuple[str, ...]:
-    return tuple([*_of_evidence(spec, setting), *_of_limits(spec, plan), *_of_curves(spec, setting)])
+    last = len(scores) - 1
+    ends = sorted(spec.objective.score(scores[round(last * share)]) for share in (0.1, 0.9))
+    return Spread(spec.objective.score(math.fsum(scores) / len(scores)), ends[0], ends[1])
 
 
 def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
@@ -234,30 +208,30 @@ def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
         yield f"trials end by themselves; {setting.spec.fidelity.max} steps per trial are assumed, {how}"
 
 
-def _of_limits(spec: JobSpec, plan: Plan) -> Iterator[str]:
+def _of_limits(spec: JobSpec, plan: JobPlan) -> Iterator[str]:
     if spec.window is not None:
         hours = f"from {spec.window.start} to {spec.window.end} {spec.window.timezone}"
         yield f"the finish counts only the time when the job may run, {hours}; the calendar time is later"
-    if plan.in_time is not None and plan.in_time.share < SURE_ENOUGH:
-        chance = plan.in_time
-        yield f"in {chance.runs - chance.met} of {chance.runs} runs the job does not finish within {(plan.deadline_ns or 0) / NS:g} s"
+    if plan.in_time is not None and plan.in_time.chance < SURE_ENOUGH:
+        late, runs = plan.in_time.runs - plan.in_time.met, plan.in_time.runs
+        yield f"in {late} of {runs} runs the job does not finish within {plan.deadline_seconds:g} s"
     last = plan.rungs[-1]
-    if last.milli_trials < 1000:
+    if last.trials < 1:
         yield (
-            f"the budget trains {last.milli_trials / 1000:g} trials to step {last.step} on average: set a larger budget or a smaller "
-            "fidelity.max"
+            f"the budget trains {last.trials:g} trials to step {last.step} on average: set a larger budget or a smaller fidelity.max"
         )
     if plan.trials.expected < 5:
-        yield f"{plan.trials.expected} trials are too few to search {len(spec.space.parameters)} parameters"
+        yield f"{plan.trials.expected:g} trials are too few to search {len(spec.space.parameters)} parameters"
 
 
 def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
-    knows = setting.paces.knows_curves
-    if spec.objective.target is not None and not knows:
+    if setting.paces.knows_curves:
+        return
+    if spec.objective.target is not None:
         yield "no learning curves are known: the plan assumes that the job does not reach its target, which would end it earlier"
-    if spec.plateau is not None and not knows:
+    if spec.plateau is not None:
         yield "no learning curves are known: the plan assumes that the job reaches no plateau, which would end it earlier"
-    if spec.algorithm.sampler in ("auto", "tpe", "gp", "cmaes") and not knows:
+    if spec.algorithm.sampler in ("auto", "tpe", "gp", "cmaes"):
         yield (
             f"the plan draws configurations at random: those that the sampler {spec.algorithm.sampler} chooses may take more or "
             "less time"

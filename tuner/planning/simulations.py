@@ -336,7 +336,7 @@ def grown(
 ) -> Outcome:
     """Scale the outcome of a simulation up to the whole job.
 
-    MetricsSnapshot of a rung are multiplied by `size`. If at most one simulated trial reached the rung, the factor is limited to the number of
+    Figures of a rung are multiplied by `size`. If at most one simulated trial reached the rung, the factor is limited to the number of
     trials that are expected at this rung of the whole job. Then, unless the number of trials, the target or the plateau ended the
     simulated job, all costs are rescaled so that the total is `size` times the cost of the simulated job. If a limit in dollars or
     GPU-hours ended it, what it left unspent is not multiplied: the whole job leaves the same amount unspent.

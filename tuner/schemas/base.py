@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.time import rfc3339
@@ -50,6 +50,8 @@ def _hours(amount: object) -> object:
 
 Usd = Annotated[float, BeforeValidator(_dollars)]
 """Dollars. Accepts Money, the dollars of a Cost, and the dollars per hour of a Price."""
+Six = Annotated[float, AfterValidator(lambda value: round(value, 6))]
+"""A number with at most six decimals."""
 GpuHours = Annotated[float, BeforeValidator(_hours)]
 """GPU-hours. Accepts a Cost."""
 Time = Annotated[str, BeforeValidator(lambda at: rfc3339(at) if isinstance(at, int) else at)]

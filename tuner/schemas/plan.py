@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tuner.schemas.base import Answer, Request
+from tuner.schemas.base import Answer, Request, Six, Usd, UsdPerHour
 from tuner.schemas.job import Duration, JobRequest, MarketName
 
 
@@ -90,9 +90,9 @@ class PlanRequest(JobRequest):
 class Range(Answer):
     """`expected` is the mean. The interval from `low` to `high` is expected to contain eight of ten outcomes."""
 
-    expected: float
-    low: float
-    high: float
+    expected: Six
+    low: Six
+    high: Six
 
 
 class PlanRung(Answer):
@@ -106,17 +106,17 @@ class PlanRung(Answer):
     trials: float
     steps: float
     step_seconds: float
-    usd_per_hour: float
-    train_usd: float
-    overhead_usd: float
-    usd: float
-    gpu_hours: float
+    usd_per_hour: UsdPerHour
+    train_usd: Usd
+    overhead_usd: Usd
+    usd: Usd
+    gpu_hours: Six
 
 
 class PlanChance(Answer):
     """The share of simulated runs that met a condition: `met` of `runs`."""
 
-    chance: float
+    chance: Six
     met: int
     runs: int
 
@@ -124,21 +124,21 @@ class PlanChance(Answer):
 class PlanAlternative(Answer):
     """A machine that the plan considered.
 
-    `why_not` says why a machine was ruled out. `usd_per_hour` is the price of one trial's share. MetricsSnapshot that are not known are null.
+    `why_not` says why a machine was ruled out. `usd_per_hour` is the price of one trial's share. Figures that are not known are null.
     """
 
     instance_type: str
     market: str
-    usd_per_hour: float | None
+    usd_per_hour: UsdPerHour | None
     concurrency: int
     source: str
-    speed: float | None
+    speed: Six | None
     chosen: bool
     why_not: str | None
-    usd: float | None
-    finish_seconds: float | None
+    usd: Usd | None
+    finish_seconds: Six | None
     trials: int | None
-    usd_per_1000_steps: float | None
+    usd_per_1000_steps: Usd | None
     in_time: PlanChance | None
 
 
@@ -151,11 +151,11 @@ class PlanChoice(Answer):
 
 class PlanComparison(Answer):
     name: str
-    usd: float
-    usd_low: float
-    usd_high: float
-    gpu_hours: float
-    finish_seconds: float
+    usd: Usd
+    usd_low: Usd
+    usd_high: Usd
+    gpu_hours: Six
+    finish_seconds: Six
     trials: int
     steps: int
     note: str
@@ -178,8 +178,8 @@ class PlanEvidence(Answer):
     jobs: list[str]
     trials: int
     step_seconds: float
-    doubt: float
-    step_spread: float
+    doubt: Six
+    step_spread: Six
     setup_seconds: float
     warming_seconds: float
     restore_seconds: float
@@ -192,10 +192,10 @@ class PlanEvidence(Answer):
 class PlanPrice(Answer):
     instance_type: str
     market: str
-    usd_per_hour: float
+    usd_per_hour: UsdPerHour
     cpus: float
     gpus: float
-    trial_usd_per_hour: float
+    trial_usd_per_hour: UsdPerHour
     source: str
 
 
@@ -208,7 +208,7 @@ class PlanInputs(Answer):
     speed: float
     seed: int
     runs: int
-    factors: list[float]
+    factors: list[Six]
     scheduler: str
     sampler: str
 
@@ -226,7 +226,7 @@ class Plan(Answer):
     trials: Range
     rungs: list[PlanRung]
     ends: dict[str, int]
-    deadline_seconds: float | None
+    deadline_seconds: Six | None
     in_time: PlanChance | None
     target: PlanChance | None
     best: Range | None

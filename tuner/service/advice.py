@@ -15,7 +15,7 @@ from tuner.driver.placement import exposure
 from tuner.ledger import ledger
 from tuner.planning.advice import findings
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, earlier_steps
-from tuner.planning.advice.evidence import Curve, CurvePoint, Evidence, Piece, Places, spent_on
+from tuner.planning.advice.evidence import Curve, CurvePoint, JobEvidence, Piece, Places, spent_on
 from tuner.planning.advice.finding import Change as Change
 from tuner.planning.advice.finding import Figure as Figure
 from tuner.planning.advice.finding import Finding as Finding
@@ -66,7 +66,7 @@ def advice(service: Service, job: str) -> AdviceView:
     )
 
 
-def evidence_of(service: Service, row: JobRow) -> Evidence:
+def evidence_of(service: Service, row: JobRow) -> JobEvidence:
     """Return the records of a job that the advice rules use.
 
     They are read in pages, because with SQLite's rollback journal a read blocks every commit. The spend is read last, so
@@ -89,7 +89,7 @@ def evidence_of(service: Service, row: JobRow) -> Evidence:
     with service.database.read() as db:
         spent = ledger.account(db, row.id).posted.usd
     spot, source = _price(service, row, "spot")
-    return Evidence(
+    return JobEvidence(
         spec=row.spec,
         offer=row.offer,
         concurrency=row.concurrency,

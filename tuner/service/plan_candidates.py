@@ -15,9 +15,9 @@ from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.planning.accelerators import relative_speed
-from tuner.planning.alternatives import Candidate
+from tuner.planning.alternatives import MachineCandidate
 from tuner.planning.catalogue import Catalogue
-from tuner.planning.evidence import Evidence
+from tuner.planning.evidence import PaceEvidence
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced_kind
@@ -82,8 +82,8 @@ class Machines:
 
 
 def candidates_of(
-    service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
-) -> tuple[Candidate, ...]:
+    service: Service, spec: JobSpec, evidence: PaceEvidence, machines: Machines
+) -> tuple[MachineCandidate, ...]:
     """Return the machines to plan for, at least one.
 
     If the request names no machines, they are taken from the cluster.
@@ -107,8 +107,8 @@ def candidates_of(
 
 
 def _of_cluster(
-    service: Service, spec: JobSpec, evidence: Evidence, machines: Machines
-) -> tuple[Candidate, ...]:
+    service: Service, spec: JobSpec, evidence: PaceEvidence, machines: Machines
+) -> tuple[MachineCandidate, ...]:
     offers, concurrency = admit(service, spec)
     kind, market = offers[0].instance_type, spec.resources.market
     as_told = Described(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
@@ -116,7 +116,7 @@ def _of_cluster(
     had = {offer.market: offer for offer in reversed(offers)}
     priced = {name: had.get(name) or _listed(service, offers[0], name) for name in LISTED}
     markets = {**_by_market(priced["on_demand"], priced["spot"]), market: tuple(offers)}
-    return (Candidate(kind, market, tuple(offers), concurrency, speed, None, markets),)
+    return (MachineCandidate(kind, market, tuple(offers), concurrency, speed, None, markets),)
 
 
 def _listed(service: Service, offer: Offer, market: ListedMarket) -> Offer | None:
@@ -140,8 +140,8 @@ def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tupl
 
 
 def _candidate(
-    spec: JobSpec, one: Described, market: Market, speed: float | None, evidence: Evidence, needs: Needs
-) -> Candidate:
+    spec: JobSpec, one: Described, market: Market, speed: float | None, evidence: PaceEvidence, needs: Needs
+) -> MachineCandidate:
     wanted = spec.resources
     cpus, gpus = one.cpus or wanted.cpus, one.gpus if one.gpus is not None else wanted.gpus
     source = "as given" if one.cloud is None else f"the price catalogue, {one.cloud} {one.region}"
@@ -153,7 +153,9 @@ def _candidate(
     why_not = _why_not(wanted, one, market, markets, needs) or _too_slow(evidence, speed, needs)
     fit = min(int(cpus / wanted.cpus + 1e-9), int(gpus / wanted.gpus + 1e-9) if wanted.gpus else 10_000)
     concurrency = wanted.max_concurrent_trials or max(1, fit)
-    return Candidate(one.instance_type, market, markets.get(market, ()), concurrency, speed, why_not, markets)
+    return MachineCandidate(
+        one.instance_type, market, markets.get(market, ()), concurrency, speed, why_not, markets
+    )
 
 
 def _why_not(
@@ -179,7 +181,7 @@ def _why_not(
     return None
 
 
-def _too_slow(evidence: Evidence, speed: float | None, needs: Needs) -> str | None:
+def _too_slow(evidence: PaceEvidence, speed: float | None, needs: Needs) -> str | None:
     if needs.step_ns is None or speed is None or evidence.step_ns / speed <= needs.step_ns:
         return None
     return f"a step takes {evidence.step_ns / speed / 1e9:g} s there, longer than {needs.step_ns / 1e9:g} s"
@@ -263,7 +265,9 @@ def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
     return Fault(f"/planning/candidates/{number}", detail)
 
 
-def _speed(shelf: Catalogue, one: Described, evidence: Evidence, speeds: Mapping[str, float]) -> float | None:
+def _speed(
+    shelf: Catalogue, one: Described, evidence: PaceEvidence, speeds: Mapping[str, float]
+) -> float | None:
     """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
 
     A step time or speed from the request has precedence. Otherwise the data sheets of the accelerators are compared. If
@@ -292,7 +296,7 @@ def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
 
 
 def as_fast_by_assumption(
-    candidates: Sequence[Candidate], evidence: Evidence, machines: Machines
+    candidates: Sequence[MachineCandidate], evidence: PaceEvidence, machines: Machines
 ) -> tuple[str, ...]:
     """Return the instance types that are assumed to be equally fast, because no speed or step time was given for them."""
     if evidence.machine or machines.speeds:

@@ -14,7 +14,7 @@ from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
-from tuner.planning.evidence import EARLY_STEPS, Delays, Evidence, SeenTrial, of_nothing, of_trials
+from tuner.planning.evidence import EARLY_STEPS, Delays, PaceEvidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG, pilot_key
 from tuner.service import packages
 from tuner.service.bootstrap import Service
@@ -36,7 +36,7 @@ Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
 
 
-def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> Evidence:
+def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> PaceEvidence:
     """Return the evidence on how long a job takes.
 
     It is taken from the named jobs if there are any, otherwise from the job's pilot and the newest comparable jobs.
@@ -49,7 +49,7 @@ def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> 
     return of_jobs(service, spec, rows) or of_nothing(warming_ns=_import_ns(service, spec))
 
 
-def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> Evidence | None:
+def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvidence | None:
     """Return the evidence from all of these jobs, or None if no trial has a known step time.
 
     The machine of the evidence is the instance type of the first job.

@@ -11,16 +11,10 @@ from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.planning import planner
-from tuner.planning.alternatives import Candidate
-from tuner.planning.evidence import Delays, of_given
-from tuner.planning.evidence import Evidence as Evidence
-from tuner.planning.plan import Alternative as Alternative
-from tuner.planning.plan import Chance as Chance
-from tuner.planning.plan import Comparison as Comparison
+from tuner.planning.alternatives import MachineCandidate
+from tuner.planning.evidence import Delays, PaceEvidence, of_given
 from tuner.planning.plan import Inputs as Inputs
-from tuner.planning.plan import Plan as Plan
-from tuner.planning.plan import PlannedRung as PlannedRung
-from tuner.planning.plan import Spread as Spread
+from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened
 from tuner.service.bootstrap import Service
 from tuner.service.plan_candidates import Described as Described
@@ -105,7 +99,7 @@ class Given:
         return found
 
 
-def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
+def plan(service: Service, spec: JobSpec, given: Given) -> JobPlan:
     """Plan a job. Only simulations are run.
 
     Raises:
@@ -148,7 +142,7 @@ def plan(service: Service, spec: JobSpec, given: Given) -> Plan:
     return planner.plan(question, simulate)
 
 
-def _refuse_too_large(spec: JobSpec, evidence: Evidence) -> None:
+def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
     """Raise Invalid if one training has too many steps to simulate.
 
     The simulator joins the steps between two rungs into one part, but never joins rungs. With the scheduler `asha` the
@@ -165,13 +159,13 @@ def _refuse_too_large(spec: JobSpec, evidence: Evidence) -> None:
         raise Invalid(Fault("/fidelity/max", detail))
 
 
-def _none_will_do(candidates: Sequence[Candidate], would_do: Sequence[str]) -> str:
+def _none_will_do(candidates: Sequence[MachineCandidate], would_do: Sequence[str]) -> str:
     reasons = "; ".join(f"{one.instance_type} on {one.market}: {one.why_not}" for one in candidates[:5])
     fix = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
     return f"none will do: {reasons}{fix}"
 
 
-def _noted(evidence: Evidence, alike: Sequence[str]) -> Evidence:
+def _noted(evidence: PaceEvidence, alike: Sequence[str]) -> PaceEvidence:
     if not alike:
         return evidence
     note = (
@@ -191,7 +185,7 @@ def _deadline_ns(given: Given, now: Instant) -> int | None:
     raise Invalid.at("/planning/deadline", detail)
 
 
-def _evidence(service: Service, spec: JobSpec, given: Given) -> Evidence:
+def _evidence(service: Service, spec: JobSpec, given: Given) -> PaceEvidence:
     """Return the evidence from the request if it gives a step time, otherwise from earlier jobs."""
     step_ns, machine = given.step_ns, ""
     measured = [one for one in given.machines.described if one.step_ns is not None]

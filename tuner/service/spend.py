@@ -10,9 +10,8 @@ from tuner.domain.errors import Fault, Invalid
 from tuner.domain.money import Money
 from tuner.domain.time import Instant
 from tuner.ledger import ledger
-from tuner.planning.comparisons import Estimate as Estimate
-from tuner.planning.comparisons import Evidence, estimates, rungs_of
-from tuner.planning.paths import End, Point, Seen
+from tuner.planning.search_estimates import End, ReplayEvidence, ReplayPoint, ReplayTrial, estimates, rungs_of
+from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
 from tuner.store import best, curves, jobs, spend
@@ -36,14 +35,14 @@ class ReportView:
     best: StepReport | None
     curve: Sequence[Improvement]
     trials: int  #: Number of trials that reported the metric.
-    estimates: Sequence[Estimate]
+    estimates: Sequence[SearchEstimate]
 
     @property
     def best_spent(self) -> Money | None:
         """Return the job's spend at the time when its best result was first reported."""
         return self.curve[-1].spent if self.curve else None
 
-    def saved(self, estimate: Estimate) -> Money | None:
+    def saved(self, estimate: SearchEstimate) -> Money | None:
         """Return the saving compared with another search strategy's estimate, or None if either amount is not known.
 
         The saving is negative if the other strategy would have been cheaper.
@@ -66,14 +65,14 @@ def report(service: Service, job: str) -> ReportView:
     return ReportView(row, spent, best_report, curve, trials, estimates(evidence))
 
 
-def _evidence(service: Service, row: JobRow, best: float) -> Evidence:
+def _evidence(service: Service, row: JobRow, best: float) -> ReplayEvidence:
     spec = row.spec
     seen = []
     for trial in curves.trained(service.database, row.id, spec.objective.mode, rungs_of(spec.fidelity)):
-        curve = tuple(Point(step, spec.objective.score(value), usd) for step, value, usd in trial.curve)
-        seen.append(Seen(curve, trial.setup, ENDS.get(trial.state, "cut")))
+        curve = tuple(ReplayPoint(step, spec.objective.score(value), usd) for step, value, usd in trial.curve)
+        seen.append(ReplayTrial(curve, trial.setup, ENDS.get(trial.state, "cut")))
     learned = spec.algorithm.sampler not in OBLIVIOUS
-    return Evidence(seen, spec.objective.score(best), spec.fidelity, learned, spec.algorithm.seed)
+    return ReplayEvidence(seen, spec.objective.score(best), spec.fidelity, learned, spec.algorithm.seed)
 
 
 GROUPS = ("owner", "trainable", "market", "day", "job")

@@ -1,7 +1,7 @@
 """Advice on what would have made a job cheaper, from its measurements and its ledger. Each rule is a pure function."""
 
 from tuner.planning.advice import early_stopping, overheads, resources
-from tuner.planning.advice.evidence import Evidence
+from tuner.planning.advice.evidence import JobEvidence
 from tuner.planning.advice.finding import Finding, Rule
 
 RULES: tuple[Rule, ...] = (
@@ -21,7 +21,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def findings(evidence: Evidence) -> list[Finding]:
+def findings(evidence: JobEvidence) -> list[Finding]:
     """Return all findings, the largest savings first. Findings without an amount come last."""
     found = [finding for rule in RULES if (finding := rule(evidence)) is not None]
     return sorted(found, key=lambda one: (one.saves is None, -(one.saves.micro_usd if one.saves else 0)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tuner.domain.money import Money
-from tuner.planning.advice.evidence import Curve, Evidence, portion, total
+from tuner.planning.advice.evidence import Curve, JobEvidence, portion, total
 from tuner.planning.advice.finding import Change, Finding
 from tuner.planning.ranks import spearman
 
@@ -26,7 +26,7 @@ class Correlation:
     trials: int
 
 
-def last_step(evidence: Evidence) -> int | None:
+def last_step(evidence: JobEvidence) -> int | None:
     """Return the job's maximum step. If it has none, return the last step that LEAST_TRIALS trials reached, or None without one."""
     if evidence.spec.fidelity.max is not None:
         return evidence.spec.fidelity.max
@@ -60,7 +60,7 @@ MISLEADS_BELOW = 0.6
 PREDICTS_ABOVE = 0.7
 
 
-def min_fidelity_misleads(evidence: Evidence) -> Finding | None:
+def min_fidelity_misleads(evidence: JobEvidence) -> Finding | None:
     """Find a fidelity minimum whose ranking does not predict the final one, so that trials are cut by chance and their cost is wasted."""
     fidelity, last = evidence.spec.fidelity, last_step(evidence)
     if last is None or fidelity.min >= last or evidence.spec.algorithm.scheduler == "none":
@@ -106,7 +106,7 @@ def min_fidelity_misleads(evidence: Evidence) -> Finding | None:
 SURE_ABOVE = 0.7
 
 
-def pruned_too_late(evidence: Evidence) -> Finding | None:
+def pruned_too_late(evidence: JobEvidence) -> Finding | None:
     """Find trials that are cut later than necessary, because an earlier step ranks them as well."""
     spec, last = evidence.spec, last_step(evidence)
     if last is None:
@@ -165,7 +165,7 @@ def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> 
     return steps[::-1]
 
 
-def _worst(evidence: Evidence, step: int, last: int) -> list[Curve]:
+def _worst(evidence: JobEvidence, step: int, last: int) -> list[Curve]:
     """Return the trials that were trained to `last` although a comparison at `step` would have stopped them.
 
     That comparison continues the best 1/η of the trials.

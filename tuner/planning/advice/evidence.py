@@ -69,7 +69,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class JobEvidence:
     """Everything that the rules of advice use."""
 
     spec: JobSpec

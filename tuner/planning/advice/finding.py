@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Literal
 
 from tuner.domain.money import Money
-from tuner.planning.advice.evidence import Evidence
+from tuner.planning.advice.evidence import JobEvidence
 
 Confidence = Literal["high", "medium", "low"]
 Figure = int | str | Fraction | Money | None
@@ -39,4 +39,4 @@ class Finding:
     confidence: Confidence
 
 
-Rule = Callable[[Evidence], Finding | None]
+Rule = Callable[[JobEvidence], Finding | None]

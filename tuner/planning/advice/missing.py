@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, last_step, predicts
-from tuner.planning.advice.evidence import Evidence, sums
+from tuner.planning.advice.evidence import JobEvidence, sums
 from tuner.planning.advice.resources import LEAST_SAMPLES, LEAST_WALL_NS
 
 
@@ -15,12 +15,12 @@ class Missing:
     how: str
 
 
-def not_measured(evidence: Evidence) -> list[Missing]:
+def not_measured(evidence: JobEvidence) -> list[Missing]:
     """Return the missing measurements, in the order of the rules."""
     return [*_of_machine(evidence), *_of_training(evidence), *_of_market(evidence)]
 
 
-def _of_machine(evidence: Evidence) -> Iterator[Missing]:
+def _of_machine(evidence: JobEvidence) -> Iterator[Missing]:
     samples = sums(evidence.pieces).get("gpu_samples")
     if evidence.spec.resources.gpus and samples is None:
         yield Missing(
@@ -44,7 +44,7 @@ def _of_machine(evidence: Evidence) -> Iterator[Missing]:
         )
 
 
-def _of_training(evidence: Evidence) -> Iterator[Missing]:
+def _of_training(evidence: JobEvidence) -> Iterator[Missing]:
     counts = sums(evidence.measured("data_wait_ns", "compute_ns"))
     if counts.get("data_wait_ns", 0) + counts.get("compute_ns", 0) < LEAST_WALL_NS:
         why = "the trainable's loader was not timed for 10 s"
@@ -63,7 +63,7 @@ def _of_training(evidence: Evidence) -> Iterator[Missing]:
         yield Missing("whether the fidelity minimum predicts", why, how)
 
 
-def _of_market(evidence: Evidence) -> Iterator[Missing]:
+def _of_market(evidence: JobEvidence) -> Iterator[Missing]:
     if evidence.spec.resources.market == "on_demand" and evidence.spot is None:
         yield Missing(
             "spot machines",

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import NS
-from tuner.planning.advice.evidence import Evidence, portion, share, spent_on, sums, total
+from tuner.planning.advice.evidence import JobEvidence, portion, share, spent_on, sums, total
 from tuner.planning.advice.finding import Change, Finding
 from tuner.tuning.checkpointing import Exposure, Hazard, daly_ns
 
@@ -16,7 +16,7 @@ SAVES_DEAR_ABOVE = Fraction(1, 20)
 LOST_ABOVE = Fraction(1, 50)
 
 
-def checkpoint_interval(evidence: Evidence) -> Finding | None:
+def checkpoint_interval(evidence: JobEvidence) -> Finding | None:
     """Find checkpoints that are saved too often or too rarely, compared to Young's and Daly's optimum.
 
     Let τ be the training time between saves, δ the stall of each save, and M the mean time between losses. Saves then take δ/τ of the
@@ -60,7 +60,7 @@ def checkpoint_interval(evidence: Evidence) -> Finding | None:
     )
 
 
-def _other_interval(evidence: Evidence, best_ns: int, *, saves: int, too_dear: bool) -> Change:
+def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_dear: bool) -> Change:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
     if fixed is None and too_dear:
         # `auto` already chooses the best interval, so the extra saves happen at pauses.
@@ -81,7 +81,7 @@ MOSTLY = Fraction(1, 2)
 ENOUGH = 10  # a budget should be this many times the cost of one setup of each worker, so that most of it can buy training
 
 
-def setup_dear(evidence: Evidence) -> Finding | None:
+def setup_dear(evidence: JobEvidence) -> Finding | None:
     """Find setup that took too much of the money, either in many setups or in a few that used up most of the budget.
 
     If the budget was not used up, the job ended early for another reason, and a larger budget would not help.
@@ -121,7 +121,7 @@ def setup_dear(evidence: Evidence) -> Finding | None:
     )
 
 
-def _too_small_for_setup(evidence: Evidence, setups: Sequence[Money], part: Fraction) -> Finding:
+def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: Fraction) -> Finding:
     """Return the finding that a few necessary setups cost most of the budget, so that only a larger budget or fewer workers would help."""
     limit = evidence.spec.budget.usd
     enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, max(setups).micro_usd))
@@ -151,7 +151,7 @@ def _too_small_for_setup(evidence: Evidence, setups: Sequence[Money], part: Frac
 
 
 def _setup_figures(
-    evidence: Evidence, setups: Sequence[Money], part: Fraction
+    evidence: JobEvidence, setups: Sequence[Money], part: Fraction
 ) -> dict[str, Money | Fraction | int]:
     return {
         "setup_usd": total(setups),
@@ -165,7 +165,7 @@ def _setup_figures(
 IDLE_DEAR_ABOVE = Fraction(1, 10)
 
 
-def idle_dear(evidence: Evidence) -> Finding | None:
+def idle_dear(evidence: JobEvidence) -> Finding | None:
     """Find a job that paid for idle machines for too much of the time."""
     idle, fidelity = spent_on(evidence.pieces, "idle"), evidence.spec.fidelity
     part = share(idle.micro_usd, evidence.spent.micro_usd)
@@ -193,7 +193,7 @@ def idle_dear(evidence: Evidence) -> Finding | None:
     )
 
 
-def spot_unused(evidence: Evidence) -> Finding | None:
+def spot_unused(evidence: JobEvidence) -> Finding | None:
     """Find a job that ran on demand although it would have been cheaper on spot machines, with their interruptions.
 
     Interruptions cost saves and lost steps, computed for the best checkpoint interval, and a new setup after each lost attempt.
@@ -241,7 +241,7 @@ def spot_unused(evidence: Evidence) -> Finding | None:
     )
 
 
-def interruptions_dear(evidence: Evidence) -> Finding | None:
+def interruptions_dear(evidence: JobEvidence) -> Finding | None:
     """Find preemptions that cost more than the spot market saved.
 
     The cost of the spot attempts is compared with the on-demand price of their useful time. That excludes lost steps, and the setup and
@@ -294,7 +294,7 @@ def interruptions_dear(evidence: Evidence) -> Finding | None:
 GB = 10**9
 
 
-def regions_apart(evidence: Evidence) -> Finding | None:
+def regions_apart(evidence: JobEvidence) -> Finding | None:
     """Find checkpoints that are stored in another region, because the cloud bills each GB that leaves a region."""
     places, sent = evidence.places, sums(evidence.pieces).get("saved_bytes")
     if places.compute is None or places.storage is None or not sent:

@@ -8,7 +8,7 @@ from tuner.domain.money import NS_PER_HOUR, Money
 from tuner.domain.offer import Offer
 from tuner.planning.accelerators import accelerator, relative_speed
 from tuner.planning.advice.evidence import (
-    Evidence,
+    JobEvidence,
     Piece,
     fact,
     gpu_busy,
@@ -33,7 +33,7 @@ GPU_MEMORY_SPARE = Fraction(11, 10)
 GpuOption = tuple[Change, Money, str]
 
 
-def gpu_underused(evidence: Evidence) -> Finding | None:
+def gpu_underused(evidence: JobEvidence) -> Finding | None:
     """Find a GPU that is idle for most of the training, so that trials could share it, use a smaller one, or train larger batches."""
     pieces = evidence.measured("gpu_samples", "gpu_percent")
     samples, busy = sums(pieces).get("gpu_samples", 0), gpu_busy(pieces)
@@ -76,7 +76,7 @@ def gpu_underused(evidence: Evidence) -> Finding | None:
 
 
 def _shared_gpu(
-    evidence: Evidence, pieces: tuple[Piece, ...], busy: Fraction, memory: Fraction | None
+    evidence: JobEvidence, pieces: tuple[Piece, ...], busy: Fraction, memory: Fraction | None
 ) -> GpuOption | None:
     """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if two would not fit."""
     if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
@@ -96,7 +96,7 @@ def _shared_gpu(
 
 
 def _smaller_gpu(
-    evidence: Evidence, pieces: tuple[Piece, ...], busy: Fraction, used: int | None
+    evidence: JobEvidence, pieces: tuple[Piece, ...], busy: Fraction, used: int | None
 ) -> GpuOption | None:
     """Return the option to use the machine on which the same training is cheapest. Return None if there is none.
 
@@ -152,7 +152,7 @@ CPU_SPARE = Fraction(5, 4)
 LEAST_CPUS = Fraction(1, 2)
 
 
-def cpu_underused(evidence: Evidence) -> Finding | None:
+def cpu_underused(evidence: JobEvidence) -> Finding | None:
     """Find a trial that reserves more processors than it uses."""
     pieces, cpus = evidence.measured("wall_ns", "cpu_ns"), Fraction(str(evidence.spec.resources.cpus))
     counts = sums(pieces)
@@ -193,7 +193,7 @@ MEMORY_SPARE = Fraction(5, 4)
 LEAST_CHEAPER = Fraction(1, 20)
 
 
-def memory_unused(evidence: Evidence) -> Finding | None:
+def memory_unused(evidence: JobEvidence) -> Finding | None:
     """Find a machine that has much more memory than its trials use, and is dearer than one with less."""
     pieces, home, size = evidence.measured("memory_peak_bytes"), evidence.home, evidence.spec.resources
     used = peak(pieces, "memory_peak_bytes")
@@ -251,7 +251,7 @@ WAITS_ABOVE = Fraction(1, 5)
 BUSY_GPU = Fraction(9, 10)
 
 
-def input_bound(evidence: Evidence) -> Finding | None:
+def input_bound(evidence: JobEvidence) -> Finding | None:
     """Find training that waits for its input data.
 
     If the GPU is busy most of the time, faster input would gain nothing: it computes while the program waits.
@@ -313,7 +313,7 @@ BF16_SINCE = 8
 BF16_FASTER = Fraction(2)
 
 
-def fp32_where_bf16(evidence: Evidence) -> Finding | None:
+def fp32_where_bf16(evidence: JobEvidence) -> Finding | None:
     """Find training in fp32 on a GPU that supports bf16."""
     pieces = tuple(
         piece
@@ -352,7 +352,7 @@ def fp32_where_bf16(evidence: Evidence) -> Finding | None:
     )
 
 
-def _has_bf16(evidence: Evidence, pieces: tuple[Piece, ...]) -> bool:
+def _has_bf16(evidence: JobEvidence, pieces: tuple[Piece, ...]) -> bool:
     capability = fact(pieces, "gpu_capability")
     if isinstance(capability, str) and capability.partition(".")[0].isdecimal():
         return int(capability.partition(".")[0]) >= BF16_SINCE

@@ -12,35 +12,37 @@ from hypothesis import strategies as st
 
 from tests.strategies import examples
 from tuner.domain.objective import Fidelity
-from tuner.planning.comparisons import (
+from tuner.planning.search_estimates import (
     METHODS,
     MIN_TRIALS,
-    PEERS,
     REDUCTION_FACTOR,
     UNREACHED,
-    Evidence,
     Method,
+    Path,
+    Paths,
+    ReplayEvidence,
+    ReplayPoint,
+    ReplayTrial,
     estimates,
     quantile_between,
     random_search,
     spending,
     stopping_asha,
 )
-from tuner.planning.paths import Path, Paths, Point, Seen
 
 LAST = 9
 FIDELITY = Fidelity(min=1, max=LAST, reduction_factor=3)
 SCORES = st.integers(-20, 20).map(lambda eighths: eighths / 8)  # eighths, so that sums are exact
 
 
-def seen(scores: list[float], *, step_cost: int = 10, start: int = 0) -> Seen:
+def seen(scores: list[float], *, step_cost: int = 10, start: int = 0) -> ReplayTrial:
     """Build a trial that reported after each step."""
-    curve = [Point(i, score, start + i * step_cost) for i, score in enumerate(scores, 1)]
-    return Seen(tuple(curve), start, "completed" if len(scores) == LAST else "cut")
+    curve = [ReplayPoint(i, score, start + i * step_cost) for i, score in enumerate(scores, 1)]
+    return ReplayTrial(tuple(curve), start, "completed" if len(scores) == LAST else "cut")
 
 
 @st.composite
-def trials(draw: st.DrawFn, *, whole: bool = False) -> list[Seen]:
+def trials(draw: st.DrawFn, *, whole: bool = False) -> list[ReplayTrial]:
     """Generate trials, some cut short and at least one complete."""
     found = []
     for number in range(draw(st.integers(MIN_TRIALS, 12))):
@@ -50,22 +52,22 @@ def trials(draw: st.DrawFn, *, whole: bool = False) -> list[Seen]:
     return found
 
 
-def goal_of(found: list[Seen]) -> float:
+def goal_of(found: list[ReplayTrial]) -> float:
     return max(point.score for trial in found for point in trial.curve)
 
 
-def evidence(found: list[Seen], **changes: object) -> Evidence:
-    return replace(Evidence(found, goal_of(found), FIDELITY, False), **changes)  # type: ignore[arg-type]
+def evidence(found: list[ReplayTrial], **changes: object) -> ReplayEvidence:
+    return replace(ReplayEvidence(found, goal_of(found), FIDELITY, False), **changes)  # type: ignore[arg-type]
 
 
-def paths(found: list[Seen]) -> list[Path]:
+def paths(found: list[ReplayTrial]) -> list[Path]:
     return Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found)).all
 
 
 @examples(100, gate=40)
-@given(trials(), st.sampled_from(METHODS), st.integers())
+@given(trials(), st.sampled_from(list(METHODS)), st.integers())
 def test_spend_lies_between_cheapest_successful_trial_and_all_trials(
-    found: list[Seen], method: Method, seed: int
+    found: list[ReplayTrial], method: Method, seed: int
 ) -> None:
     ways = paths(found)
     least = min(path.goal.cost for path in ways if path.goal is not None)
@@ -77,7 +79,9 @@ def test_spend_lies_between_cheapest_successful_trial_and_all_trials(
 
 @examples(100, gate=30)
 @given(trials(), st.integers())
-def test_estimates_are_repeatable_and_taken_from_simulated_spends(found: list[Seen], seed: int) -> None:
+def test_estimates_are_repeatable_and_taken_from_simulated_spends(
+    found: list[ReplayTrial], seed: int
+) -> None:
     asked = evidence(found, seed=seed)
     answered = estimates(asked)
     assert answered == estimates(asked)
@@ -103,7 +107,7 @@ def test_random_search_estimate_matches_its_average_spend(count: int, seed: int)
 
 @examples(100, gate=40)
 @given(trials(whole=True))
-def test_random_search_in_recorded_order_spends_the_recorded_amount(found: list[Seen]) -> None:
+def test_random_search_in_recorded_order_spends_the_recorded_amount(found: list[ReplayTrial]) -> None:
     spent, goal = 0, goal_of(found)
     for trial in found:
         reached = next((point for point in trial.curve if point.score >= goal), None)
@@ -115,8 +119,10 @@ def test_random_search_in_recorded_order_spends_the_recorded_amount(found: list[
 
 @examples(100, gate=40)
 @given(trials(whole=True), st.integers(1, LAST - 1))
-def test_trial_cut_short_is_extended_with_its_true_cost_and_rungs(found: list[Seen], kept: int) -> None:
-    cut = [Seen(trial.curve[:kept], trial.start) for trial in found]
+def test_trial_cut_short_is_extended_with_its_true_cost_and_rungs(
+    found: list[ReplayTrial], kept: int
+) -> None:
+    cut = [ReplayTrial(trial.curve[:kept], trial.start) for trial in found]
     together = Paths([*found, *cut], rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found))
     assert together.cut == len(cut)
     for truth, taken in zip(together.all[: len(found)], together.all[len(found) :], strict=True):
@@ -141,7 +147,7 @@ def test_rung_cutoff_equals_the_numpy_percentile_exactly(scores: list[float]) ->
     assert cut == float(np.percentile(scores, (1 - 1 / REDUCTION_FACTOR) * 100))
 
 
-def rays_choice(found: list[Seen]) -> list[int]:
+def rays_choice(found: list[ReplayTrial]) -> list[int]:
     """Return the step at which Ray Tune's own scheduler stops each trial, in the order of the trials."""
     from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler  # takes a second
 
@@ -162,10 +168,10 @@ def rays_choice(found: list[Seen]) -> list[int]:
 
 @examples(100, gate=30)
 @given(trials(whole=True))
-def test_trials_stop_at_the_same_steps_as_in_ray_tune(found: list[Seen]) -> None:
+def test_trials_stop_at_the_same_steps_as_in_ray_tune(found: list[ReplayTrial]) -> None:
     expected = sum(trial.curve[step - 1].cost for trial, step in zip(found, rays_choice(found), strict=True))
     never = Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=math.inf).all
-    spent = [stopping_asha([*never, Path((), 0, Point(1, 0, 0))])]
+    spent = [stopping_asha([*never, Path((), 0, ReplayPoint(1, 0, 0))])]
     assert spent == [expected]
 
 
@@ -178,7 +184,7 @@ def test_trials_stop_at_the_same_steps_as_in_ray_tune(found: list[Seen]) -> None
     ],
     ids=["no report", "few trials", "none finished"],
 )
-def test_insufficient_data_is_reported_with_its_reason(asked: Evidence | None, word: str) -> None:
+def test_insufficient_data_is_reported_with_its_reason(asked: ReplayEvidence | None, word: str) -> None:
     for one in estimates(asked):
         assert (one.status, one.usd, one.low, one.high) == ("not_enough_data", None, None, None)
         assert word in one.note
@@ -204,7 +210,3 @@ def test_estimates_from_a_learning_sampler_are_marked_as_biased_low() -> None:
 def test_missing_last_step_is_taken_from_the_longest_completed_trial() -> None:
     found = [seen([0.1 * i] * LAST) for i in range(6)]
     assert estimates(evidence(found, fidelity=Fidelity())) == estimates(evidence(found))
-
-
-def test_every_method_has_a_peer() -> None:
-    assert tuple(PEERS) == METHODS
