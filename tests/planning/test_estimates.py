@@ -12,9 +12,9 @@ from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 from tuner.planning.accelerators import ACCELERATORS
 from tuner.planning.estimates import chinchilla, scaling
-from tuner.planning.estimates.described import Model, SpotTerms
+from tuner.planning.estimates.described import Model, Owned, SpotTerms
 from tuner.planning.estimates.memory import GIB, fit, fits, memory_of
-from tuner.planning.estimates.ownership import Owned, compare, yearly
+from tuner.planning.estimates.ownership import compare, yearly
 from tuner.planning.estimates.spot import interrupted
 
 HOUR = 3600 * NS

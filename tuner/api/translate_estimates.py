@@ -9,6 +9,7 @@ from tuner.domain.money import Money, Price
 from tuner.domain.time import NS, Instant, parse_duration_ns, parse_rfc3339
 from tuner.schemas import estimates as wire
 from tuner.service import estimates
+from tuner.service.estimates import described
 
 MIB = 2**20
 HOUR_NS = 3600 * NS
@@ -38,9 +39,9 @@ def _some(value: float | None) -> Fraction | None:
     return None if value is None else exact(value)
 
 
-def _run(read: RequestReader, given: wire.Run, now: Instant) -> estimates.Run:
+def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.Run:
     model = None if given.model is None else _model(given.model)
-    where = estimates.Where(
+    where = described.Where(
         clouds=tuple(given.clouds),
         regions=tuple(given.regions),
         accelerators=tuple(given.accelerators),
@@ -48,7 +49,7 @@ def _run(read: RequestReader, given: wire.Run, now: Instant) -> estimates.Run:
         markets=tuple(dict.fromkeys(given.markets)),
     )
     work, measured = _work(given, where, model)
-    return estimates.Run(
+    return described.Run(
         work=work,
         measurements=measured,
         utilisation=_some(given.utilisation),
@@ -67,8 +68,8 @@ OTHERWISE = {"samples", "tokens", "epochs", "flops", "flops_per_sample", "throug
 
 
 def _work(
-    given: wire.Run, where: estimates.Where, model: estimates.Model | None
-) -> tuple[estimates.Work, tuple[estimates.Measurement, ...]]:
+    given: wire.Run, where: described.Where, model: described.Model | None
+) -> tuple[described.Work, tuple[described.Measurement, ...]]:
     """Return the work of the run and the measurements of its speed. Raise Invalid if the description is incomplete or contradictory."""
     if given.hours is not None:
         gpus = None if given.gpus == "all" else given.gpus
@@ -84,7 +85,7 @@ def _work(
         parameters=None if model is None else model.parameters,
     )
     measured = tuple(
-        estimates.Measurement(
+        described.Measurement(
             per_second=exact(one.per_second),
             accelerator=one.accelerator,
             instance_type=one.instance_type,
@@ -95,18 +96,18 @@ def _work(
     return work, measured
 
 
-def _model(given: wire.Model) -> estimates.Model:
+def _model(given: wire.Model) -> described.Model:
     fields = given.model_dump(exclude={"parameters", "activation_mib_per_sample"})
     mib = given.activation_mib_per_sample
-    return estimates.Model(
+    return described.Model(
         **fields,
         parameters=ceil(exact(given.parameters)),
         activation_bytes=None if mib is None else ceil(exact(mib) * MIB),
     )
 
 
-def _spot(read: RequestReader, given: wire.SpotTerms) -> estimates.SpotTerms:
-    return estimates.SpotTerms(
+def _spot(read: RequestReader, given: wire.SpotTerms) -> described.SpotTerms:
+    return described.SpotTerms(
         mean_ns=ceil(HOUR_NS / exact(given.interruptions_per_hour)),
         checkpoint_ns=read.take("/run/spot/checkpoint", parse_duration_ns, given.checkpoint) or 0,
         restore_ns=read.take("/run/spot/restore", parse_duration_ns, given.restore) or 0,
@@ -133,30 +134,30 @@ def _duration(value: int | float | str) -> int:
         raise ValueError(f"{error}, or a time such as 2027-01-31T12:00:00Z") from error
 
 
-def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> estimates.Choices:
+def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> described.Choices:
     options = []
     for index, one in enumerate(given.options):
         pointer = f"/choices/options/{index}"
         duration = read.take(f"{pointer}/duration", _positive, one.duration)
         price = read.take(f"{pointer}/usd_per_hour", Price.from_usd_per_hour, one.usd_per_hour)
         if duration is not None and price is not None:
-            option = estimates.Choice(
+            option = described.Choice(
                 name=one.name, usd_per_hour=price, duration_ns=duration, machines=one.machines
             )
             options.append(option)
     deadline = read.take("/choices/deadline", lambda value: _until(value, now), given.deadline)
-    return estimates.Choices(options=tuple(options), deadline_ns=deadline)
+    return described.Choices(options=tuple(options), deadline_ns=deadline)
 
 
 def _positive(value: int | float | str) -> int:
-    found = parse_duration_ns(value)
-    if found <= 0:
+    duration_ns = parse_duration_ns(value)
+    if duration_ns <= 0:
         raise ValueError("must be longer than 0")
-    return found
+    return duration_ns
 
 
-def _scaling(given: wire.Scaling) -> estimates.Scaling:
-    return estimates.Scaling(
+def _scaling(given: wire.Scaling) -> described.Scaling:
+    return described.Scaling(
         accelerator=given.accelerator,
         parameters=ceil(exact(given.parameters)),
         precision=given.precision,
@@ -167,8 +168,8 @@ def _scaling(given: wire.Scaling) -> estimates.Scaling:
     )
 
 
-def _compute(read: RequestReader, given: wire.ComputeOptimal) -> estimates.ComputeOptimal:
-    return estimates.ComputeOptimal(
+def _compute(read: RequestReader, given: wire.ComputeOptimal) -> described.ComputeOptimal:
+    return described.ComputeOptimal(
         flops=_some(given.flops),
         usd=read.take("/compute_optimal/usd", Money.from_usd, given.usd),
         accelerator=given.accelerator,
@@ -177,24 +178,24 @@ def _compute(read: RequestReader, given: wire.ComputeOptimal) -> estimates.Compu
     )
 
 
-def _recurring(read: RequestReader, given: wire.Recurring) -> estimates.Recurring:
+def _recurring(read: RequestReader, given: wire.Recurring) -> described.Recurring:
     costs = [
         (one.name, read.take(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, one.usd_per_run))
         for index, one in enumerate(given.costs)
     ]
-    return estimates.Recurring(
+    return described.Recurring(
         runs_per_month=exact(given.runs_per_month),
         failed_share=exact(given.failed_share),
         costs=tuple((name, usd) for name, usd in costs if usd is not None),
     )
 
 
-def _ownership(read: RequestReader, given: wire.Ownership) -> estimates.Ownership:
+def _ownership(read: RequestReader, given: wire.Ownership) -> described.Ownership:
     def usd(name: str, value: float | None) -> Money | None:
         return read.take(f"/ownership/{name}", Money.from_usd, value)
 
     cloud = usd("cloud_usd_per_hour", given.cloud_usd_per_hour)
-    owned = estimates.Owned(
+    owned = described.Owned(
         purchase=usd("purchase_usd", given.purchase_usd) or Money(0),
         resale=usd("resale_usd", given.resale_usd) or Money(0),
         upkeep_per_year=usd("upkeep_usd_per_year", given.upkeep_usd_per_year) or Money(0),
@@ -204,7 +205,7 @@ def _ownership(read: RequestReader, given: wire.Ownership) -> estimates.Ownershi
         usd_per_kwh=exact(given.usd_per_kwh),
         utilisation=exact(given.utilisation),
     )
-    return estimates.Ownership(
+    return described.Ownership(
         owned=owned,
         cloud=None if cloud is None else Price(cloud.micro_usd),
         accelerator=given.accelerator,

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from tuner.schemas.base import Answer
+from tuner.schemas.base import Answer, Six, Usd, UsdPerHour
 
 
 class Memory(Answer):
     """Memory on each GPU in GiB. `around` is CUDA's context and fragmentation; `total` includes it."""
 
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    around: float
-    total: float
+    weights: Six
+    gradients: Six
+    optimizer: Six
+    activations: Six
+    around: Six
+    total: Six
 
 
 class Changes(Answer):
@@ -35,11 +35,11 @@ class SpotFigures(Answer):
     known.
     """
 
-    interruptions: float
-    checkpoint_interval_seconds: float
-    overhead: float
-    list_saving: float | None
-    saving_usd: float | None
+    interruptions: Six
+    checkpoint_interval_seconds: Six
+    overhead: Six
+    list_saving: Six | None
+    saving_usd: Usd | None
 
 
 class Candidate(Answer):
@@ -60,23 +60,23 @@ class Candidate(Answer):
     accelerators: float
     gpu_memory_gib: float | None
     gpus: int
-    usd_per_hour: float
+    usd_per_hour: UsdPerHour
     price_date: str
     price_source: str
     flags: list[str]
     basis: str
     measured_on: str | None
-    relative_speed: list[float] | None
+    relative_speed: list[Six] | None
     link: str | None
-    efficiency: float
-    per_second: float
-    train_hours: float
-    hours: float
-    hours_range: list[float]
-    gpu_hours: float
-    usd: float
-    usd_range: list[float]
-    per_dollar: float | None
+    efficiency: Six
+    per_second: Six
+    train_hours: Six
+    hours: Six
+    hours_range: list[Six]
+    gpu_hours: Six
+    usd: Usd
+    usd_range: list[Usd]
+    per_dollar: Six | None
     fit: Changes | None
     spot: SpotFigures | None
     meets_deadline: bool | None
@@ -119,10 +119,10 @@ class RunEstimate(Answer):
 
 class Chosen(Answer):
     name: str
-    usd_per_hour: float
+    usd_per_hour: UsdPerHour
     machines: int
-    hours: float
-    usd: float
+    hours: Six
+    usd: Usd
     meets_deadline: bool | None
 
 
@@ -140,11 +140,11 @@ class ScalingPoint(Answer):
 
     gpus: int
     link: str
-    bytes_per_second: float
-    allreduce_seconds: float
-    efficiency: float
-    overlapped: float
-    speedup: float
+    bytes_per_second: Six
+    allreduce_seconds: Six
+    efficiency: Six
+    overlapped: Six
+    speedup: Six
 
 
 class Machines(Answer):
@@ -153,12 +153,12 @@ class Machines(Answer):
     cloud: str
     region: str
     instance_type: str
-    usd_per_hour: float
+    usd_per_hour: UsdPerHour
     link: str | None
-    efficiency: float
-    hours: float
-    usd: float
-    usd_per_hour_saved: float | None
+    efficiency: Six
+    hours: Six
+    usd: Usd
+    usd_per_hour_saved: Six | None
     pays: str
 
 
@@ -180,18 +180,18 @@ class Bought(Answer):
     region: str
     instance_type: str
     accelerators: int
-    usd_per_hour: float
-    hours: float
-    peak_tflops: float
-    utilisation: float
+    usd_per_hour: UsdPerHour
+    hours: Six
+    peak_tflops: Six
+    utilisation: Six
 
 
 class Optimum(Answer):
     law: str
     parameters: int
     tokens: int
-    tokens_per_parameter: float
-    loss: float | None
+    tokens_per_parameter: Six
+    loss: Six | None
 
 
 class ComputeEstimate(Answer):
@@ -205,11 +205,11 @@ class ComputeEstimate(Answer):
 
 class Yearly(Answer):
     name: str
-    usd_per_run: float
-    runs_per_year: float
-    usd_per_month: float
-    usd_per_year: float
-    saving_usd_per_year: float | None
+    usd_per_run: Usd
+    runs_per_year: Six
+    usd_per_month: Usd
+    usd_per_year: Usd
+    saving_usd_per_year: Usd | None
 
 
 class OwnershipEstimate(Answer):
@@ -218,19 +218,19 @@ class OwnershipEstimate(Answer):
     Break-even figures are null if owning never pays. A break-even utilisation above 1 cannot be reached within the lifetime.
     """
 
-    hours_used: float
-    fixed_usd: float
-    power_usd_per_hour: float
-    owned_usd: float
-    owned_usd_per_hour: float
-    cloud_usd_per_hour: float
+    hours_used: Six
+    fixed_usd: Usd
+    power_usd_per_hour: UsdPerHour
+    owned_usd: Usd
+    owned_usd_per_hour: UsdPerHour
+    cloud_usd_per_hour: UsdPerHour
     cloud_instance_type: str | None
     cloud_region: str | None
-    cloud_usd: float
+    cloud_usd: Usd
     cheaper: str
-    saving_usd: float
-    break_even_hours: float | None
-    break_even_utilisation: float | None
+    saving_usd: Usd
+    break_even_hours: Six | None
+    break_even_utilisation: Six | None
 
 
 class Estimate(Answer):

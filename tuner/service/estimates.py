@@ -4,36 +4,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tuner.domain.errors import Invalid
-from tuner.domain.listing import Listing as Listing
 from tuner.domain.time import NS, Instant
+from tuner.planning.estimates import described as described
 from tuner.planning.estimates import sections
 from tuner.planning.estimates.candidates import Candidate as Candidate
-from tuner.planning.estimates.candidates import Spot as Spot
 from tuner.planning.estimates.checks import timed_run as timed_run
 from tuner.planning.estimates.checks import work_of as work_of
-from tuner.planning.estimates.chinchilla import CAVEATS as CAVEATS
-from tuner.planning.estimates.described import Measurement as Measurement
-from tuner.planning.estimates.described import Model as Model
-from tuner.planning.estimates.described import Run as Run
-from tuner.planning.estimates.described import SpotTerms as SpotTerms
-from tuner.planning.estimates.described import Where as Where
-from tuner.planning.estimates.described import Work as Work
-from tuner.planning.estimates.memory import Fit as Fit
 from tuner.planning.estimates.memory import Memory as Memory
 from tuner.planning.estimates.memory import memory_of as memory_of
-from tuner.planning.estimates.ownership import Comparison as Comparison
-from tuner.planning.estimates.ownership import Owned as Owned
-from tuner.planning.estimates.ownership import Yearly as Yearly
-from tuner.planning.estimates.sections import Choice as Choice
-from tuner.planning.estimates.sections import Choices as Choices
-from tuner.planning.estimates.sections import ChoicesView as ChoicesView
-from tuner.planning.estimates.sections import ComputeOptimal as ComputeOptimal
-from tuner.planning.estimates.sections import ComputeView as ComputeView
-from tuner.planning.estimates.sections import Ownership as Ownership
-from tuner.planning.estimates.sections import Recurring as Recurring
+from tuner.planning.estimates.ownership import Comparison, Yearly
+from tuner.planning.estimates.sections import ChoicesView, ComputeView, ScalingView
 from tuner.planning.estimates.sections import RunView as RunView
-from tuner.planning.estimates.sections import Scaling as Scaling
-from tuner.planning.estimates.sections import ScalingView as ScalingView
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
 
@@ -42,24 +23,26 @@ from tuner.settings import Settings
 class Asked:
     """The requested sections of an estimate."""
 
-    run: Run | None = None
-    choices: Choices | None = None
-    scaling: Scaling | None = None
-    compute: ComputeOptimal | None = None
-    recurring: Recurring | None = None
-    ownership: Ownership | None = None
+    run: described.Run | None = None
+    choices: described.Choices | None = None
+    scaling: described.Scaling | None = None
+    compute: described.ComputeOptimal | None = None
+    recurring: described.Recurring | None = None
+    ownership: described.Ownership | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EstimateView:
+    """The requested sections, with the names of the answer of `POST /v1/estimates`."""
+
     catalogue: str
     prices: str
     run: RunView | None
     choices: ChoicesView | None
     scaling: ScalingView | None
-    compute: ComputeView | None
+    compute_optimal: ComputeView | None
     recurring: tuple[Yearly, ...] | None
-    ownership: tuple[Comparison, Listing | None] | None
+    ownership: Comparison | None
 
 
 def estimate(settings: Settings, asked: Asked, now: Instant) -> EstimateView:
@@ -80,7 +63,7 @@ def estimate(settings: Settings, asked: Asked, now: Instant) -> EstimateView:
         run=run,
         choices=None if asked.choices is None else sections.choices_view(asked.choices),
         scaling=None if asked.scaling is None else sections.scaling_view(asked.scaling, known),
-        compute=None if asked.compute is None else sections.compute_view(asked.compute, known),
+        compute_optimal=None if asked.compute is None else sections.compute_view(asked.compute, known),
         recurring=None if asked.recurring is None else sections.recurring_view(asked.recurring, run),
         ownership=None if asked.ownership is None else sections.ownership_view(asked.ownership, known),
     )

@@ -1,10 +1,14 @@
-"""The description of a run: its work, speed, memory and spot terms. Numbers are exact, and durations are in nanoseconds."""
+"""The questions of an estimate, and the description of a run: its work, speed, memory and spot terms.
+
+Numbers are exact, and durations are in nanoseconds.
+"""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
 from tuner.domain.listing import MARKETS, Market
+from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"]
@@ -108,3 +112,84 @@ class Assumption:
     name: str
     value: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An option of the user: a machine with a known price and a known time for the run."""
+
+    name: str
+    usd_per_hour: Price
+    duration_ns: int
+    machines: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    options: tuple[Choice, ...]
+    deadline_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """A request for the efficiency of data-parallel training on several GPUs."""
+
+    accelerator: str
+    parameters: int
+    precision: Format
+    step_s: Fraction  #: The time of a step on one GPU.
+    gpus: tuple[int, ...]
+    ethernet_gbit_s: Fraction
+    hours_on_one: Fraction | None = (
+        None  #: The time of the whole run on one GPU. If None, no machines are compared.
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeOptimal:
+    """A request for the best model size for a number of FLOPs, or for the FLOPs that `usd` buys on machines with `accelerator`."""
+
+    flops: Fraction | None = None
+    usd: Money | None = None
+    accelerator: str | None = None
+    market: Market = "on_demand"
+    utilisation: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurring:
+    """A request for the yearly cost of a run that is repeated."""
+
+    runs_per_month: Fraction
+    failed_share: Fraction
+    costs: tuple[
+        tuple[str, Money], ...
+    ] = ()  #: Ways to run, as names and costs of one run. If empty, those of the run section of the same request are used.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """One owned machine."""
+
+    purchase: Money
+    resale: Money
+    lifetime_years: Fraction
+    upkeep_per_year: Money
+    watts: Fraction  #: The power under load.
+    pue: Fraction  #: The power usage effectiveness of the building.
+    usd_per_kwh: Fraction
+    utilisation: Fraction  #: The share of all hours in which the machine is used.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """A request to compare owned hardware with the cloud.
+
+    Without the price `cloud`, the cheapest machine of the catalogue with `gpus` of `accelerator` is used.
+    """
+
+    owned: Owned
+    cloud: Price | None = None
+    accelerator: str | None = None
+    gpus: int = 1
+    market: Market = "on_demand"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tuner.domain.money import Money, Price
+from tuner.planning.estimates.described import Owned
 
 MONTHS = 12
 
@@ -48,21 +49,6 @@ def _rounded_up(micro_usd: Fraction | int) -> Money:
 
 
 HOURS_A_YEAR = 8760
-PUE = Fraction(156, 100)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
-    """One owned machine."""
-
-    purchase: Money
-    resale: Money
-    lifetime_years: Fraction
-    upkeep_per_year: Money
-    watts: Fraction  #: The power under load.
-    pue: Fraction  #: The power usage effectiveness of the building.
-    usd_per_kwh: Fraction
-    utilisation: Fraction  #: The share of all hours in which the machine is used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +70,8 @@ class Comparison:
     saving_usd: Money
     break_even_hours: Fraction | None
     break_even_utilisation: Fraction | None
+    cloud_instance_type: str | None = None  #: The machine of the catalogue. None if its price was given.
+    cloud_region: str | None = None
 
 
 def compare(owned: Owned, cloud: Price) -> Comparison:

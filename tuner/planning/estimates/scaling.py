@@ -28,6 +28,11 @@ from tuner.planning.estimates.described import (
     Run,
 )
 
+ASSUMPTIONS = (
+    "0.7 of a link's bandwidth is reached; a message takes 5 µs over NVLink, 10 over PCIe, 30 over Ethernet (no source)",
+    "none of the communication is hidden in `efficiency`; as much as the backward pass can hide in `overlapped`",
+    "one ring through all GPUs: between machines it has the whole of `ethernet_gbit_s`",
+)
 Basis = Literal["measured", "catalogued", "flops"]
 Range = tuple[Fraction, Fraction, Fraction]
 """The minimum, the expected value and the maximum."""

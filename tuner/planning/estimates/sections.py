@@ -7,87 +7,34 @@ from fractions import Fraction
 
 from tuner.domain.errors import Invalid
 from tuner.domain.listing import Listing, Market
-from tuner.domain.money import Money, Price
+from tuner.domain.money import NS_PER_HOUR, Money, Price
 from tuner.planning.accelerators import accelerator
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.estimates import checks, chinchilla, ownership, scaling
 from tuner.planning.estimates.candidates import Ranked, rank
 from tuner.planning.estimates.checks import check_accelerator, check_run, check_word
-from tuner.planning.estimates.described import UTILISATION, Assumption, Format, Run
+from tuner.planning.estimates.described import (
+    UTILISATION,
+    Assumption,
+    Choices,
+    ComputeOptimal,
+    Ownership,
+    Recurring,
+    Run,
+    Scaling,
+)
 
 TERA = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """An option of the user: a machine with a known price and a known time for the run."""
+class OptionCost:
+    """The cost of one of the user's options."""
 
     name: str
     usd_per_hour: Price
-    duration_ns: int
-    machines: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    options: tuple[Choice, ...]
-    deadline_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """A request for the efficiency of data-parallel training on several GPUs."""
-
-    accelerator: str
-    parameters: int
-    precision: Format
-    step_s: Fraction  #: The time of a step on one GPU.
-    gpus: tuple[int, ...]
-    ethernet_gbit_s: Fraction
-    hours_on_one: Fraction | None = (
-        None  #: The time of the whole run on one GPU. If None, no machines are compared.
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeOptimal:
-    """A request for the best model size for a number of FLOPs, or for the FLOPs that `usd` buys on machines with `accelerator`."""
-
-    flops: Fraction | None = None
-    usd: Money | None = None
-    accelerator: str | None = None
-    market: Market = "on_demand"
-    utilisation: Fraction | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recurring:
-    """A request for the yearly cost of a run that is repeated."""
-
-    runs_per_month: Fraction
-    failed_share: Fraction
-    costs: tuple[
-        tuple[str, Money], ...
-    ] = ()  #: Ways to run, as names and costs of one run. If empty, those of the run section of the same request are used.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
-    """A request to compare owned hardware with the cloud.
-
-    Without the price `cloud`, the cheapest machine of the catalogue with `gpus` of `accelerator` is used.
-    """
-
-    owned: ownership.Owned
-    cloud: Price | None = None
-    accelerator: str | None = None
-    gpus: int = 1
-    market: Market = "on_demand"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    option: Choice
+    machines: int
+    hours: Fraction
     usd: Money
     meets_deadline: bool | None
 
@@ -96,15 +43,15 @@ class Chosen:
 class ChoicesView:
     """The user's options, cheapest first. Of two with the same cost, the faster one comes first."""
 
-    options: tuple[Chosen, ...]
+    options: tuple[OptionCost, ...]
 
     @property
-    def cheapest(self) -> Chosen:
-        return self.options[0]
+    def cheapest(self) -> str:
+        return self.options[0].name
 
     @property
-    def cheapest_in_time(self) -> Chosen | None:
-        return next((one for one in self.options if one.meets_deadline is not False), None)
+    def cheapest_in_time(self) -> str | None:
+        return next((option.name for option in self.options if option.meets_deadline is not False), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +66,7 @@ class ScalingView:
     gradient_bytes: int
     points: tuple[scaling.Point, ...]
     machines: tuple[scaling.Machines, ...]
+    assumptions: tuple[str, ...] = scaling.ASSUMPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +88,7 @@ class ComputeView:
     flops: Fraction
     bought: Bought | None
     optima: tuple[chinchilla.Optimum, ...]
+    caveats: tuple[str, ...] = chinchilla.CAVEATS
 
 
 def run_view(run: Run, catalogue: Catalogue, today: date) -> RunView:
@@ -154,15 +103,18 @@ def run_view(run: Run, catalogue: Catalogue, today: date) -> RunView:
 
 
 def choices_view(asked: Choices) -> ChoicesView:
-    chosen = [
-        Chosen(
-            option=one,
-            usd=Price(one.usd_per_hour.micro_usd_per_hour * one.machines).of(one.duration_ns),
-            meets_deadline=None if asked.deadline_ns is None else one.duration_ns <= asked.deadline_ns,
+    costs = [
+        OptionCost(
+            name=option.name,
+            usd_per_hour=option.usd_per_hour,
+            machines=option.machines,
+            hours=Fraction(option.duration_ns, NS_PER_HOUR),
+            usd=Price(option.usd_per_hour.micro_usd_per_hour * option.machines).of(option.duration_ns),
+            meets_deadline=None if asked.deadline_ns is None else option.duration_ns <= asked.deadline_ns,
         )
-        for one in asked.options
+        for option in asked.options
     ]
-    return ChoicesView(options=tuple(sorted(chosen, key=lambda one: (one.usd, one.option.duration_ns))))
+    return ChoicesView(options=tuple(sorted(costs, key=lambda cost: (cost.usd, cost.hours))))
 
 
 def scaling_view(asked: Scaling, catalogue: Catalogue) -> ScalingView:
@@ -213,8 +165,8 @@ def recurring_view(asked: Recurring, run: RunView | None) -> tuple[ownership.Yea
     return found[0], *others
 
 
-def ownership_view(asked: Ownership, catalogue: Catalogue) -> tuple[ownership.Comparison, Listing | None]:
-    """Return the comparison, and the listing whose price was used. The listing is None if the user gave the price.
+def ownership_view(asked: Ownership, catalogue: Catalogue) -> ownership.Comparison:
+    """Compare owning a machine with renting one, at the given price or at the cheapest of the catalogue.
 
     Raises:
         Invalid: The request is not valid, or no machine of the catalogue has these accelerators.
@@ -222,7 +174,7 @@ def ownership_view(asked: Ownership, catalogue: Catalogue) -> tuple[ownership.Co
     if asked.owned.resale > asked.owned.purchase:
         raise Invalid.at("/ownership/resale_usd", "is more than purchase_usd")
     if asked.cloud is not None:
-        return ownership.compare(asked.owned, asked.cloud), None
+        return ownership.compare(asked.owned, asked.cloud)
     if asked.accelerator is None:
         raise Invalid.at("/ownership/cloud_usd_per_hour", "give the price in the cloud, or an accelerator")
     pointer = "/ownership/accelerator"
@@ -234,7 +186,8 @@ def ownership_view(asked: Ownership, catalogue: Catalogue) -> tuple[ownership.Co
     if not enough:
         raise Invalid.at("/ownership/gpus", f"no machine has {asked.gpus} of {asked.accelerator}")
     cheapest = min(enough, key=lambda one: _micro(one, asked.market))
-    return ownership.compare(asked.owned, Price(_micro(cheapest, asked.market))), cheapest
+    found = ownership.compare(asked.owned, Price(_micro(cheapest, asked.market)))
+    return replace(found, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
 
 
 def _bought(asked: ComputeOptimal, catalogue: Catalogue) -> Bought:
