@@ -83,7 +83,7 @@ def measure(name: str, database: Database, count: int, steps: int) -> None:
             found, wanted = best.best(db, JOB, at), scan(db, at)
             assert (found and (found.trial, found.step)) == (wanted and (wanted.trial, wanted.step))
         row = jobs.get(db, JOB)
-    told("  a forecast, made anew", [timed(lambda: next_dollar.made_anew(database, row)) for _ in range(3)])
+    told("  a forecast", [timed(lambda: next_dollar.forecast(database, row)) for _ in range(3)])
     writes(database, count, steps)
     database.dispose()
 

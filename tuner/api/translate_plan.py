@@ -6,10 +6,17 @@ from tuner.api.translate import RequestReader
 from tuner.domain.money import Price
 from tuner.domain.time import Instant, parse_duration_ns, parse_rfc3339, seconds_ns
 from tuner.schemas import plan as plan_models
-from tuner.service.plans import MAX_NS, Described, Given, Listed, Machines, Needs
+from tuner.service.plans import (
+    MAX_NS,
+    DescribedMachine,
+    MachineFilter,
+    MachineRequirements,
+    PlanningFacts,
+    RequestedMachines,
+)
 
 
-def given_of(planning: plan_models.Planning) -> Given:
+def facts_of(planning: plan_models.Planning) -> PlanningFacts:
     """Convert the section. Raise Invalid if amounts or times cannot be read."""
     read = RequestReader()
     at = "/planning"
@@ -19,7 +26,7 @@ def given_of(planning: plan_models.Planning) -> Given:
 
     deadline = read.take(f"{at}/deadline", _deadline, planning.deadline)
     needs = planning.needs
-    given = Given(
+    facts = PlanningFacts(
         step_ns=ns("step_seconds"),
         spread=planning.step_spread,
         setup_ns=ns("setup_seconds"),
@@ -30,10 +37,10 @@ def given_of(planning: plan_models.Planning) -> Given:
         deadline_ns=deadline[0] if deadline else None,
         deadline_at=deadline[1] if deadline else None,
         pilot=planning.pilot is not None,
-        machines=Machines(
+        machines=RequestedMachines(
             tuple(_described(read, one, f"{at}/candidates/{i}") for i, one in enumerate(planning.candidates)),
-            None if planning.catalogue is None else Listed(**planning.catalogue.model_dump()),
-            Needs(
+            None if planning.catalogue is None else MachineFilter(**planning.catalogue.model_dump()),
+            MachineRequirements(
                 needs.memory_gib,
                 needs.gpu_memory_gib,
                 read.take(f"{at}/needs/step_seconds", _seconds_ns, needs.step_seconds),
@@ -44,13 +51,13 @@ def given_of(planning: plan_models.Planning) -> Given:
         seed=planning.seed,
     )
     read.check()
-    return given
+    return facts
 
 
-def _described(read: RequestReader, one: plan_models.CandidateMachine, at: str) -> Described:
+def _described(read: RequestReader, one: plan_models.CandidateMachine, at: str) -> DescribedMachine:
     fields: dict[str, Any] = one.model_dump()
     step_s, usd, spot = (fields.pop(name) for name in ("step_seconds", "usd_per_hour", "spot_usd_per_hour"))
-    return Described(
+    return DescribedMachine(
         **fields,
         price=read.take(f"{at}/usd_per_hour", Price.from_usd_per_hour, usd),
         spot_price=read.take(f"{at}/spot_usd_per_hour", Price.from_usd_per_hour, spot),

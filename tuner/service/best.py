@@ -84,7 +84,7 @@ def best(
             raise NothingAffordable(_nothing(_cheapest(db, service, row, asked), row))
     if not with_forecast:
         return view
-    return BestView(row, view.best, view.next_better, view.pricing, forecast(service, row))
+    return BestView(row, view.best, view.next_better, view.pricing, forecast(service.database, row))
 
 
 def best_of_all(

@@ -1,18 +1,12 @@
 """Forecast what more money would buy: the results of the best unfinished trials if they were trained to their last step."""
 
-from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
-from weakref import WeakKeyDictionary
 
 from tuner.database.database import Database
-from tuner.domain.job import JobState
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.planning.scale import Scale, scale_of
-from tuner.service.bootstrap import Service
-from tuner.store import best, jobs
+from tuner.store import best
 from tuner.store.best import BestTrial
 from tuner.store.jobs import JobRow
 from tuner.tuning.rungs import Outlook, ladder, outlooks
@@ -20,10 +14,6 @@ from tuner.tuning.rungs import Outlook, ladder, outlooks
 TRIALS = 200  # number of best trials that the forecast learns from
 ASKED = 20  # number of best unfinished trials among them that are forecast
 SHOWN = 3
-RENEW_AT = (
-    1.05  # growth in events after which a forecast is renewed; a running job's is not renewed at each report
-)
-KEPT = 200  # jobs whose forecasts are cached
 TOO_FEW = (
     "too early to tell: fewer than three trials have gone on past the step where the best of the others wait"
 )
@@ -61,52 +51,8 @@ class Forecast:
     as_of: int  #: The job's newest event that was taken into account.
 
 
-class _Remembered:
-    """Cache of the newest forecasts of jobs in one database.
-
-    The caller must lock `making` before it calls a method, so that a forecast is made only once.
-    """
-
-    def __init__(self) -> None:
-        self.making = Lock()
-        self._kept: OrderedDict[str, tuple[JobState, Forecast]] = OrderedDict()
-
-    def find(self, row: JobRow, newest: int) -> Forecast | None:
-        state, found = self._kept.get(row.id, (None, None))
-        if found is None or state != row.state or newest > found.as_of * RENEW_AT:
-            return None
-        return found
-
-    def keep(self, row: JobRow, made: Forecast) -> None:
-        self._kept[row.id] = (row.state, made)
-        self._kept.move_to_end(row.id)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
-
-
-_REMEMBERED: WeakKeyDictionary[Database, _Remembered] = WeakKeyDictionary()
-_NEW = Lock()
-
-
-def forecast(service: Service, row: JobRow) -> Forecast:
-    """Return the forecast of a job, from the cache if it is recent.
-
-    For a running job, at most a twentieth of its events may be missing.
-    """
-    with _NEW:
-        remembered = _REMEMBERED.setdefault(service.database, _Remembered())
-    with service.database.read() as db:
-        newest = jobs.newest_event(db, row.id)
-    with remembered.making:
-        found = remembered.find(row, newest)
-        if found is None:
-            found = made_anew(service.database, row)
-            remembered.keep(row, found)
-        return found
-
-
-def made_anew(database: Database, row: JobRow) -> Forecast:
-    """Compute the forecast of a job. The cache is neither read nor written."""
+def forecast(database: Database, row: JobRow) -> Forecast:
+    """Compute the forecast of a job. Answers that many clients poll are cached by `tuner.api.response_cache`."""
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:
@@ -115,13 +61,16 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
             return Forecast((), NO_END, as_of)
         known = best.best_trials(db, row.id, objective.mode, TRIALS)
         leader = best.best(db, row.id)
-    cut = [one for one in known if one.curve[-1][0] < last and one.state != "failed"][:ASKED]
+    cut = [trial for trial in known if trial.curve[-1][0] < last and trial.state != "failed"][:ASKED]
     if leader is None or leader.value is None:
         return Forecast((), f"no trial has reported {objective.metric!r} yet", as_of)
     if not cut:
         return Forecast((), f"the best {len(known)} trials are at their last step, or failed", as_of)
     levels = [*fidelity.rungs(), last]
-    curves = {one.number: _scores(one, levels, objective) for one in known}
+    curves = {
+        trial.number: [objective.score(value) for value in best.values_at(trial.curve, levels)]
+        for trial in known
+    }
     found = outlooks(len(levels), curves, [one.number for one in cut])
     if not found:
         return Forecast((), TOO_FEW, as_of)
@@ -136,10 +85,6 @@ def made_anew(database: Database, row: JobRow) -> Forecast:
         return Forecast((), NONE_BETTER, as_of)
     made.sort(key=lambda one: (-(one.gain_per_usd or 0.0), one.trial))
     return Forecast(tuple(made[:SHOWN]), "", as_of)
-
-
-def _scores(one: BestTrial, levels: Sequence[int], objective: Objective) -> list[float]:
-    return [objective.score(value) for value in best.values_at(one.curve, levels)]
 
 
 def _continuation(

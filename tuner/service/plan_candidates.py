@@ -14,6 +14,7 @@ from tuner.domain.listing import Listing
 from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
+from tuner.domain.time import NS
 from tuner.planning.accelerators import relative_speed
 from tuner.planning.alternatives import MachineCandidate
 from tuner.planning.catalogue import Catalogue
@@ -27,7 +28,7 @@ FROM_CATALOGUE = 6  # most instance types that are taken from the catalogue
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedMachine:
     """A machine that the request describes.
 
     Fields that are None are filled in from the catalogue. A machine without any price must be in the catalogue.
@@ -48,7 +49,7 @@ class Described:
 
 
 @dataclass(frozen=True)
-class Needs:
+class MachineRequirements:
     """Requirements on a machine in addition to the trial's resources. None means no requirement."""
 
     memory_gib: float | None = None
@@ -57,7 +58,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Listed:
+class MachineFilter:
     """A filter on the machines of the catalogue. A field that is None matches any value."""
 
     cloud: str | None = None
@@ -67,12 +68,12 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Machines:
+class RequestedMachines:
     """The part of a request about the machines on which the job could run."""
 
-    described: tuple[Described, ...] = ()
-    listed: Listed | None = None
-    needs: Needs = field(default_factory=Needs)
+    described: tuple[DescribedMachine, ...] = ()
+    listed: MachineFilter | None = None
+    needs: MachineRequirements = field(default_factory=MachineRequirements)
     speeds: Mapping[str, float] = field(default_factory=dict)  #: Relative speeds by instance type.
     markets: tuple[Market, ...] = ()
 
@@ -82,7 +83,7 @@ class Machines:
 
 
 def candidates_of(
-    service: Service, spec: JobSpec, evidence: PaceEvidence, machines: Machines
+    service: Service, spec: JobSpec, evidence: PaceEvidence, machines: RequestedMachines
 ) -> tuple[MachineCandidate, ...]:
     """Return the machines to plan for, at least one.
 
@@ -107,40 +108,44 @@ def candidates_of(
 
 
 def _of_cluster(
-    service: Service, spec: JobSpec, evidence: PaceEvidence, machines: Machines
+    service: Service, spec: JobSpec, evidence: PaceEvidence, machines: RequestedMachines
 ) -> tuple[MachineCandidate, ...]:
     offers, concurrency = admit(service, spec)
     kind, market = offers[0].instance_type, spec.resources.market
-    as_told = Described(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
-    speed = _speed(catalogue(service.settings), as_told, evidence, machines.speeds)
-    had = {offer.market: offer for offer in reversed(offers)}
-    priced = {name: had.get(name) or _listed(service, offers[0], name) for name in LISTED}
-    markets = {**_by_market(priced["on_demand"], priced["spot"]), market: tuple(offers)}
+    machine = DescribedMachine(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
+    speed = _speed(catalogue(service.settings), machine, evidence, machines.speeds)
+    priced: dict[ListedMarket, Offer] = {}
+    for name in LISTED:
+        priced_offer = priced_kind(service.settings, offers[0], name)
+        if priced_offer.price is not None:
+            priced[name] = replace(
+                offers[0], market=name, price=priced_offer.price, source=priced_offer.source, labels=()
+            )
+    priced |= {offer.market: offer for offer in reversed(offers)}
+    markets = {**_by_market(priced.get("on_demand"), priced.get("spot")), market: tuple(offers)}
     return (MachineCandidate(kind, market, tuple(offers), concurrency, speed, None, markets),)
 
 
-def _listed(service: Service, offer: Offer, market: ListedMarket) -> Offer | None:
-    """Return an offer for the same machine on another market, or None if its price on that market is not known."""
-    found = priced_kind(service.settings, offer, market)
-    if found.price is None:
-        return None
-    return replace(offer, market=market, price=found.price, source=found.source, labels=())
-
-
 def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tuple[Offer, ...]]:
-    found: dict[Market, tuple[Offer, ...]] = {}
+    """Return the offers of a machine for each market on which its price is known, the most expensive first."""
+    markets: dict[Market, tuple[Offer, ...]] = {}
     if on_demand is not None:
-        found["on_demand"] = (on_demand,)
+        markets["on_demand"] = (on_demand,)
     if spot is not None:
-        found["spot"] = (spot,)
+        markets["spot"] = (spot,)
     if on_demand is not None and spot is not None:
         both = sorted((on_demand, spot), key=lambda offer: offer.price, reverse=True)
-        found["spot_with_fallback"] = tuple(both)
-    return found
+        markets["spot_with_fallback"] = tuple(both)
+    return markets
 
 
 def _candidate(
-    spec: JobSpec, one: Described, market: Market, speed: float | None, evidence: PaceEvidence, needs: Needs
+    spec: JobSpec,
+    one: DescribedMachine,
+    market: Market,
+    speed: float | None,
+    evidence: PaceEvidence,
+    needs: MachineRequirements,
 ) -> MachineCandidate:
     wanted = spec.resources
     cpus, gpus = one.cpus or wanted.cpus, one.gpus if one.gpus is not None else wanted.gpus
@@ -150,7 +155,10 @@ def _candidate(
         for name, price in (("on_demand", one.price), ("spot", one.spot_price))
     }
     markets = _by_market(offers["on_demand"], offers["spot"])
-    why_not = _why_not(wanted, one, market, markets, needs) or _too_slow(evidence, speed, needs)
+    why_not = _why_not(wanted, one, market, markets, needs)
+    if why_not is None and needs.step_ns is not None and speed and evidence.step_ns / speed > needs.step_ns:
+        step_s, longest_s = evidence.step_ns / speed / NS, needs.step_ns / NS
+        why_not = f"a step takes {step_s:g} s there, longer than {longest_s:g} s"
     fit = min(int(cpus / wanted.cpus + 1e-9), int(gpus / wanted.gpus + 1e-9) if wanted.gpus else 10_000)
     concurrency = wanted.max_concurrent_trials or max(1, fit)
     return MachineCandidate(
@@ -160,10 +168,10 @@ def _candidate(
 
 def _why_not(
     wanted: Resources,
-    one: Described,
+    one: DescribedMachine,
     market: Market,
     markets: Mapping[Market, tuple[Offer, ...]],
-    needs: Needs,
+    needs: MachineRequirements,
 ) -> str | None:
     if market not in markets:
         return f"its price on {market} is not known"
@@ -181,13 +189,9 @@ def _why_not(
     return None
 
 
-def _too_slow(evidence: PaceEvidence, speed: float | None, needs: Needs) -> str | None:
-    if needs.step_ns is None or speed is None or evidence.step_ns / speed <= needs.step_ns:
-        return None
-    return f"a step takes {evidence.step_ns / speed / 1e9:g} s there, longer than {needs.step_ns / 1e9:g} s"
-
-
-def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed, needs: Needs) -> list[Described]:
+def _from_catalogue(
+    shelf: Catalogue, spec: JobSpec, listed: MachineFilter, needs: MachineRequirements
+) -> list[DescribedMachine]:
     """Return the instance types of the catalogue on which a trial of the job costs least, the cheapest first.
 
     Raises:
@@ -214,17 +218,18 @@ def _from_catalogue(shelf: Catalogue, spec: JobSpec, listed: Listed, needs: Need
         )
     chosen = sorted(cheapest.values(), key=lambda pair: (pair[0], pair[1].instance_type))
     return [
-        Described(row.instance_type, cloud=row.cloud, region=row.region) for _, row in chosen[:FROM_CATALOGUE]
+        DescribedMachine(row.instance_type, cloud=row.cloud, region=row.region)
+        for _, row in chosen[:FROM_CATALOGUE]
     ]
 
 
-def _fits(row: Listing, wanted: Resources, needs: Needs) -> bool:
+def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
     large = row.vcpus >= wanted.cpus and row.accelerators >= wanted.gpus
     has = ((row.memory_gib, needs.memory_gib), (row.gpu_memory_gib, needs.gpu_memory_gib))
     return large and all(needed is None or (there is not None and there >= needed) for there, needed in has)
 
 
-def _completed(shelf: Catalogue, one: Described, number: int) -> Described:
+def _completed(shelf: Catalogue, one: DescribedMachine, number: int) -> DescribedMachine:
     """Return the machine with its unset fields filled in from the catalogue.
 
     A machine with a price in the request need not be in the catalogue.
@@ -254,7 +259,7 @@ def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
     return min((price for row in rows if (price := row.price(market)) is not None), default=None)
 
 
-def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
+def _unknown(shelf: Catalogue, one: DescribedMachine, number: int) -> Fault:
     """Return a fault that names the first field of this machine whose value the catalogue does not know."""
     for name in ("instance_type", "cloud", "region"):
         word = getattr(one, name)
@@ -266,7 +271,7 @@ def _unknown(shelf: Catalogue, one: Described, number: int) -> Fault:
 
 
 def _speed(
-    shelf: Catalogue, one: Described, evidence: PaceEvidence, speeds: Mapping[str, float]
+    shelf: Catalogue, one: DescribedMachine, evidence: PaceEvidence, speeds: Mapping[str, float]
 ) -> float | None:
     """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
 
@@ -288,15 +293,15 @@ def _speed(
 
 
 def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
-    accelerators = _accelerator(shelf, here), _accelerator(shelf, there)
-    if accelerators[0] is None or accelerators[1] is None:
-        return None
-    found = relative_speed(accelerators[0], accelerators[1])
-    return None if found is None else float(found[1])
+    """Return the speed of one instance type relative to another by their data sheets, or None if either has none."""
+    rows = [shelf.find(instance_type=name) for name in (here, there)]
+    accelerators = [found[0].accelerator for found in rows if found and found[0].accelerator]
+    speed = relative_speed(*accelerators) if len(accelerators) == len(rows) else None
+    return None if speed is None else float(speed[1])
 
 
 def as_fast_by_assumption(
-    candidates: Sequence[MachineCandidate], evidence: PaceEvidence, machines: Machines
+    candidates: Sequence[MachineCandidate], evidence: PaceEvidence, machines: RequestedMachines
 ) -> tuple[str, ...]:
     """Return the instance types that are assumed to be equally fast, because no speed or step time was given for them."""
     if evidence.machine or machines.speeds:
@@ -308,12 +313,7 @@ def as_fast_by_assumption(
     return tuple(alike) if len(alike) > 1 else ()
 
 
-def _accelerator(shelf: Catalogue, instance_type: str) -> str | None:
-    rows = shelf.find(instance_type=instance_type)
-    return rows[0].accelerator or None if rows else None
-
-
-def that_would_do(service: Service, spec: JobSpec, machines: Machines) -> list[str]:
+def that_would_do(service: Service, spec: JobSpec, machines: RequestedMachines) -> list[str]:
     """Return up to three other instance types of the catalogue that are large enough for a trial of the job.
 
     Types with the same accelerator as a machine in the request come first, then types of the same clouds, each group
@@ -331,13 +331,10 @@ def that_would_do(service: Service, spec: JobSpec, machines: Machines) -> list[s
 
 def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Fault]:
     """Return a fault for each speed whose machine is not among `known`, because the name is probably misspelled."""
-    return [
-        Fault(f"/planning/speeds/{name}", f"is none of the machines; {_nearest(name, known)}")
-        for name in speeds
-        if name not in known
-    ]
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, 3, 0.3) or list(known)[:3]
-    return f"the nearest: {', '.join(near)}"
+    faults = []
+    for name in speeds:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3, 0.3) or list(known)[:3]
+            detail = f"is none of the machines; the nearest: {', '.join(near)}"
+            faults.append(Fault(f"/planning/speeds/{name}", detail))
+    return faults

@@ -4,23 +4,21 @@
 on, and `simulate`, which runs the real loop with simulated workers.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.planning import planner
-from tuner.planning.alternatives import MachineCandidate
 from tuner.planning.evidence import Delays, PaceEvidence, of_given
 from tuner.planning.plan import Inputs as Inputs
 from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened
 from tuner.service.bootstrap import Service
-from tuner.service.plan_candidates import Described as Described
-from tuner.service.plan_candidates import Listed as Listed
-from tuner.service.plan_candidates import Machines as Machines
-from tuner.service.plan_candidates import Needs as Needs
+from tuner.service.plan_candidates import DescribedMachine as DescribedMachine
+from tuner.service.plan_candidates import MachineFilter as MachineFilter
+from tuner.service.plan_candidates import MachineRequirements as MachineRequirements
+from tuner.service.plan_candidates import RequestedMachines as RequestedMachines
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, that_would_do
 from tuner.service.plan_evidence import evidence_for
 from tuner.service.submit import check, check_affords
@@ -37,7 +35,7 @@ SPOT_WAIT_NS = 120 * NS
 
 
 @dataclass(frozen=True)
-class Given:
+class PlanningFacts:
     """The `planning` section of a request."""
 
     step_ns: int | None = None  #: Time of one step of the mean configuration.
@@ -52,7 +50,7 @@ class Given:
     deadline_at: Instant | None = None
     #: Whether the plan should be based on a pilot; without one, the plan says so in a note.
     pilot: bool = False
-    machines: Machines = field(default_factory=Machines)
+    machines: RequestedMachines = field(default_factory=RequestedMachines)
     seed: int = 0
 
     def faults(self) -> list[Fault]:
@@ -99,29 +97,37 @@ class Given:
         return found
 
 
-def plan(service: Service, spec: JobSpec, given: Given) -> JobPlan:
+def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
     """Plan a job. Only simulations are run.
 
     Raises:
         Invalid: The job could not be submitted, a value about planning is wrong, or no machine is suitable.
     """
     check(service, spec)
-    if faults := given.faults():
+    if faults := facts.faults():
         raise Invalid(*faults)
-    deadline_ns = _deadline_ns(given, service.now())
-    evidence = _evidence(service, spec, given)
+    deadline_ns = _deadline_ns(facts, service.now())
+    evidence = _evidence(service, spec, facts)
     _refuse_too_large(spec, evidence)
-    if given.pilot and evidence.source != "pilot":
+    if facts.pilot and evidence.source != "pilot":
         evidence = replace(evidence, notes=(*evidence.notes, NO_PILOT))
-    candidates = candidates_of(service, spec, evidence, given.machines)
+    candidates = candidates_of(service, spec, evidence, facts.machines)
     names = [*{candidate.instance_type for candidate in candidates}, evidence.machine]
-    if faults := check_speeds(given.machines.speeds, sorted(filter(None, names))):
+    if faults := check_speeds(facts.machines.speeds, sorted(filter(None, names))):
         raise Invalid(*faults)
     able = [one for one in candidates if one.why_not is None and one.offers]
     if not able:
-        would_do = that_would_do(service, spec, given.machines)
-        raise Invalid.at("/planning/candidates", _none_will_do(candidates, would_do))
-    evidence = _noted(evidence, as_fast_by_assumption(candidates, evidence, given.machines))
+        reasons = "; ".join(f"{one.instance_type} on {one.market}: {one.why_not}" for one in candidates[:5])
+        would_do = that_would_do(service, spec, facts.machines)
+        fix = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
+        raise Invalid.at("/planning/candidates", f"none will do: {reasons}{fix}")
+    alike = as_fast_by_assumption(candidates, evidence, facts.machines)
+    if alike:
+        note = (
+            f"{', '.join(alike)} are taken to be equally fast, since it is not said on which machine a step takes "
+            f"{evidence.step_ns / NS:g} s: give planning.speeds of one of them, or step_seconds of each candidate"
+        )
+        evidence = replace(evidence, notes=(*evidence.notes, note))
     check_affords(service, spec, min(able, key=lambda one: one.price(spec.resources)).offers[0])
     question = planner.Question(
         spec,
@@ -131,10 +137,10 @@ def plan(service: Service, spec: JobSpec, given: Given) -> JobPlan:
         SpotLife(
             Hazard.of_spot().mean_ns, SPOT_WAIT_NS, patience_ns=round(service.settings.spot_wait_s * NS)
         ),
-        choose=given.machines.any,
+        choose=facts.machines.any,
         deadline_ns=deadline_ns,
-        room=None if given.machines.any else candidates[0].concurrency,
-        seed=given.seed,
+        room=None if facts.machines.any else candidates[0].concurrency,
+        seed=facts.seed,
     )
     # Imported late, because it loads the whole simulator, which a starting service does not need.
     from tuner.service.plan_runs import simulate
@@ -159,25 +165,9 @@ def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
         raise Invalid(Fault("/fidelity/max", detail))
 
 
-def _none_will_do(candidates: Sequence[MachineCandidate], would_do: Sequence[str]) -> str:
-    reasons = "; ".join(f"{one.instance_type} on {one.market}: {one.why_not}" for one in candidates[:5])
-    fix = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
-    return f"none will do: {reasons}{fix}"
-
-
-def _noted(evidence: PaceEvidence, alike: Sequence[str]) -> PaceEvidence:
-    if not alike:
-        return evidence
-    note = (
-        f"{', '.join(alike)} are taken to be equally fast, since it is not said on which machine a step takes "
-        f"{evidence.step_ns / NS:g} s: give planning.speeds of one of them, or step_seconds of each candidate"
-    )
-    return replace(evidence, notes=(*evidence.notes, note))
-
-
-def _deadline_ns(given: Given, now: Instant) -> int | None:
+def _deadline_ns(facts: PlanningFacts, now: Instant) -> int | None:
     """Return the time left until the deadline, or None if there is none. Raise Invalid if it has passed."""
-    left_ns = given.deadline_ns if given.deadline_at is None else given.deadline_at - now
+    left_ns = facts.deadline_ns if facts.deadline_at is None else facts.deadline_at - now
     if left_ns is None or left_ns > 0:
         return left_ns
     now_is = rfc3339(now)[:19] + "Z"
@@ -185,20 +175,20 @@ def _deadline_ns(given: Given, now: Instant) -> int | None:
     raise Invalid.at("/planning/deadline", detail)
 
 
-def _evidence(service: Service, spec: JobSpec, given: Given) -> PaceEvidence:
+def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvidence:
     """Return the evidence from the request if it gives a step time, otherwise from earlier jobs."""
-    step_ns, machine = given.step_ns, ""
-    measured = [one for one in given.machines.described if one.step_ns is not None]
-    if step_ns is None and measured and not given.steps_from:
+    step_ns, machine = facts.step_ns, ""
+    measured = [one for one in facts.machines.described if one.step_ns is not None]
+    if step_ns is None and measured and not facts.steps_from:
         step_ns, machine = measured[0].step_ns, measured[0].instance_type
     if step_ns is None:
-        return evidence_for(service, spec, given.steps_from)
+        return evidence_for(service, spec, facts.steps_from)
     usual = Delays()
-    setup_ns = usual.setup_ns if given.setup_ns is None else given.setup_ns
+    setup_ns = usual.setup_ns if facts.setup_ns is None else facts.setup_ns
     delays = Delays(
         0,
         setup_ns,
-        setup_ns if given.restore_ns is None else given.restore_ns,
-        usual.save_ns if given.save_ns is None else given.save_ns,
+        setup_ns if facts.restore_ns is None else facts.restore_ns,
+        usual.save_ns if facts.save_ns is None else facts.save_ns,
     )
-    return of_given(step_ns, delays=delays, spread=given.spread, machine=machine, steps=given.steps)
+    return of_given(step_ns, delays=delays, spread=facts.spread, machine=machine, steps=facts.steps)

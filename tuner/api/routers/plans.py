@@ -14,4 +14,4 @@ router = APIRouter(tags=["plans"])
 def make_plan(body: PlanRequest, service: Svc) -> Plan:
     """Plan a job. Only simulations run. The body is that of a job, and `planning` contains what else is known about it."""
     spec = translate.spec_of(body)
-    return serialize_plan.plan_of(plan(service, spec, translate_plan.given_of(body.planning)), spec)
+    return serialize_plan.plan_of(plan(service, spec, translate_plan.facts_of(body.planning)), spec)
