@@ -1,14 +1,24 @@
 """`tuner estimate`: the cost of a training run, which is described by a file, by options or by both."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from tuner.cli.estimate_tables import estimate as shown
+from tuner.cli import tables
+from tuner.cli.escape import number, usd
 from tuner.cli.job_yaml import read_mapping
 from tuner.cli.output import Frame, connect, with_problems
+
+if TYPE_CHECKING:
+    from tuner.schemas import estimate_answers as show
 
 Words = list[str] | None
 PARTS = "estimate: a mapping with run, choices, scaling, compute_optimal, recurring or ownership"
@@ -97,3 +107,159 @@ def _measured(text: str) -> dict[str, Any]:
         ) from None
     gpus = {} if found[2] is None else {"gpus": int(found[2])}
     return {"per_second": per_second, "accelerator": found[3], **gpus}
+
+
+def shown(answer: show.Estimate) -> RenderableType:
+    return Group(*_parts(answer), Text(f"{answer.prices} ({answer.catalogue})"))
+
+
+def _parts(answer: show.Estimate) -> Iterator[RenderableType]:
+    if answer.run is not None:
+        yield from _run(answer.run)
+    if answer.choices is not None:
+        yield from _choices(answer.choices)
+    if answer.scaling is not None:
+        yield from _scaling(answer.scaling)
+    if answer.compute_optimal is not None:
+        yield from _compute(answer.compute_optimal)
+    if answer.recurring is not None:
+        yield _yearly(answer.recurring)
+    if answer.ownership is not None:
+        yield _ownership(answer.ownership)
+
+
+def _run(answer: show.RunEstimate) -> Iterator[RenderableType]:
+    yield _candidates(answer.candidates)
+    yield Text(f"{len(answer.candidates)} of {answer.count} that fit as described")
+    if answer.with_changes:
+        yield Text("\nwould fit with changes", style="bold")
+        yield _candidates(answer.with_changes[:5])
+        yield Text(f"{len(answer.with_changes[:5])} of {answer.with_changes_count}")
+    named = {
+        "cheapest": answer.cheapest,
+        "cheapest on demand": answer.cheapest_on_demand,
+        "cheapest in time": answer.cheapest_in_time,
+        "fastest": answer.fastest,
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, one in named.items():
+        if one is not None:
+            where = f"{one.instance_type} in {one.region}, {one.market.replace('_', ' ')}"
+            table.add_row(name, where, f"{number(one.hours)} h", usd(one.usd))
+    yield table
+    yield Text(
+        "dollars are of whole machines; a job of the service pays its trials' share of a machine (tuner plan)"
+    )
+    if answer.memory_gib is not None:
+        yield Text(f"GPU memory as described: {answer.memory_gib.total:.1f} GiB")
+    yield from (Text(f"! {warning}", style="bold") for warning in answer.warnings)
+    yield from (Text(f"left out, {one.count}: {one.reason}") for one in answer.left_out)
+    yield from (Text(f"assumed, {one.name}: {one.value} ({one.why})") for one in answer.assumptions)
+
+
+def _candidates(rows: Sequence[show.Candidate]) -> Table:
+    table = tables.plain(
+        "machine", "where", "market", "GPUs", "speed", "hours", "dollars", "from", "to", "per $", ""
+    )
+    for one in rows:
+        where = f"{one.region} ({len(one.zones)} zones)" if len(one.zones) > 1 else one.region
+        notes = [*(one.fit.changes if one.fit else []), *_late(one)]
+        table.add_row(
+            one.instance_type,
+            "".join(one.zones) if len(one.zones) == 1 else where,
+            one.market,
+            f"{one.gpus} of {one.accelerators:g} {one.accelerator}",
+            one.basis,
+            number(one.hours),
+            usd(one.usd),
+            usd(one.usd_range[0]),
+            usd(one.usd_range[1]),
+            number(one.per_dollar),
+            ", ".join(notes),
+        )
+    return table
+
+
+def _late(one: show.Candidate) -> list[str]:
+    if one.meets_deadline is not False:
+        return []
+    return ["may be late" if one.meets_deadline_on_average else "late"]
+
+
+def _choices(answer: show.ChoicesEstimate) -> Iterator[RenderableType]:
+    table = tables.plain("choice", "an hour", "hours", "dollars", "")
+    for one in answer.options:
+        late = "late" if one.meets_deadline is False else ""
+        table.add_row(one.name, usd(one.usd_per_hour * one.machines), number(one.hours), usd(one.usd), late)
+    yield table
+    yield Text(f"cheapest: {answer.cheapest}; in time: {answer.cheapest_in_time or 'none'}")
+
+
+def _scaling(answer: show.ScalingEstimate) -> Iterator[RenderableType]:
+    table = tables.plain("GPUs", "link", "all-reduce ms", "efficiency", "at best", "speedup")
+    for one in answer.points:
+        table.add_row(
+            str(one.gpus),
+            one.link,
+            number(one.allreduce_seconds * 1e3),
+            f"{one.efficiency:.0%}",
+            f"{one.overlapped:.0%}",
+            number(one.speedup),
+        )
+    yield table
+    if answer.machines:
+        yield _machines(answer.machines)
+
+
+def _machines(rows: Sequence[show.Machines]) -> Table:
+    table = tables.plain("GPUs", "machines", "where", "hours", "dollars", "$ for an hour less", "pays")
+    for one in rows:
+        table.add_row(
+            str(one.gpus),
+            f"{one.machines} x {one.instance_type}",
+            one.region,
+            number(one.hours),
+            usd(one.usd),
+            usd(one.usd_per_hour_saved),
+            one.pays,
+        )
+    return table
+
+
+def _compute(answer: show.ComputeEstimate) -> Iterator[RenderableType]:
+    table = tables.plain("law", "parameters", "tokens", "tokens/parameter", "loss")
+    for one in answer.optima:
+        table.add_row(
+            one.law,
+            f"{one.parameters:.3g}",
+            f"{one.tokens:.3g}",
+            number(one.tokens_per_parameter),
+            number(one.loss),
+        )
+    yield Text(f"{answer.flops:.3g} FLOPs")
+    yield table
+    yield from (Text(f"! {caveat}") for caveat in answer.caveats)
+
+
+def _yearly(rows: Sequence[show.Yearly]) -> Table:
+    table = tables.plain("training", "a run", "runs a year", "a month", "a year", "saved a year")
+    for one in rows:
+        table.add_row(
+            one.name,
+            usd(one.usd_per_run),
+            number(one.runs_per_year),
+            usd(one.usd_per_month),
+            usd(one.usd_per_year),
+            usd(one.saving_usd_per_year),
+        )
+    return table
+
+
+def _ownership(answer: show.OwnershipEstimate) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    even = answer.break_even_utilisation
+    table.add_row("owned, an hour of use", usd(answer.owned_usd_per_hour), f"{usd(answer.owned_usd)} in all")
+    table.add_row("in the cloud", usd(answer.cloud_usd_per_hour), f"{usd(answer.cloud_usd)} in all")
+    table.add_row("cheaper", answer.cheaper, f"by {usd(answer.saving_usd)}")
+    table.add_row("owning pays above", "never" if even is None else f"{even:.1%} of all hours")
+    return table

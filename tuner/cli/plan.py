@@ -18,7 +18,7 @@ from tuner.cli.pilot import run as run_pilot
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
-    from tuner.schemas.plan import Plan, PlanAlternative, PlanChance
+    from tuner.schemas.plan import Plan, PlanChance
 
 CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_demand": "on demand"}
 
@@ -49,9 +49,9 @@ def plan(
         "steps_from": steps_from or None,
         "deadline": deadline,
     }
-    said = {name: value for name, value in words.items() if value is not None}
-    if said and isinstance(job.get("planning", {}), dict):
-        job = {**job, "planning": {**job.get("planning", {}), **said}}
+    options = {name: value for name, value in words.items() if value is not None}
+    if options and isinstance(job.get("planning", {}), dict):
+        job = {**job, "planning": {**job.get("planning", {}), **options}}
     client = connect()
     ran = None if pilot_usd is None else run_pilot(client, job, pilot_usd, quiet=as_json)
     Frame(as_json, style).show(client.plan(job), shown)
@@ -59,12 +59,12 @@ def plan(
         typer.echo(f"The pilot {ran.id} cost {usd(ran.spend.usd)}.")
 
 
-def shown(found: Plan) -> RenderableType:
-    parts: list[RenderableType] = [_summary(found), _rungs(found)]
-    if len(found.alternatives) > 1:
-        parts.append(_alternatives(found))
-    parts += [_comparisons(found), _choices(found), Text(_evidence(found))]
-    parts += [Text(f"! {warning}", style="yellow") for warning in found.warnings]
+def shown(answer: Plan) -> RenderableType:
+    parts: list[RenderableType] = [_summary(answer), _rungs(answer)]
+    if len(answer.alternatives) > 1:
+        parts.append(_alternatives(answer))
+    parts += [_comparisons(answer), _choices(answer), Text(_evidence(answer))]
+    parts += [Text(f"! {warning}", style="yellow") for warning in answer.warnings]
     return Group(*parts)
 
 
@@ -81,26 +81,26 @@ def hours(seconds: float | None) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.4g} h"
 
 
-def _summary(found: Plan) -> RenderableType:
+def _summary(answer: Plan) -> RenderableType:
     table = tables.plain("", "expected", "8 of 10 within")
-    table.add_row("dollars", usd(found.usd.expected), f"{usd(found.usd.low)} to {usd(found.usd.high)}")
-    if found.gpu_hours.high:
-        span = f"{found.gpu_hours.low:.4g} to {found.gpu_hours.high:.4g}"
-        table.add_row("GPU-hours", f"{found.gpu_hours.expected:.4g}", span)
-    finish = found.finish_seconds
+    table.add_row("dollars", usd(answer.usd.expected), f"{usd(answer.usd.low)} to {usd(answer.usd.high)}")
+    if answer.gpu_hours.high:
+        span = f"{answer.gpu_hours.low:.4g} to {answer.gpu_hours.high:.4g}"
+        table.add_row("GPU-hours", f"{answer.gpu_hours.expected:.4g}", span)
+    finish = answer.finish_seconds
     table.add_row("done after", hours(finish.expected), f"{hours(finish.low)} to {hours(finish.high)}")
-    trials = found.trials
+    trials = answer.trials
     table.add_row("trials", f"{trials.expected:g}", f"{trials.low:g} to {trials.high:g}")
-    if found.best is not None:
-        span = f"{number(found.best.low)} to {number(found.best.high)}"
-        table.add_row(f"best {found.job['objective']['metric']}", number(found.best.expected), span)
-    if found.in_time is not None:
-        table.add_row(f"in {hours(found.deadline_seconds)}", _chance(found.in_time), "")
-    if found.target is not None:
-        table.add_row("reaches its target", _chance(found.target), "")
-    runs = plural(found.inputs.runs, "run")
+    if answer.best is not None:
+        span = f"{number(answer.best.low)} to {number(answer.best.high)}"
+        table.add_row(f"best {answer.job['objective']['metric']}", number(answer.best.expected), span)
+    if answer.in_time is not None:
+        table.add_row(f"in {hours(answer.deadline_seconds)}", _chance(answer.in_time), "")
+    if answer.target is not None:
+        table.add_row("reaches its target", _chance(answer.target), "")
+    runs = plural(answer.inputs.runs, "run")
     table.add_row(
-        "ends by", ", ".join(f"{reason} in {count} of {runs}" for reason, count in found.ends.items()), ""
+        "ends by", ", ".join(f"{reason} in {count} of {runs}" for reason, count in answer.ends.items()), ""
     )
     return table
 
@@ -109,12 +109,12 @@ def _chance(chance: PlanChance) -> str:
     return f"{chance.chance:.0%}"
 
 
-def _rungs(found: Plan) -> RenderableType:
-    unit = found.job["fidelity"]["unit"]
+def _rungs(answer: Plan) -> RenderableType:
+    unit = answer.job["fidelity"]["unit"]
     table = tables.plain(
         "to " + unit, "trials", "steps", "a step", "training", "overhead", "dollars", "GPU-hours"
     )
-    for rung in found.rungs:
+    for rung in answer.rungs:
         table.add_row(
             str(rung.step),
             f"{rung.trials:.3g}",
@@ -128,9 +128,9 @@ def _rungs(found: Plan) -> RenderableType:
     return table
 
 
-def _alternatives(found: Plan) -> RenderableType:
+def _alternatives(answer: Plan) -> RenderableType:
     table = tables.plain("machine", "market", "an hour", "dollars", "done after", "1000 steps", "in time", "")
-    for one in found.alternatives:
+    for one in answer.alternatives:
         table.add_row(
             one.instance_type,
             one.market,
@@ -139,19 +139,15 @@ def _alternatives(found: Plan) -> RenderableType:
             hours(one.finish_seconds),
             usd(one.usd_per_1000_steps),
             _chance(one.in_time) if one.in_time is not None else "-",
-            _said(one),
+            "chosen" if one.chosen else one.why_not or "",
             style="bold" if one.chosen else None,
         )
     return table
 
 
-def _said(one: PlanAlternative) -> str:
-    return "chosen" if one.chosen else one.why_not or ""
-
-
-def _comparisons(found: Plan) -> RenderableType:
+def _comparisons(answer: Plan) -> RenderableType:
     table = tables.plain("instead", "dollars", "GPU-hours", "done after", "trials", "what")
-    for one in found.comparisons:
+    for one in answer.comparisons:
         name = CORRECT.get(one.name, one.name.replace("_", " "))
         table.add_row(
             name, usd(one.usd), f"{one.gpu_hours:.4g}", hours(one.finish_seconds), str(one.trials), one.note
@@ -159,19 +155,21 @@ def _comparisons(found: Plan) -> RenderableType:
     return table
 
 
-def _choices(found: Plan) -> RenderableType:
+def _choices(answer: Plan) -> RenderableType:
     table = tables.plain("setting", "asked", "chosen", "why")
-    for one in found.choices:
+    for one in answer.choices:
         table.add_row(one.what, one.asked or "-", one.chosen, one.why)
     return table
 
 
-def _evidence(found: Plan) -> str:
-    evidence = found.inputs.evidence
+def _evidence(answer: Plan) -> str:
+    evidence = answer.inputs.evidence
     by = {
         "pilot": f"a pilot of {plural(evidence.trials, 'trial')}",
         "history": f"{plural(evidence.trials, 'trial')} of {plural(len(evidence.jobs), 'earlier job')}",
         "given": "step times that were given",
         "none": "nothing but defaults",
     }[evidence.source]
-    return f"By {by}: {hours(evidence.step_seconds)} a step, in {plural(found.inputs.runs, 'simulated run')}."
+    return (
+        f"By {by}: {hours(evidence.step_seconds)} a step, in {plural(answer.inputs.runs, 'simulated run')}."
+    )

@@ -43,7 +43,7 @@ class Paces:
         self.evidence, self.steps = evidence, steps
         self._cube = UnitCube(space)
         self._curves: dict[int, Curve] = {}
-        self._model = pace_model_of(evidence.trials, space) if evidence.trials else None
+        self.model = pace_model_of(evidence.trials, space) if evidence.trials else None
         trials = evidence.curves if evidence.knows_curves else evidence.trials
         placed = [(trial, transferred(space, trial.config)) for trial in trials]
         self._near = [trial for trial, config in placed if config is not None]
@@ -56,12 +56,6 @@ class Paces:
             return trial.step_ns * steps
         later_ns = trial.later_ns or trial.early_ns * self.evidence.later
         return trial.early_ns * min(steps, EARLY_STEPS) + later_ns * max(0.0, steps - EARLY_STEPS)
-
-    def pace_of(self, seen: SeenTrial, config: Config, rng: Random) -> float | None:
-        """Draw the ratio of this configuration's step time to that of a seen trial. Return None if parameters do not predict it."""
-        if self._model is None:
-            return None
-        return self._model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
 
     @cached_property
     def scale(self) -> Scale:
@@ -76,13 +70,10 @@ class Paces:
         trials = self.evidence.curves if self.knows_curves else self.evidence.trials
         if not trials:
             return None
-        alike = rng.random() < self.similarity
-        if alike and self._near:
-            return self._near[int(np.argmin(self._squares(self._cube.point(config))))]
+        if rng.random() < self.similarity and self._near:
+            squares = ((self._points - self._cube.point(config)) ** 2).sum(axis=1)
+            return self._near[int(np.argmin(squares))]
         return trials[int(rng.random() * len(trials))]
-
-    def _squares(self, point: Floats) -> Floats:
-        return np.asarray(((self._points - point) ** 2).sum(axis=1), dtype=np.float64)
 
     @cached_property
     def similarity(self) -> float:
@@ -97,11 +88,11 @@ class Paces:
         np.fill_diagonal(squares, np.inf)
         nearest = squares.argmin(axis=1)
         paces = np.log([trial.step_ns for trial in self._near])
-        found = [_correlation(paces, paces[nearest])]
+        correlations = [_correlation(paces, paces[nearest])]
         if all(trial.curve for trial in self._near):
             scores = np.array([self.place(trial, trial.curve[0][0]) for trial in self._near])
-            found.append(_correlation(scores, scores[nearest]))
-        return max(0.0, *found)
+            correlations.append(_correlation(scores, scores[nearest]))
+        return max(0.0, *correlations)
 
     @cached_property
     def width(self) -> float:
@@ -156,10 +147,9 @@ class Paces:
         return low + (high - low) * math.log(step / before) / math.log(after / before)
 
     def _curve(self, trial: SeenTrial) -> Curve:
-        found = self._curves.get(id(trial))
-        if found is None:
-            found = self._curves[id(trial)] = [(step, self.scale.place(score)) for step, score in trial.curve]
-        return found
+        if id(trial) not in self._curves:
+            self._curves[id(trial)] = [(step, self.scale.place(score)) for step, score in trial.curve]
+        return self._curves[id(trial)]
 
     def _gained(self, step: int) -> float:
         """Return the mean gain in score from the first milestone to a step."""
@@ -227,7 +217,7 @@ class DrawnTraining:
         part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
         return drawn.talent * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
-    def standing(self, config: Config, step: int) -> float:
+    def normalized_score(self, config: Config, step: int) -> float:
         """Return the configuration's score at a step, in standard deviations of the scores of all configurations."""
         value = self.value(config, step)
         return (self._paces.scale.place(value) if self._paces.knows_curves else value) / (
@@ -236,10 +226,9 @@ class DrawnTraining:
 
     def _of(self, config: Config) -> Drawn:
         key = str(sorted(config.items()))
-        found = self._drawn.get(key)
-        if found is None:
-            found = self._drawn[key] = self._draw(config, Random(f"{self._seed}/{key}"))
-        return found
+        if key not in self._drawn:
+            self._drawn[key] = self._draw(config, Random(f"{self._seed}/{key}"))
+        return self._drawn[key]
 
     def _draw(self, config: Config, rng: Random) -> Drawn:
         paces, evidence = self._paces, self._paces.evidence
@@ -248,7 +237,9 @@ class DrawnTraining:
         if seen is None:
             moved, sd = 0.0, evidence.spread
             ns = evidence.step_ns * math.exp(own * sd - sd * sd / 2)
-        elif (pace := paces.pace_of(seen, config, rng)) is not None:
+        elif paces.model is not None:
+            # The parameters predict the time of the first steps.
+            pace = paces.model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
             moved, ns = paces.moved(seen, talent), seen.step_ns * pace
         else:
             together = paces.pace_score_correlation

@@ -18,7 +18,7 @@ from fractions import Fraction
 from statistics import NormalDist
 
 from tuner.domain.budget import Budget
-from tuner.domain.job import JobSpec, Plateau, StopReason
+from tuner.domain.job import JobSpec, StopReason
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Fidelity
 from tuner.domain.offer import Offer
@@ -52,7 +52,7 @@ class KnowingSampler(Oblivious):
         return max(drawn, key=self._worth) if learned else drawn[0]
 
     def _worth(self, config: Config) -> float:
-        worth = self._training.standing(config, self._last)
+        worth = self._training.normalized_score(config, self._last)
         return worth - math.log(self._training.step_ns(config, 1)) if self._thrifty else worth
 
 
@@ -79,9 +79,8 @@ class SpotLife:
     mean_ns: int | None  #: The mean lifetime. None means that they are never preempted.
     wait_ns: int = 120 * NS  #: The time from a preemption until another machine is available.
     notice_ns: int | None = 30 * NS  #: The time from the notice to the preemption.
-    patience_ns: int = (
-        60 * NS
-    )  #: How long a trial with fallback waits for a spot machine before it uses an on-demand one.
+    #: How long a trial with fallback waits for a spot machine before it uses an on-demand one.
+    patience_ns: int = 60 * NS
     share: float = 1.0  #: The probability that a machine is available when the job starts.
 
     def of_market(self, place: float) -> "SpotLife":
@@ -120,9 +119,7 @@ class RungUse:
     steps: int
     train_ns: int
     train: Money  #: The money for steps that were not lost.
-    overhead: (
-        Money  #: The money for everything else: setup, loading, saving, waiting, and steps that were lost.
-    )
+    overhead: Money  #: The money for everything else: setup, loading, saving, waiting, and steps lost.
     gpu_ms: int
 
 
@@ -169,10 +166,6 @@ class Setting:
     speed: float = 1.0  #: The speed relative to the machine whose step times are known.
     seed: int = 0
 
-    @property
-    def fidelity(self) -> Fidelity:
-        return self.spec.fidelity
-
     def runs(self, simulate: Simulate, count: int) -> list[Outcome]:
         return [self._run(simulate, factor, number) for number, factor in enumerate(self.factors(count))]
 
@@ -189,12 +182,18 @@ class Setting:
         # simulation instead: the real job takes `longer` times as long.
         concurrency = max(1, round(self.concurrency / size))
         longer = size * concurrency / self.concurrency
-        spec = replace(
-            self.spec,
-            fidelity=fidelity,
-            budget=_shrunk(self.spec, size, longer),
-            plateau=_shorter(self.spec.plateau, size),
+        budget, plateau = self.spec.budget, self.spec.plateau
+        wall_ns = budget.wall_clock_ns
+        shrunk = replace(
+            budget,
+            usd=None if budget.usd is None else Money(max(1, int(budget.usd.micro_usd / size))),
+            gpu_ms=None if budget.gpu_ms is None else max(1, int(budget.gpu_ms / size)),
+            wall_clock_ns=None if wall_ns is None else max(MIN_NS, int(wall_ns / longer)),
+            trials=None if budget.trials is None else max(1, round(budget.trials / size)),
         )
+        if plateau is not None:  # its patience is an amount of money
+            plateau = replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
+        spec = replace(self.spec, fidelity=fidelity, budget=shrunk, plateau=plateau)
         # A worker warms up once. The simulation is shorter than the job, so a full warm-up would take too large a share of its time.
         delays = self.paces.evidence.delays
         scenario = Scenario(
@@ -209,7 +208,7 @@ class Setting:
             None if self.spot is None else self.spot.of_market((0.5 + number * GOLDEN) % 1),
             self.seed * 1000 + number,
         )
-        return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor, spec.budget)
+        return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor, shrunk)
 
     def _size(self, factor: float, coarse: float, fidelity: Fidelity) -> Fraction:
         """Return how many times as many trials the job has as its simulation, at least 1.
@@ -233,9 +232,8 @@ class Setting:
             trials = min(trials, budget.trials)
         small = max(STEPS_A_RUN / steps, TRIALS_AT_LEAST, SLICES_AT_LEAST * self.slice_ns / trial_ns)
         size = max(Fraction(1), Fraction(trials) / Fraction(small))
-        if (
-            budget.trials is not None
-        ):  # the number of simulated trials is whole, and times the size it must be exactly the budget's number of trials
+        if budget.trials is not None:
+            # The number of simulated trials is whole, and times the size it must be exactly the budget's number of trials.
             return Fraction(budget.trials, max(1, int(budget.trials / size)))
         return size.limit_denominator(1000)
 
@@ -293,7 +291,8 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
     if fidelity.max is None:
         last = max(1, steps or DEFAULT_STEPS)
         fidelity = replace(fidelity, min=min(fidelity.min, last), max=last)
-    objective = spec.objective if knows_curves else replace(spec.objective, target=None)
+    target = spec.objective.target if knows_curves else None
+    score = None if target is None else spec.objective.score(target)
     size = spec.space.size()
     budget = spec.budget
     if size is not None:
@@ -301,34 +300,11 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
     return replace(
         spec,
         fidelity=fidelity,
-        objective=replace(objective, mode="max", target=_as_score(objective.target, spec)),
+        objective=replace(spec.objective, mode="max", target=score),
         plateau=spec.plateau if knows_curves else None,
         budget=replace(budget, on_exhausted="finish"),
         window=None,
     )
-
-
-def _as_score(target: float | None, spec: JobSpec) -> float | None:
-    return None if target is None else spec.objective.score(target)
-
-
-def _shrunk(spec: JobSpec, size: Fraction, longer: Fraction) -> Budget:
-    budget = spec.budget
-    wall_ns = budget.wall_clock_ns
-    return replace(
-        budget,
-        usd=None if budget.usd is None else Money(max(1, int(budget.usd.micro_usd / size))),
-        gpu_ms=None if budget.gpu_ms is None else max(1, int(budget.gpu_ms / size)),
-        wall_clock_ns=None if wall_ns is None else max(MIN_NS, int(wall_ns / longer)),
-        trials=None if budget.trials is None else max(1, round(budget.trials / size)),
-    )
-
-
-def _shorter(plateau: Plateau | None, size: Fraction) -> Plateau | None:
-    """Divide a plateau's patience by `size`, as the budget is, because patience is an amount of money."""
-    if plateau is None:
-        return None
-    return replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
 
 
 def grown(
@@ -357,8 +333,13 @@ def grown(
     ]
     rungs = _grown(outcome.rungs, factors)
     if outcome.reason not in ("trials", "target", "plateau"):
-        spent = total_of(rungs).usd.micro_usd
-        whole = (outcome.cost.usd.micro_usd * (1 + _left(outcome, budget) * (1 - 1 / size))) * size
+        spent, left = total_of(rungs).usd.micro_usd, Fraction(0)  # `left` is a share of what was spent
+        paid, used_ms = outcome.cost.usd.micro_usd, outcome.cost.gpu_ms
+        if outcome.reason == "budget_usd" and budget.usd is not None and paid:
+            left = Fraction(budget.usd.micro_usd - paid, paid)
+        elif outcome.reason == "budget_gpu_hours" and budget.gpu_ms is not None and used_ms:
+            left = Fraction(budget.gpu_ms - used_ms, used_ms)
+        whole = paid * (1 + left * (1 - 1 / size)) * size
         rungs = _grown(rungs, [whole / max(1, spent)] * len(rungs))
     return replace(
         outcome,
@@ -368,18 +349,6 @@ def grown(
         rungs=rungs,
         preemptions=round(outcome.preemptions * size),
     )
-
-
-def _left(outcome: Outcome, budget: Budget) -> Fraction:
-    """Return the unspent part of the limit that ended the simulation, divided by the spent part.
-
-    Return 0 if neither dollars nor GPU-hours ended it.
-    """
-    if outcome.reason == "budget_usd" and budget.usd is not None and outcome.cost.usd.micro_usd:
-        return Fraction(budget.usd.micro_usd - outcome.cost.usd.micro_usd, outcome.cost.usd.micro_usd)
-    if outcome.reason == "budget_gpu_hours" and budget.gpu_ms is not None and outcome.cost.gpu_ms:
-        return Fraction(budget.gpu_ms - outcome.cost.gpu_ms, outcome.cost.gpu_ms)
-    return Fraction(0)
 
 
 def total_of(rungs: Sequence[RungUse]) -> Cost:

@@ -1,14 +1,14 @@
 """The best configuration under a budget, here or on another machine."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from tuner.database.database import Connection
 from tuner.domain.errors import NothingAffordable
-from tuner.domain.money import Cost, Money
+from tuner.domain.money import Cost
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
@@ -147,53 +147,51 @@ class _Elsewhere:
 
     def __init__(self, db: Connection, row: JobRow, there: Pricing) -> None:
         self._db, self._row = db, row
-        self._points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
+        points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
+        self._points = sorted(
+            points, key=lambda pair: (pair[0].cost.usd, pair[1].loss, pair[0].duration_ns, pair[1].seq)
+        )
 
     def best(self, limits: CostLimits) -> tuple[Priced, float] | None:
         """Return the best point within the limits, with its loss: its metric, negated if larger is better."""
         within = [
-            (cost, point)
+            (point.loss, cost.cost.usd, point.seq, cost, point)
             for cost, point in self._points
             if limits.allow(cost.cost.usd, cost.cost.gpu_ms, cost.duration_ns)
         ]
-        return self._least(within, lambda cost, point: (point.loss, cost.cost.usd, point.seq))
+        if not within:
+            return None
+        *_, cost, point = min(within, key=lambda each: each[:3])
+        return self._priced([(cost, point)])[0], point.loss
 
-    def next_better(self, loss: float) -> Priced | None:
-        better = [(cost, point) for cost, point in self._points if point.loss < loss]
-        found = self._least(better, _cheapest_first)
-        return None if found is None else found[0]
-
-    def cheapest(self) -> Priced | None:
-        found = self._least(self._points, _cheapest_first)
-        return None if found is None else found[0]
+    def cheapest(self, *, better_than: float = math.inf) -> Priced | None:
+        """Return the cheapest point whose loss is less than `better_than`."""
+        found = next((pair for pair in self._points if pair[1].loss < better_than), None)
+        return None if found is None else self._priced([found])[0]
 
     def front(self) -> list[Priced]:
         kept, least = [], math.inf
-        for cost, point in sorted(self._points, key=lambda pair: _cheapest_first(*pair)):
+        for cost, point in self._points:
             if point.loss < least:
-                kept.append((cost, (point.trial, point.step)))
+                kept.append((cost, point))
                 least = point.loss
-        points = fronts.whole(self._db, self._row.id, [place for _, place in kept])
-        return [Priced(point, cost) for point, (cost, _) in zip(points, kept, strict=True)]
+        return self._priced(kept)
 
-    def _least(
-        self, found: Sequence[tuple[Repriced, Any]], key: Callable[[Repriced, Any], Any]
-    ) -> tuple[Priced, float] | None:
-        if not found:
-            return None
-        cost, point = min(found, key=lambda pair: key(*pair))
-        return Priced(fronts.whole(self._db, self._row.id, [(point.trial, point.step)])[0], cost), point.loss
-
-
-def _cheapest_first(cost: Repriced, point: Any) -> tuple[Money, float, int, int]:
-    return cost.cost.usd, point.loss, cost.duration_ns, point.seq
+    def _priced(self, found: Sequence[tuple[Repriced, Any]]) -> list[Priced]:
+        """Return the points with all their recorded fields."""
+        whole = fronts.whole(self._db, self._row.id, [(point.trial, point.step) for _, point in found])
+        return [Priced(point, cost) for point, (cost, _) in zip(whole, found, strict=True)]
 
 
 def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None) -> BestView | None:
     if there is not None:
         elsewhere = _Elsewhere(db, row, there)
         found = elsewhere.best(limits)
-        return None if found is None else BestView(row, found[0], elsewhere.next_better(found[1]), there)
+        return (
+            None
+            if found is None
+            else BestView(row, found[0], elsewhere.cheapest(better_than=found[1]), there)
+        )
     point = fronts.best(db, row.id, limits)
     if point is None:
         return None

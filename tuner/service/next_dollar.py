@@ -6,7 +6,7 @@ from tuner.database.database import Database
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.planning.scale import Scale, scale_of
-from tuner.store import best
+from tuner.store import best, jobs
 from tuner.store.best import BestTrial
 from tuner.store.jobs import JobRow
 from tuner.tuning.rungs import Outlook, ladder, outlooks

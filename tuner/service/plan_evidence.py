@@ -151,12 +151,8 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
         found = jobs.page(
             db, service.project, state=None, tag=(TAG, key), before=None, limit=PILOTS_LOOKED_AT
         )
-        views = (view_of(db, service, row) for row in found if _may_have_reports(row))
+        views = (view_of(db, service, row) for row in found if row.state not in ("failed", "cancelled"))
         return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
-
-
-def _may_have_reports(row: JobRow) -> bool:
-    return row.state not in ("failed", "cancelled")
 
 
 def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow]:

@@ -28,9 +28,8 @@ class Timed:
     efficiency: Fraction
     per_second: Fraction  #: The speed of all GPUs together, in work per second.
     train_ns: tuple[int, int, int]  #: The shortest, expected and longest time, without interruptions.
-    met: (
-        tuple[Interrupted, ...] | None
-    )  #: The same times with spot interruptions. None without spot terms, or if the run would not end.
+    #: The same times with spot interruptions. None without spot terms, or if the run would not end.
+    met: tuple[Interrupted, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +73,8 @@ class Candidate:
     usd_range: tuple[Money, Money]
     spot: Spot | None
     meets_deadline: bool | None  #: Whether the longest time is within the deadline. None without a deadline.
-    meets_on_average: (
-        bool | None
-    )  #: Whether the expected time is within the deadline. None without a deadline.
+    #: Whether the expected time is within the deadline. None without a deadline.
+    meets_on_average: bool | None
 
     def per_dollar(self, count: Fraction) -> Fraction | None:
         """Return how many of `count` samples or tokens a dollar pays for. Return None if the run costs nothing."""
@@ -119,16 +117,19 @@ def rank(run: Run, listings: Sequence[Listing]) -> Ranked:
         if kind not in kinds:
             kinds[kind] = timed(run, listing)
         time = kinds[kind]
-        one = time if isinstance(time, str) else _candidate(run, time, listing, zones, market)
-        if isinstance(one, str):
-            left.setdefault(one, []).append(listing.instance_type)
+        candidate = time if isinstance(time, str) else _candidate(run, time, listing, zones, market)
+        if isinstance(candidate, str):
+            left.setdefault(candidate, []).append(listing.instance_type)
         else:
-            found.append(one)
+            found.append(candidate)
     found.sort(key=lambda one: (one.usd, one.wall_ns, one.listing.cloud, one.listing.region))
     return Ranked(
-        fitting=tuple(one for one in found if not _changes(one)),
-        changed=tuple(one for one in found if _changes(one)),
-        left_out=tuple(_left_out(reason, types) for reason, types in left.items()),
+        fitting=tuple(one for one in found if one.timed.fit is None or not one.timed.fit.changes),
+        changed=tuple(one for one in found if one.timed.fit is not None and one.timed.fit.changes),
+        left_out=tuple(
+            LeftOut(reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN]))
+            for reason, types in left.items()
+        ),
     )
 
 
@@ -140,17 +141,20 @@ def timed(run: Run, listing: Listing) -> Timed | str:
     fitted = _fitted(run, listing) if gpus else None
     if isinstance(fitted, str):
         return fitted
-    found = speed(run, listing, _precision(run, fitted))
+    precision: Format = "bf16" if run.model is None else run.model.precision
+    found = speed(run, listing, precision if fitted is None else fitted.precision)
     if found is None:
         return UNKNOWN_SPEED
     link = link_within(listing) if gpus > 1 else None
     efficiency = _efficiency(run, listing, gpus, found, link)
     slower = RECOMPUTED if _recomputes(run, fitted, found) else Fraction(1)
     least, counted, most = (each * max(1, gpus) * efficiency / slower for each in found.per_second)
-    work = _work(run, found)
+    work = run.work.flops if found.basis == "flops" else run.work.count
+    assert work is not None  # the validation of the run guarantees this
     train_ns = _ns(work / most), _ns(work / counted), _ns(work / least)
     if train_ns[2] > MAX_SECONDS * NS:
         return "it may take longer than 30 years"
+    met = [interrupted(ns, run.spot) for ns in train_ns] if "spot" in run.where.markets else [None]
     return Timed(
         gpus=gpus,
         fit=fitted,
@@ -159,7 +163,7 @@ def timed(run: Run, listing: Listing) -> Timed | str:
         efficiency=efficiency,
         per_second=counted,
         train_ns=train_ns,
-        met=_met(run, train_ns),
+        met=None if None in met else tuple(one for one in met if one is not None),
     )
 
 
@@ -183,11 +187,9 @@ def _gpus(run: Run, listing: Listing) -> int | str:
     wanted = max(1, int(has)) if run.gpus is None else run.gpus
     if not has:
         return "it has no GPU"
-    return (
-        f"it has {has:g} of the {wanted} GPU{'s' * (wanted > 1)} that the run takes"
-        if has < wanted
-        else wanted
-    )
+    if has < wanted:
+        return f"it has {has:g} of the {wanted} GPU{'s' * (wanted > 1)} that the run takes"
+    return wanted
 
 
 def _fitted(run: Run, listing: Listing) -> Fit | str | None:
@@ -197,18 +199,8 @@ def _fitted(run: Run, listing: Listing) -> Fit | str | None:
         return "its GPUs' memory is not known"
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
     gib = Fraction(str(listing.gpu_memory_gib))
-    found = fit(run.model, gib, bf16=kind is not None and kind.bf16)
-    return (
-        f"does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, whatever is changed"
-        if found is None
-        else found
-    )
-
-
-def _precision(run: Run, fitted: Fit | None) -> Format:
-    if fitted is not None:
-        return fitted.precision
-    return "bf16" if run.model is None else run.model.precision
+    fitted = fit(run.model, gib, bf16=kind is not None and kind.bf16)
+    return fitted or f"does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, whatever is changed"
 
 
 def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
@@ -219,12 +211,6 @@ def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
     if fitted is None or not fitted.gradient_checkpointing:
         return False
     return found.basis == "flops" or "gradient_checkpointing" in fitted.changes
-
-
-def _work(run: Run, found: Speed) -> Fraction:
-    work = run.work.flops if found.basis == "flops" else run.work.count
-    assert work is not None  # the validation of the run guarantees this
-    return work
 
 
 def _efficiency(run: Run, listing: Listing, gpus: int, found: Speed, link: Link | None) -> Fraction:
@@ -293,22 +279,6 @@ def _candidate(
         meets_deadline=None if run.deadline_ns is None else walls[2] <= run.deadline_ns,
         meets_on_average=None if run.deadline_ns is None else walls[1] <= run.deadline_ns,
     )
-
-
-def _met(run: Run, train_ns: tuple[int, int, int]) -> tuple[Interrupted, ...] | None:
-    if "spot" not in run.where.markets:
-        return None
-    met = [interrupted(ns, run.spot) for ns in train_ns]
-    known = tuple(one for one in met if one is not None)
-    return known if len(known) == len(met) else None
-
-
-def _changes(one: Candidate) -> tuple[str, ...]:
-    return () if one.timed.fit is None else one.timed.fit.changes
-
-
-def _left_out(reason: str, types: Sequence[str]) -> LeftOut:
-    return LeftOut(reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN]))
 
 
 def _ns(seconds: Fraction) -> int:

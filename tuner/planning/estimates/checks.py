@@ -9,7 +9,7 @@ from tuner.domain.listing import Listing
 from tuner.domain.time import NS
 from tuner.planning.accelerators import ACCELERATORS, accelerator
 from tuner.planning.catalogue import Catalogue
-from tuner.planning.estimates.candidates import Candidate, Ranked
+from tuner.planning.estimates.candidates import Ranked
 from tuner.planning.estimates.described import (
     EFFICIENCY,
     LINK_SHARE,
@@ -32,7 +32,7 @@ CAVEATS = {
 }
 
 
-def of_run(run: Run) -> tuple[Assumption, ...]:
+def assumptions(run: Run) -> tuple[Assumption, ...]:
     return (*_speed(run), *_spot(run), *_several(run), *_memory(run))
 
 
@@ -52,16 +52,13 @@ def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
     named = (ranked.cheapest(), ranked.cheapest(in_time=True), ranked.fastest())
     seen: set[str] = set()
     for one in named:
-        caveats = "" if one is None else "; ".join(_caveats(one))
-        if one is not None and caveats and caveats not in seen:
+        if one is None:
+            continue
+        flags = [flag for flag in one.listing.flags if "spot" not in flag or one.market == "spot"]
+        caveats = "; ".join(CAVEATS[flag] for flag in flags if flag in CAVEATS)
+        if caveats and caveats not in seen:
             seen.add(caveats)
             yield f"{one.listing.instance_type} in {one.listing.region}: {caveats}"
-
-
-def _caveats(one: Candidate) -> Iterator[str]:
-    for flag in one.listing.flags:
-        if flag in CAVEATS and ("spot" not in flag or one.market == "spot"):
-            yield CAVEATS[flag]
 
 
 def _speed(run: Run) -> Iterator[Assumption]:
@@ -123,7 +120,13 @@ FILTERS = (
 
 def check_run(run: Run, catalogue: Catalogue) -> list[Listing]:
     """Return the listings on which to evaluate the run. Raise Invalid with all faults if the description of the run is not valid."""
-    faults = [*_unknown(run.where, catalogue), *_speed_faults(run, catalogue), *_model_faults(run)]
+    faults = [
+        fault
+        for name, field in FILTERS
+        for index, word in enumerate(getattr(run.where, name))
+        for fault in check_word(f"/run/{name}/{index}", field, word, catalogue)
+    ]
+    faults += [*_speed_faults(run, catalogue), *_model_faults(run)]
     if run.deadline_ns is not None and run.deadline_ns <= 0:
         faults.append(Fault("/run/deadline", "has passed: give a time to come, or a duration such as 12h"))
     if not run.where.markets:
@@ -132,9 +135,9 @@ def check_run(run: Run, catalogue: Catalogue) -> list[Listing]:
         raise Invalid(*faults)
     found = listings_in(run.where, catalogue)
     if not found:
-        raise Invalid.at(
-            "/run", f"no machine of the catalogue {catalogue.name} has all of {_told(run.where)}"
-        )
+        words = {name: "/".join(getattr(run.where, name)) for name, _ in FILTERS if getattr(run.where, name)}
+        wanted = ", ".join(f"{name} {values}" for name, values in words.items())
+        raise Invalid.at("/run", f"no machine of the catalogue {catalogue.name} has all of {wanted}")
     _check_gpus(run, found)
     return found
 
@@ -236,12 +239,6 @@ def _name(field: str, word: str) -> str:
     return (word if kind is None else kind.name).casefold()
 
 
-def _unknown(where: Where, catalogue: Catalogue) -> Iterator[Fault]:
-    for name, field in FILTERS:
-        for index, word in enumerate(getattr(where, name)):
-            yield from check_word(f"/run/{name}/{index}", field, word, catalogue)
-
-
 def _speed_faults(run: Run, catalogue: Catalogue) -> Iterator[Fault]:
     if run.measurements and run.work.count is None:
         yield Fault("/run/throughput", "is in samples or tokens a second: give the work in samples or tokens")
@@ -288,7 +285,3 @@ def _check_gpus(run: Run, listings: list[Listing]) -> None:
         raise Invalid.at(
             "/run/gpus", f"no machine asked for has {run.gpus}; there are machines with {', '.join(counts)}"
         )
-
-
-def _told(where: Where) -> str:
-    return ", ".join(f"{name} {'/'.join(words)}" for name, _ in FILTERS if (words := getattr(where, name)))

@@ -46,21 +46,18 @@ def optimum(law: Law, flops: float) -> Optimum:
     parameters = g * (flops / 6) ** (law.beta / both)
     tokens = flops / 6 / parameters
     loss = law.e + law.a / parameters**law.alpha + law.b / tokens**law.beta
-    return _shown(law.name, parameters, tokens, loss)
-
-
-def rule_of_twenty(flops: float) -> Optimum:
-    parameters = (flops / (6 * TOKENS_PER_PARAMETER)) ** 0.5
-    name = "twenty tokens a parameter (approaches 1 and 2)"
-    return _shown(name, parameters, TOKENS_PER_PARAMETER * parameters, None)
+    return _optimum(law.name, parameters, tokens, loss)
 
 
 def optima(flops: float) -> list[Optimum]:
     """Return the optimum by each law, the recommended one first."""
-    return [optimum(BESIROGLU, flops), rule_of_twenty(flops), optimum(HOFFMANN, flops)]
+    parameters = (flops / (6 * TOKENS_PER_PARAMETER)) ** 0.5
+    name = "twenty tokens a parameter (approaches 1 and 2)"
+    by_rule = _optimum(name, parameters, TOKENS_PER_PARAMETER * parameters, None)
+    return [optimum(BESIROGLU, flops), by_rule, optimum(HOFFMANN, flops)]
 
 
-def _shown(law: str, parameters: float, tokens: float, loss: float | None) -> Optimum:
+def _optimum(law: str, parameters: float, tokens: float, loss: float | None) -> Optimum:
     return Optimum(
         law=law,
         parameters=round(parameters),

@@ -97,7 +97,7 @@ def run_view(run: Run, catalogue: Catalogue, today: date) -> RunView:
     old = catalogue.warning(today, [one.listing for one in ranked.fitting[: run.limit]])
     return RunView(
         ranked=ranked,
-        assumptions=checks.of_run(run),
+        assumptions=checks.assumptions(run),
         warnings=(*([old] if old else []), *checks.warnings(run, ranked)),
     )
 

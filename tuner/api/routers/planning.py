@@ -1,0 +1,62 @@
+"""The routes for decisions about money: advice on a job that ran, pilots, cost estimates and plans of jobs to come."""
+
+from fastapi import APIRouter, Response
+
+from tuner.api import serialize_estimates, serialize_jobs, serialize_plan, translate
+from tuner.api.deps import Svc
+from tuner.api.routers.jobs import Key
+from tuner.api.translate_estimates import asked_of
+from tuner.api.translate_plan import facts_of
+from tuner.schemas.answers import Advice
+from tuner.schemas.estimate_answers import Estimate
+from tuner.schemas.estimates import EstimateRequest
+from tuner.schemas.job import Job
+from tuner.schemas.plan import PilotRequest, Plan, PlanRequest
+from tuner.service import estimates, pilots, plans
+from tuner.service.advice import advice
+
+router = APIRouter()
+
+
+@router.get("/jobs/{job}/advice", tags=["answers"])
+def get_advice(job: str, service: Svc) -> Advice:
+    """Return advice on how the job could have been cheaper.
+
+    Findings come from the job's measurements and its ledger. Each has its evidence, the change to make, the dollars that the change
+    would have saved, and how to verify that quality did not regress. The answer also lists what could not be judged.
+    """
+    return Advice.model_validate(advice(service, job))
+
+
+@router.post("/pilots", status_code=201, responses={200: {"model": Job}}, tags=["plans"])
+def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key = None) -> Job:
+    """Run a few steps of a few configurations of this job under a budget of their own, so that plans can learn from them.
+
+    If a pilot with the same code, search space and resources exists, the answer is 200 with that pilot.
+    """
+    asked = body.without_defaults()
+    limits = translate.pilot_limits_of(body.planning.pilot)
+    view, new = pilots.start(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
+    response.status_code = 201 if new else 200
+    response.headers["Location"] = f"/v1/jobs/{view.row.id}"
+    return serialize_jobs.job_of(view)
+
+
+@router.post("/estimates", tags=["estimates"])
+def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
+    """Estimate the cost of a described run on every machine of the catalogue. Nothing runs.
+
+    The answer has time, dollars and memory for each machine, and the cheapest machine that meets a deadline. The other parts can be
+    requested in addition or alone: a comparison of given choices, scaling to more GPUs, compute-optimal sizes, a year of repeated runs,
+    and hardware of your own.
+    """
+    now = service.now()
+    asked = asked_of(request, now)
+    return serialize_estimates.estimate_of(request, asked, estimates.estimate(service.settings, asked, now))
+
+
+@router.post("/plans", tags=["plans"])
+def make_plan(body: PlanRequest, service: Svc) -> Plan:
+    """Plan a job. Only simulations run. The body is that of a job, and `planning` contains what else is known about it."""
+    spec = translate.spec_of(body)
+    return serialize_plan.plan_of(plans.plan(service, spec, facts_of(body.planning)), spec)
