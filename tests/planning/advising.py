@@ -13,7 +13,7 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
-from tuner.planning.advice.evidence import Curve, CurvePoint, JobEvidence, Piece, spent_on
+from tuner.planning.advice.evidence import Curve, JobEvidence, MeasuredAttempt, ScoredStep, spent_on
 from tuner.planning.catalogue import Catalogue
 
 GIB = 1 << 30
@@ -61,13 +61,13 @@ def piece(
     end: Any = "completed",
     usage: Usage | None = None,
     **bill: str,
-) -> Piece:
+) -> MeasuredAttempt:
     """Build one attempt's evidence. `bill` gives dollars by kind."""
     row = AttemptRow(
         f"trial_{number:05}", attempt, Instant(0), Instant(1), end, market=market, price=price(hourly)
     )
     kinds: dict[CostKind, Money] = {kind: usd(amount) for kind, amount in bill.items()}  # type: ignore[misc]
-    return Piece(row, kinds, usage)
+    return MeasuredAttempt(row, kinds, usage)
 
 
 def spec(
@@ -92,7 +92,7 @@ def spec(
     )
 
 
-def evidence(*pieces: Piece, job: JobSpec | None = None, **more: Any) -> JobEvidence:
+def evidence(*pieces: MeasuredAttempt, job: JobSpec | None = None, **more: Any) -> JobEvidence:
     spent = spent_on(pieces)
     defaults: dict[str, Any] = {
         "offer": OFFER,
@@ -112,5 +112,5 @@ def gpu_usage(percent: int, *, used: int = 10 * GIB, samples: int = 100, **facts
 def curve(scores: dict[int, float], *, cut: bool = True) -> Curve:
     """Build a learning curve that costs one dollar per step."""
     return Curve(
-        tuple(CurvePoint(step, score, usd(str(step))) for step, score in scores.items()), max(scores), cut
+        tuple(ScoredStep(step, score, usd(str(step))) for step, score in scores.items()), max(scores), cut
     )

@@ -31,8 +31,8 @@ from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 from tuner.planning.advice import RULES, findings
 from tuner.planning.advice.early_stopping import min_fidelity_misleads, pruned_too_late
-from tuner.planning.advice.evidence import JobEvidence, Places
-from tuner.planning.advice.finding import Finding
+from tuner.planning.advice.evidence import JobEvidence, JobRegions
+from tuner.planning.advice.finding import AdviceFinding
 from tuner.planning.advice.missing import not_measured
 from tuner.planning.advice.overheads import (
     checkpoint_interval,
@@ -55,7 +55,7 @@ from tuner.planning.ranks import spearman
 quick = examples(40)
 
 
-def found(answer: Finding | None) -> Finding:
+def found(answer: AdviceFinding | None) -> AdviceFinding:
     assert answer is not None
     return answer
 
@@ -238,12 +238,16 @@ def test_preemptions_costing_more_than_spot_saved_are_reported() -> None:
 
 def test_traffic_between_regions_is_reported() -> None:
     usage = Usage(saved_bytes=50 * 10**9)
-    apart = Places("us-east-1", "eu-west-1", usd("0.02"), "a list")
+    apart = JobRegions("us-east-1", "eu-west-1", usd("0.02"), "a list")
     one = found(regions_apart(evidence(piece(train="1.00", usage=usage), places=apart)))
     assert one.saves == usd("1.00")
-    unpriced = Places("us-east-1", "eu-west-1")
+    unpriced = JobRegions("us-east-1", "eu-west-1")
     assert found(regions_apart(evidence(piece(usage=usage), places=unpriced))).saves is None
-    for places in (Places("us-east-1", "us-east-1"), Places(None, "us-east-1"), Places("us-east-1")):
+    for places in (
+        JobRegions("us-east-1", "us-east-1"),
+        JobRegions(None, "us-east-1"),
+        JobRegions("us-east-1"),
+    ):
         assert regions_apart(evidence(piece(usage=usage), places=places)) is None
 
 

@@ -12,13 +12,13 @@ from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 from tuner.planning.accelerators import ACCELERATORS
 from tuner.planning.estimates import chinchilla, scaling
-from tuner.planning.estimates.described import Model, Owned, SpotTerms
+from tuner.planning.estimates.described import ModelShape, Owned, SpotAssumptions
 from tuner.planning.estimates.memory import GIB, fit, fits, memory_of
 from tuner.planning.estimates.ownership import compare, yearly
 from tuner.planning.estimates.spot import interrupted
 
 HOUR = 3600 * NS
-GPT = Model(
+GPT = ModelShape(
     parameters=10**9,
     precision="bf16",
     batch=8,
@@ -29,7 +29,7 @@ GPT = Model(
 )
 
 models = st.builds(
-    Model,
+    ModelShape,
     parameters=st.integers(1, 10**10),
     optimizer=st.sampled_from(["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"]),
     precision=st.sampled_from(["fp32", "bf16", "fp16"]),
@@ -95,7 +95,7 @@ def test_transformer_activations_match_korthikanti() -> None:
 
 @given(models, st.integers(1, 200), st.booleans())
 def test_suggested_fits_stay_within_memory_and_train_the_whole_batch(
-    model: Model, gib: int, bf16: bool
+    model: ModelShape, gib: int, bf16: bool
 ) -> None:
     for found in fits(model, Fraction(gib), bf16=bf16):
         assert found.memory.total <= gib * GIB
@@ -109,7 +109,7 @@ def test_suggested_fits_stay_within_memory_and_train_the_whole_batch(
 
 
 @given(models, st.integers(1, 200), st.booleans())
-def test_model_that_fits_also_fits_in_more_memory(model: Model, gib: int, bf16: bool) -> None:
+def test_model_that_fits_also_fits_in_more_memory(model: ModelShape, gib: int, bf16: bool) -> None:
     small, large = (fit(model, Fraction(size), bf16=bf16) for size in (gib, gib + 40))
     if small is not None:
         assert large is not None
@@ -192,7 +192,7 @@ def test_interruptions_never_save_time_and_rarer_ones_cost_less(
     hours: int, mean_h: int, save_s: int, restore_s: int
 ) -> None:
     def met(mean: int) -> int:
-        terms = SpotTerms(mean_ns=mean * HOUR, checkpoint_ns=save_s * NS, restore_ns=restore_s * NS)
+        terms = SpotAssumptions(mean_ns=mean * HOUR, checkpoint_ns=save_s * NS, restore_ns=restore_s * NS)
         found = interrupted(hours * HOUR, terms)
         return 2**62 if found is None else found.paid_ns
 
@@ -205,12 +205,12 @@ def test_interruption_overhead_matches_the_formula_of_daly() -> None:
 
     The overhead is, to first order, save/interval + half an interval/M.
     """
-    terms = SpotTerms(mean_ns=24 * HOUR, checkpoint_ns=300 * NS, restore_ns=600 * NS, wait_ns=0)
+    terms = SpotAssumptions(mean_ns=24 * HOUR, checkpoint_ns=300 * NS, restore_ns=600 * NS, wait_ns=0)
     found = interrupted(500 * HOUR, terms)
     assert found is not None
     assert round(found.interval_ns / (60 * NS)) == 117
     assert found.overhead(500 * HOUR) == pytest.approx(5 / 117 + (117 / 2 + 5 + 10) / (24 * 60), abs=0.005)
-    assert interrupted(HOUR, SpotTerms(mean_ns=60 * NS, restore_ns=24 * HOUR)) is None
+    assert interrupted(HOUR, SpotAssumptions(mean_ns=60 * NS, restore_ns=24 * HOUR)) is None
 
 
 # Size and tokens

@@ -59,7 +59,7 @@ def question(
     fidelity: Fidelity | None = None,
     target: float | None = None,
     wall_clock_ns: int | None = None,
-) -> planner.Question:
+) -> planner.PlanQuestion:
     spec = JobSpec(
         "a",
         "m:f",
@@ -76,7 +76,7 @@ def question(
     )
     known = evidence or of_given(60 * NS, delays=Delays())
     candidate = MachineCandidate("gpu", market, offers, 2)
-    return planner.Question(spec, known, (candidate,), 10 * NS, SpotLife(2 * 3600 * NS))
+    return planner.PlanQuestion(spec, known, (candidate,), 10 * NS, SpotLife(2 * 3600 * NS))
 
 
 def made(**asked: object) -> JobPlan:

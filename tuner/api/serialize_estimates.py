@@ -18,17 +18,19 @@ GIB = 2**30
 
 
 def estimate_of(
-    request: EstimateRequest, asked: estimates.Asked, view: EstimateView
+    request: EstimateRequest, asked: estimates.EstimateQuestions, view: EstimateView
 ) -> estimate_answers_models.Estimate:
     run = None if view.run is None or asked.run is None else _run(asked.run, view.run)
     fields = {**vars(view), "run": run, "given": request.model_dump(exclude_none=True)}
     return estimate_answers_models.Estimate.model_validate(fields)
 
 
-def _run(run: estimates.described.Run, view: estimates.RunView) -> estimate_answers_models.RunEstimate:
+def _run(
+    run: estimates.described.TrainingRun, view: estimates.RunView
+) -> estimate_answers_models.RunEstimate:
     ranked, count = view.ranked, run.work.count
 
-    def shown(candidate: estimates.Candidate | None) -> estimate_answers_models.Candidate | None:
+    def shown(candidate: estimates.MachineEstimate | None) -> estimate_answers_models.Candidate | None:
         return None if candidate is None else _candidate(candidate, count)
 
     work = {
@@ -53,7 +55,7 @@ def _run(run: estimates.described.Run, view: estimates.RunView) -> estimate_answ
     return estimate_answers_models.RunEstimate.model_validate(fields)
 
 
-def _candidate(found: estimates.Candidate, count: Fraction | None) -> estimate_answers_models.Candidate:
+def _candidate(found: estimates.MachineEstimate, count: Fraction | None) -> estimate_answers_models.Candidate:
     listing, timed, speed, spot = found.listing, found.timed, found.timed.speed, found.spot
     train_ns = timed.train_ns[1]
     fields: dict[str, Any] = {
@@ -108,7 +110,7 @@ def _candidate(found: estimates.Candidate, count: Fraction | None) -> estimate_a
     return estimate_answers_models.Candidate.model_validate(fields)
 
 
-def _memory(memory: estimates.Memory) -> dict[str, Fraction]:
+def _memory(memory: estimates.GpuMemory) -> dict[str, Fraction]:
     parts = {**asdict(memory), "total": memory.total}
     return {name: Fraction(size, GIB) for name, size in parts.items()}
 

@@ -15,10 +15,10 @@ MIB = 2**20
 HOUR_NS = 3600 * NS
 
 
-def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.Asked:
+def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.EstimateQuestions:
     """Convert the request. Raise Invalid if a value cannot be read."""
     read = RequestReader()
-    found = estimates.Asked(
+    found = estimates.EstimateQuestions(
         run=None if request.run is None else _run(read, request.run, now),
         choices=None if request.choices is None else _choices(read, request.choices, now),
         scaling=None if request.scaling is None else _scaling(request.scaling),
@@ -39,9 +39,9 @@ def _some(value: float | None) -> Fraction | None:
     return None if value is None else exact(value)
 
 
-def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.Run:
+def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.TrainingRun:
     model = None if given.model is None else _model(given.model)
-    where = described.Where(
+    where = described.ListingFilter(
         clouds=tuple(given.clouds),
         regions=tuple(given.regions),
         accelerators=tuple(given.accelerators),
@@ -49,7 +49,7 @@ def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.Run:
         markets=tuple(dict.fromkeys(given.markets)),
     )
     work, measured = _work(given, where, model)
-    return described.Run(
+    return described.TrainingRun(
         work=work,
         measurements=measured,
         utilisation=_some(given.utilisation),
@@ -68,8 +68,8 @@ OTHERWISE = {"samples", "tokens", "epochs", "flops", "flops_per_sample", "throug
 
 
 def _work(
-    given: wire.Run, where: described.Where, model: described.Model | None
-) -> tuple[described.Work, tuple[described.Measurement, ...]]:
+    given: wire.Run, where: described.ListingFilter, model: described.ModelShape | None
+) -> tuple[described.RunWork, tuple[described.Measurement, ...]]:
     """Return the work of the run and the measurements of its speed. Raise Invalid if the description is incomplete or contradictory."""
     if given.hours is not None:
         gpus = None if given.gpus == "all" else given.gpus
@@ -96,18 +96,18 @@ def _work(
     return work, measured
 
 
-def _model(given: wire.Model) -> described.Model:
+def _model(given: wire.Model) -> described.ModelShape:
     fields = given.model_dump(exclude={"parameters", "activation_mib_per_sample"})
     mib = given.activation_mib_per_sample
-    return described.Model(
+    return described.ModelShape(
         **fields,
         parameters=ceil(exact(given.parameters)),
         activation_bytes=None if mib is None else ceil(exact(mib) * MIB),
     )
 
 
-def _spot(read: RequestReader, given: wire.SpotTerms) -> described.SpotTerms:
-    return described.SpotTerms(
+def _spot(read: RequestReader, given: wire.SpotTerms) -> described.SpotAssumptions:
+    return described.SpotAssumptions(
         mean_ns=ceil(HOUR_NS / exact(given.interruptions_per_hour)),
         checkpoint_ns=read.take("/run/spot/checkpoint", parse_duration_ns, given.checkpoint) or 0,
         restore_ns=read.take("/run/spot/restore", parse_duration_ns, given.restore) or 0,
@@ -134,19 +134,19 @@ def _duration(value: int | float | str) -> int:
         raise ValueError(f"{error}, or a time such as 2027-01-31T12:00:00Z") from error
 
 
-def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> described.Choices:
+def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> described.PricedOptions:
     options = []
     for index, one in enumerate(given.options):
         pointer = f"/choices/options/{index}"
         duration = read.take(f"{pointer}/duration", _positive, one.duration)
         price = read.take(f"{pointer}/usd_per_hour", Price.from_usd_per_hour, one.usd_per_hour)
         if duration is not None and price is not None:
-            option = described.Choice(
+            option = described.PricedOption(
                 name=one.name, usd_per_hour=price, duration_ns=duration, machines=one.machines
             )
             options.append(option)
     deadline = read.take("/choices/deadline", lambda value: _until(value, now), given.deadline)
-    return described.Choices(options=tuple(options), deadline_ns=deadline)
+    return described.PricedOptions(options=tuple(options), deadline_ns=deadline)
 
 
 def _positive(value: int | float | str) -> int:
@@ -156,8 +156,8 @@ def _positive(value: int | float | str) -> int:
     return duration_ns
 
 
-def _scaling(given: wire.Scaling) -> described.Scaling:
-    return described.Scaling(
+def _scaling(given: wire.Scaling) -> described.ScalingQuestion:
+    return described.ScalingQuestion(
         accelerator=given.accelerator,
         parameters=ceil(exact(given.parameters)),
         precision=given.precision,
@@ -168,8 +168,8 @@ def _scaling(given: wire.Scaling) -> described.Scaling:
     )
 
 
-def _compute(read: RequestReader, given: wire.ComputeOptimal) -> described.ComputeOptimal:
-    return described.ComputeOptimal(
+def _compute(read: RequestReader, given: wire.ComputeOptimal) -> described.ComputeQuestion:
+    return described.ComputeQuestion(
         flops=_some(given.flops),
         usd=read.take("/compute_optimal/usd", Money.from_usd, given.usd),
         accelerator=given.accelerator,
@@ -178,19 +178,19 @@ def _compute(read: RequestReader, given: wire.ComputeOptimal) -> described.Compu
     )
 
 
-def _recurring(read: RequestReader, given: wire.Recurring) -> described.Recurring:
+def _recurring(read: RequestReader, given: wire.Recurring) -> described.RecurringQuestion:
     costs = [
         (one.name, read.take(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, one.usd_per_run))
         for index, one in enumerate(given.costs)
     ]
-    return described.Recurring(
+    return described.RecurringQuestion(
         runs_per_month=exact(given.runs_per_month),
         failed_share=exact(given.failed_share),
         costs=tuple((name, usd) for name, usd in costs if usd is not None),
     )
 
 
-def _ownership(read: RequestReader, given: wire.Ownership) -> described.Ownership:
+def _ownership(read: RequestReader, given: wire.Ownership) -> described.OwnershipQuestion:
     def usd(name: str, value: float | None) -> Money | None:
         return read.take(f"/ownership/{name}", Money.from_usd, value)
 
@@ -205,7 +205,7 @@ def _ownership(read: RequestReader, given: wire.Ownership) -> described.Ownershi
         usd_per_kwh=exact(given.usd_per_kwh),
         utilisation=exact(given.utilisation),
     )
-    return described.Ownership(
+    return described.OwnershipQuestion(
         owned=owned,
         cloud=None if cloud is None else Price(cloud.micro_usd),
         accelerator=given.accelerator,

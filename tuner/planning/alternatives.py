@@ -9,8 +9,8 @@ from tuner.domain.job import Algorithm, Market, Resources, SamplerName
 from tuner.domain.money import MS_PER_HOUR, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.planning.plan import Alternative, Chance, Comparison, ComparisonName
-from tuner.planning.simulations import Outcome, Setting, Simulate, SpotLife, mean
+from tuner.planning.plan import Alternative, Chance, ComparisonName, SimulatedComparison
+from tuner.planning.simulations import Setting, Simulate, SimulatedOutcome, SpotLife, mean
 from tuner.tuning.samplers.simple import GRID_POINTS
 
 MOST = 8  # at most this many candidates are simulated
@@ -54,7 +54,7 @@ class Compared:
 
     candidate: MachineCandidate
     shown: Alternative
-    runs: Sequence[Outcome] = ()  #: Empty if the candidate was not simulated.
+    runs: Sequence[SimulatedOutcome] = ()  #: Empty if the candidate was not simulated.
 
 
 def compared(
@@ -90,7 +90,7 @@ def compared(
     return found
 
 
-def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None) -> Alternative:
+def _measured(shown: Alternative, runs: Sequence[SimulatedOutcome], limit_ns: int | None) -> Alternative:
     """Return a copy of the alternative with the mean figures of its runs."""
     usd, steps = sum(run.cost.usd.micro_usd for run in runs), sum(run.steps for run in runs)
     return replace(
@@ -103,7 +103,7 @@ def _measured(shown: Alternative, runs: Sequence[Outcome], limit_ns: int | None)
     )
 
 
-def in_time(runs: Sequence[Outcome], limit_ns: int | None) -> Chance | None:
+def in_time(runs: Sequence[SimulatedOutcome], limit_ns: int | None) -> Chance | None:
     """Return how many runs ended before the limit. Return None without a limit.
 
     A run that its wall-clock budget stopped is not in time.
@@ -152,11 +152,11 @@ def why_chosen(chosen: Alternative, shown: Sequence[Alternative]) -> str:
 
 def comparisons(
     setting: Setting,
-    runs: Sequence[Outcome],
+    runs: Sequence[SimulatedOutcome],
     chosen: MachineCandidate,
     life: SpotLife,
     simulate: Simulate,
-) -> tuple[Comparison, ...]:
+) -> tuple[SimulatedComparison, ...]:
     """Simulate the job with grid search, with random search, and on every other market.
 
     `runs` are the runs of the plan. Grid and random search get as many trials as these have on average.
@@ -173,7 +173,7 @@ def comparisons(
     return tuple(found)
 
 
-def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Simulate) -> Comparison:
+def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Simulate) -> SimulatedComparison:
     """Simulate a grid or random search of `trials` trials, or of all points of a smaller grid.
 
     Each trial is trained to its last step, with no limit on the cost.
@@ -199,9 +199,9 @@ def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Sim
     return _comparison(name, runs, note)
 
 
-def _comparison(name: ComparisonName, runs: Sequence[Outcome], note: str) -> Comparison:
+def _comparison(name: ComparisonName, runs: Sequence[SimulatedOutcome], note: str) -> SimulatedComparison:
     usd = [run.cost.usd.micro_usd for run in runs]
-    return Comparison(
+    return SimulatedComparison(
         name,
         usd=Money(mean(usd)),
         usd_low=Money(min(usd)),

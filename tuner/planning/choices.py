@@ -9,9 +9,9 @@ from tuner.domain.job import JobSpec
 from tuner.domain.time import NS
 from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
 from tuner.planning.paces import Paces
-from tuner.planning.plan import Choice, PlannedCheckpoints
+from tuner.planning.plan import PlannedCheckpoints, SettingChoice
 from tuner.planning.ranks import spearman
-from tuner.planning.simulations import Outcome, Setting, Simulate, mean
+from tuner.planning.simulations import Setting, Simulate, SimulatedOutcome, mean
 from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
 from tuner.tuning.rungs import ladder
 
@@ -47,48 +47,48 @@ def made(
     setting: Setting,
     planned: PlannedCheckpoints,
     limit_ns: int | None,
-    runs: Sequence[Outcome],
+    runs: Sequence[SimulatedOutcome],
     room: int | None,
     simulate: Simulate,
-) -> tuple[Choice, ...]:
+) -> tuple[SettingChoice, ...]:
     """Return the choices. `limit_ns` is the time limit of the job, and `room` the number of trials that its machines have room for."""
     interval = asked.checkpoint.interval_ns
     current = None if interval is None else f"{interval / NS:g}s"
     return (
-        Choice("checkpoint_interval", current, f"{planned.every_seconds:g}s", planned.why),
+        SettingChoice("checkpoint_interval", current, f"{planned.every_seconds:g}s", planned.why),
         *_ladder(asked, setting, runs, simulate),
         _concurrency(asked, setting, limit_ns, runs, room, simulate),
     )
 
 
 def _ladder(
-    asked: JobSpec, setting: Setting, runs: Sequence[Outcome], simulate: Simulate
-) -> Iterator[Choice]:
+    asked: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
+) -> Iterator[SettingChoice]:
     """Choose the step at which trials are first compared, and the reduction factor."""
     climbed = ladder(replace(asked, fidelity=setting.spec.fidelity))
     if asked.algorithm.scheduler == "none" or not climbed.rungs():
         return
     if asked.algorithm.scheduler == "auto":
         why = "the scheduler auto chooses its own rungs, not below the requested fidelity.min"
-        yield Choice("fidelity_min", str(asked.fidelity.min), str(climbed.min), why)
-        yield Choice("reduction_factor", None, str(climbed.reduction_factor), why)
+        yield SettingChoice("fidelity_min", str(asked.fidelity.min), str(climbed.min), why)
+        yield SettingChoice("reduction_factor", None, str(climbed.reduction_factor), why)
         return
     yield _first_rung(asked, setting.paces)
     yield _reduction_factor(asked, setting, runs, simulate)
 
 
-def _first_rung(asked: JobSpec, paces: Paces) -> Choice:
+def _first_rung(asked: JobSpec, paces: Paces) -> SettingChoice:
     current, last = str(asked.fidelity.min), asked.fidelity.max or paces.steps
     correlations = {step: rank_correlation(paces, step, last) for step in asked.fidelity.rungs()}
     known = {step: found for step, found in correlations.items() if found is not None}
     if not known:
         why = "as requested: no learning curves show at which step trials can be compared"
-        return Choice("fidelity_min", current, current, why)
+        return SettingChoice("fidelity_min", current, current, why)
     chosen = next((step for step, found in known.items() if found >= FORETELLS), max(known))
     why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} there"
     if chosen != asked.fidelity.min and asked.fidelity.min in known:
         why += f", but only {known[asked.fidelity.min]:.2f} at step {asked.fidelity.min}"
-    return Choice("fidelity_min", current, str(chosen), why)
+    return SettingChoice("fidelity_min", current, str(chosen), why)
 
 
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
@@ -106,12 +106,12 @@ def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
 
 
 def _reduction_factor(
-    asked: JobSpec, setting: Setting, runs: Sequence[Outcome], simulate: Simulate
-) -> Choice:
+    asked: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
+) -> SettingChoice:
     current = str(asked.fidelity.reduction_factor)
     if not setting.paces.knows_curves:
         why = "as requested: there are no learning curves to compare other factors with"
-        return Choice("reduction_factor", current, current, why)
+        return SettingChoice("reduction_factor", current, current, why)
     outcomes = {asked.fidelity.reduction_factor: runs}
     for factor in FACTORS:
         if factor not in outcomes:
@@ -122,14 +122,14 @@ def _reduction_factor(
     best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
     mine, mine_error = means[asked.fidelity.reduction_factor]
     if height - mine <= math.hypot(error, mine_error):
-        return Choice(
+        return SettingChoice(
             "reduction_factor", current, current, "no other factor gives a significantly better result"
         )
     gain = f"expected best score {height:.4g} instead of {mine:.4g}, from {FEW_RUNS} simulated runs"
-    return Choice("reduction_factor", current, str(best), gain)
+    return SettingChoice("reduction_factor", current, str(best), gain)
 
 
-def _mean_best(runs: Sequence[Outcome]) -> tuple[float, float]:
+def _mean_best(runs: Sequence[SimulatedOutcome]) -> tuple[float, float]:
     """Return the mean of the best scores, and its standard error."""
     known = [run.best for run in runs if run.best is not None]
     if not known:
@@ -141,10 +141,10 @@ def _concurrency(
     asked: JobSpec,
     setting: Setting,
     limit_ns: int | None,
-    runs: Sequence[Outcome],
+    runs: Sequence[SimulatedOutcome],
     room: int | None,
     simulate: Simulate,
-) -> Choice:
+) -> SettingChoice:
     """Choose the smallest concurrency that finishes in time, among half, once and twice the current one.
 
     Without a time limit, keep the current one. If none is in time, choose the largest.
@@ -155,12 +155,14 @@ def _concurrency(
     if limit_ns is None:
         hours = mean([run.elapsed_ns for run in runs]) / NS / 3600
         why = f"no deadline: as many trials as the job requests and the machines have room for; ends after {hours:.3g} h"
-        return Choice("concurrency", wanted, str(now), why)
+        return SettingChoice("concurrency", wanted, str(now), why)
     tried = sorted({max(1, now // 2), now, 2 * now if room is None else min(room, 2 * now)})
     for count in tried:
         found = runs if count == now else replace(setting, concurrency=count).runs(simulate, 5)
         chance = in_time(found, limit_ns)
         if chance is not None and chance.chance >= SURE_ENOUGH:
             why = f"the lowest simulated concurrency that finishes in time, in {chance.met} of {chance.runs} runs"
-            return Choice("concurrency", wanted, str(count), why)
-    return Choice("concurrency", wanted, str(max(tried)), "not in time; the highest simulated concurrency")
+            return SettingChoice("concurrency", wanted, str(count), why)
+    return SettingChoice(
+        "concurrency", wanted, str(max(tried)), "not in time; the highest simulated concurrency"
+    )

@@ -177,7 +177,7 @@ class Paces:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnTrial:
     """The pace and the learning curve that were drawn for a configuration."""
 
     step_ns: int  #: The mean time of a simulated step.
@@ -199,7 +199,7 @@ class DrawnTraining:
 
     def __init__(self, paces: Paces, *, seed: int, stretch: float, coarse: float) -> None:
         self._paces, self._seed, self._stretch, self._coarse = paces, seed, stretch, coarse
-        self._drawn: dict[str, Drawn] = {}
+        self._drawn: dict[str, DrawnTrial] = {}
 
     def step_ns(self, config: Config, step: int) -> int:
         drawn = self._of(config)
@@ -224,13 +224,13 @@ class DrawnTraining:
             self._paces.place_spread or 1.0
         )
 
-    def _of(self, config: Config) -> Drawn:
+    def _of(self, config: Config) -> DrawnTrial:
         key = str(sorted(config.items()))
         if key not in self._drawn:
             self._drawn[key] = self._draw(config, Random(f"{self._seed}/{key}"))
         return self._drawn[key]
 
-    def _draw(self, config: Config, rng: Random) -> Drawn:
+    def _draw(self, config: Config, rng: Random) -> DrawnTrial:
         paces, evidence = self._paces, self._paces.evidence
         seen = paces.seen_for(config, rng)
         talent, luck, own = rng.gauss(0, 1), rng.gauss(0, 1), rng.gauss(0, 1)
@@ -248,7 +248,7 @@ class DrawnTraining:
                 smoothed(math.log(seen.step_ns), paces.log_pace, evidence.spread, aside, paces.width)
             )
             moved = paces.moved(seen, talent)
-        return Drawn(max(1, round(ns * self._stretch * self._coarse)), seen, moved, talent, luck)
+        return DrawnTrial(max(1, round(ns * self._stretch * self._coarse)), seen, moved, talent, luck)
 
 
 def smoothed(value: float, mean: float, deviation: float, noise: float, width: float) -> float:

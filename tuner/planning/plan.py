@@ -77,7 +77,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SettingChoice:
     """A setting of the job, and the value that the planner chose.
 
     If `chosen` differs from a value that was requested, it is advice: the plan is for the requested value.
@@ -92,7 +92,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SimulatedComparison:
     """What the job would cost with another search method or on another market, as means of a few runs."""
 
     name: ComparisonName
@@ -145,8 +145,8 @@ class JobPlan:
     target: Chance | None
     best: Spread | None  #: The objective's metric, as trials report it.
     checkpoints: PlannedCheckpoints
-    choices: tuple[Choice, ...]
+    choices: tuple[SettingChoice, ...]
     alternatives: tuple[Alternative, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[SimulatedComparison, ...]
     warnings: tuple[str, ...]
     inputs: Inputs

@@ -18,8 +18,16 @@ from tuner.planning import alternatives, choices
 from tuner.planning.alternatives import RUNS, SURE_ENOUGH, MachineCandidate, in_time
 from tuner.planning.evidence import PaceEvidence
 from tuner.planning.paces import Paces
-from tuner.planning.plan import Chance, Choice, Inputs, JobPlan, PlannedRung, Spread
-from tuner.planning.simulations import Outcome, Setting, Simulate, SpotLife, for_planning, mean, stops_of
+from tuner.planning.plan import Chance, Inputs, JobPlan, PlannedRung, SettingChoice, Spread
+from tuner.planning.simulations import (
+    Setting,
+    Simulate,
+    SimulatedOutcome,
+    SpotLife,
+    for_planning,
+    mean,
+    stops_of,
+)
 
 # The 90th percentile of Student's t with 9 degrees of freedom, times sqrt(1 + 1/10): it bounds one more run after ten.
 T_RUNS = 1.45
@@ -27,7 +35,7 @@ MARGIN = 50  # each end of an interval is moved outwards by a fiftieth, for effe
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """A job to plan, and everything that the plan depends on."""
 
     spec: JobSpec
@@ -42,7 +50,7 @@ class Question:
     seed: int = 0
 
 
-def plan(question: Question, simulate: Simulate) -> JobPlan:
+def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     """Plan a job. It must be valid for admission. This runs some tens of simulations with some hundred steps each.
 
     Args:
@@ -95,8 +103,8 @@ def plan(question: Question, simulate: Simulate) -> JobPlan:
         best=_best(spec, runs),
         checkpoints=checkpoints,
         choices=(
-            Choice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
-            Choice("market", spec.resources.market, choice.shown.market, reason),
+            SettingChoice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
+            SettingChoice("market", spec.resources.market, choice.shown.market, reason),
             *others,
         ),
         alternatives=shown,
@@ -120,7 +128,7 @@ def plan(question: Question, simulate: Simulate) -> JobPlan:
     )
 
 
-def _rungs(setting: Setting, runs: Sequence[Outcome]) -> tuple[tuple[PlannedRung, ...], int]:
+def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[PlannedRung, ...], int]:
     """Return the means over the runs for each rung, and the sum of their GPU-milliseconds.
 
     Money is in whole micro-dollars, and the plan's cost is its sum.
@@ -177,14 +185,14 @@ def _quantile(ordered: Sequence[int], tenths: int) -> int:
     return ordered[below] + (above - ordered[below]) * part // 10
 
 
-def _target(spec: JobSpec, setting: Setting, runs: Sequence[Outcome]) -> Chance | None:
+def _target(spec: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome]) -> Chance | None:
     """Return how many runs reached the target. Return None if there is no target or no curves are known."""
     if spec.objective.target is None or not setting.paces.knows_curves:
         return None
     return Chance(sum(run.reason == "target" for run in runs), len(runs))
 
 
-def _best(spec: JobSpec, runs: Sequence[Outcome]) -> Spread | None:
+def _best(spec: JobSpec, runs: Sequence[SimulatedOutcome]) -> Spread | None:
     scores = sorted(run.best for run in runs if run.best is not None and math.isfinite(run.best))
     if not scores:
         return None

@@ -124,7 +124,7 @@ class RungUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedOutcome:
     """The result of a simulation."""
 
     cost: Cost
@@ -140,7 +140,7 @@ class Outcome:
         return sum(rung.steps for rung in self.rungs)
 
 
-Simulate = Callable[[Scenario], Outcome]
+Simulate = Callable[[Scenario], SimulatedOutcome]
 
 
 # A simulation is scaled down to about STEPS_A_RUN steps, but not below TRIALS_AT_LEAST trainings or SLICES_AT_LEAST leases.
@@ -166,7 +166,7 @@ class Setting:
     speed: float = 1.0  #: The speed relative to the machine whose step times are known.
     seed: int = 0
 
-    def runs(self, simulate: Simulate, count: int) -> list[Outcome]:
+    def runs(self, simulate: Simulate, count: int) -> list[SimulatedOutcome]:
         return [self._run(simulate, factor, number) for number, factor in enumerate(self.factors(count))]
 
     def factors(self, count: int) -> list[float]:
@@ -174,7 +174,7 @@ class Setting:
         doubt = self.paces.evidence.doubt
         return [math.exp(doubt * NormalDist().inv_cdf((n + 0.5) / count)) for n in range(count)]
 
-    def _run(self, simulate: Simulate, factor: float, number: int) -> Outcome:
+    def _run(self, simulate: Simulate, factor: float, number: int) -> SimulatedOutcome:
         coarse, fidelity = coarsened(self.spec)
         factor = factor / self.speed
         size = self._size(factor, coarse, fidelity)
@@ -308,8 +308,8 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
 
 
 def grown(
-    outcome: Outcome, size: Fraction, longer: Fraction, reduction_factor: int, budget: Budget
-) -> Outcome:
+    outcome: SimulatedOutcome, size: Fraction, longer: Fraction, reduction_factor: int, budget: Budget
+) -> SimulatedOutcome:
     """Scale the outcome of a simulation up to the whole job.
 
     Figures of a rung are multiplied by `size`. If at most one simulated trial reached the rung, the factor is limited to the number of

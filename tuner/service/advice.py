@@ -15,11 +15,18 @@ from tuner.driver.placement import exposure
 from tuner.ledger import ledger
 from tuner.planning.advice import findings
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, earlier_steps
-from tuner.planning.advice.evidence import Curve, CurvePoint, JobEvidence, Piece, Places, spent_on
-from tuner.planning.advice.finding import Change as Change
+from tuner.planning.advice.evidence import (
+    Curve,
+    JobEvidence,
+    JobRegions,
+    MeasuredAttempt,
+    ScoredStep,
+    spent_on,
+)
+from tuner.planning.advice.finding import AdviceFinding as AdviceFinding
+from tuner.planning.advice.finding import AdvisedChange as AdvisedChange
 from tuner.planning.advice.finding import Figure as Figure
-from tuner.planning.advice.finding import Finding as Finding
-from tuner.planning.advice.missing import Missing as Missing
+from tuner.planning.advice.missing import MissingMeasurement as MissingMeasurement
 from tuner.planning.advice.missing import not_measured
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue, data_rates
@@ -42,8 +49,8 @@ class AdviceView:
     job: JobRow
     spent: Money
     measured: Money  #: Spent on attempts whose resource use was measured.
-    findings: list[Finding]
-    missing: list[Missing]
+    findings: list[AdviceFinding]
+    missing: list[MissingMeasurement]
     catalogue: str
     catalogue_age: str
 
@@ -80,7 +87,7 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
         }
         tested = recorded.self_test(db, row.project, row.spec.trainable)
     steps = _steps(row.spec, [last for _, last in trials.values() if last])
-    names, pieces, curves = sorted(trials), list[Piece](), list[Curve]()
+    names, pieces, curves = sorted(trials), list[MeasuredAttempt](), list[Curve]()
     for first in range(0, len(names), TRIALS_PAGE):
         page = names[first : first + TRIALS_PAGE]
         with service.database.read() as db:
@@ -106,10 +113,10 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
     )
 
 
-def _pieces(db: Connection, row: JobRow, names: Sequence[str]) -> Iterator[Piece]:
+def _pieces(db: Connection, row: JobRow, names: Sequence[str]) -> Iterator[MeasuredAttempt]:
     bills = recorded.bills(db, row.id, names)
     for attempt, usage in recorded.attempts_of(db, row.id, names):
-        yield Piece(attempt, bills.get((attempt.trial, attempt.attempt), {}), usage)
+        yield MeasuredAttempt(attempt, bills.get((attempt.trial, attempt.attempt), {}), usage)
 
 
 def _curves(
@@ -122,7 +129,7 @@ def _curves(
     for trial, found in groupby(values, key=lambda one: one[0]):
         state, last = trials[trial]
         points = (
-            CurvePoint(step, None if value is None else spec.objective.score(value), cost)
+            ScoredStep(step, None if value is None else spec.objective.score(value), cost)
             for _, step, value, cost in found
         )
         yield Curve(tuple(points), last, state in final)
@@ -165,11 +172,13 @@ def _is_priced(settings: Settings, kind: str) -> bool:
     return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 
 
-def _places(service: Service, row: JobRow) -> Places:
+def _places(service: Service, row: JobRow) -> JobRegions:
     settings = service.settings
     region = row.spec.resources.region or row.offer.region
     listed = catalogue(settings).find(region=region) if region else []
     cloud = listed[0].cloud if listed else None
     rates = next((one for one in data_rates(settings) if one.cloud == cloud), None)
     price = None if rates is None else rates.between_regions
-    return Places(region, settings.storage_region or None, price, rates.source if rates is not None else "")
+    return JobRegions(
+        region, settings.storage_region or None, price, rates.source if rates is not None else ""
+    )

@@ -13,7 +13,7 @@ from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
 from tuner.service.machines import Asked as Asked
-from tuner.service.next_dollar import Forecast as Forecast
+from tuner.service.next_dollar import NextDollarForecast as NextDollarForecast
 from tuner.service.next_dollar import forecast
 from tuner.service.repricing import Pricing as Pricing
 from tuner.service.repricing import pricing
@@ -27,7 +27,7 @@ HERE = Asked()
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedPoint:
     """A configuration at a step (a point), with the cost and time to train it on the requested machine."""
 
     point: StepReport
@@ -47,11 +47,13 @@ class BestView:
     """The best configuration within the limits."""
 
     job: JobRow
-    best: Priced
-    next_better: Priced | None  #: The cheapest point that is better than the best affordable one.
+    best: PricedPoint
+    next_better: PricedPoint | None  #: The cheapest point that is better than the best affordable one.
     #: How points were priced on another machine; None if the recorded costs apply.
     pricing: Pricing | None
-    forecast: Forecast | None = None  #: Forecast of what more money would buy; None if not requested.
+    forecast: NextDollarForecast | None = (
+        None  #: Forecast of what more money would buy; None if not requested.
+    )
 
     @property
     def value(self) -> float:
@@ -126,7 +128,7 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; the nearest: {', '.join(near)}" if near else ""
 
 
-def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced], Pricing | None]:
+def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[PricedPoint], Pricing | None]:
     """Return the Pareto front of the job, cheapest first, and how its points were priced.
 
     Raises:
@@ -137,7 +139,7 @@ def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[Priced
         row = jobs.get(db, job, service.project)
         there = pricing(db, service, row, asked)
         if there is None:
-            return [Priced(point) for point in fronts.pareto(db, job)], None
+            return [PricedPoint(point) for point in fronts.pareto(db, job)], None
         found = _Elsewhere(db, row, there)
         return found.front(), there
 
@@ -152,7 +154,7 @@ class _Elsewhere:
             points, key=lambda pair: (pair[0].cost.usd, pair[1].loss, pair[0].duration_ns, pair[1].seq)
         )
 
-    def best(self, limits: CostLimits) -> tuple[Priced, float] | None:
+    def best(self, limits: CostLimits) -> tuple[PricedPoint, float] | None:
         """Return the best point within the limits, with its loss: its metric, negated if larger is better."""
         within = [
             (point.loss, cost.cost.usd, point.seq, cost, point)
@@ -164,12 +166,12 @@ class _Elsewhere:
         *_, cost, point = min(within, key=lambda each: each[:3])
         return self._priced([(cost, point)])[0], point.loss
 
-    def cheapest(self, *, better_than: float = math.inf) -> Priced | None:
+    def cheapest(self, *, better_than: float = math.inf) -> PricedPoint | None:
         """Return the cheapest point whose loss is less than `better_than`."""
         found = next((pair for pair in self._points if pair[1].loss < better_than), None)
         return None if found is None else self._priced([found])[0]
 
-    def front(self) -> list[Priced]:
+    def front(self) -> list[PricedPoint]:
         kept, least = [], math.inf
         for cost, point in self._points:
             if point.loss < least:
@@ -177,10 +179,10 @@ class _Elsewhere:
                 least = point.loss
         return self._priced(kept)
 
-    def _priced(self, found: Sequence[tuple[Repriced, Any]]) -> list[Priced]:
+    def _priced(self, found: Sequence[tuple[Repriced, Any]]) -> list[PricedPoint]:
         """Return the points with all their recorded fields."""
         whole = fronts.whole(self._db, self._row.id, [(point.trial, point.step) for _, point in found])
-        return [Priced(point, cost) for point, (cost, _) in zip(whole, found, strict=True)]
+        return [PricedPoint(point, cost) for point, (cost, _) in zip(whole, found, strict=True)]
 
 
 def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None) -> BestView | None:
@@ -197,18 +199,18 @@ def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None
         return None
     assert point.value is not None
     better = fronts.next_better(db, row.id, row.spec.objective.mode, point.value)
-    return BestView(row, Priced(point), None if better is None else Priced(better), None)
+    return BestView(row, PricedPoint(point), None if better is None else PricedPoint(better), None)
 
 
-def _cheapest(db: Connection, service: Service, row: JobRow, asked: Asked) -> Priced | None:
+def _cheapest(db: Connection, service: Service, row: JobRow, asked: Asked) -> PricedPoint | None:
     there = pricing(db, service, row, asked)
     if there is not None:
         return _Elsewhere(db, row, there).cheapest()
     point = fronts.cheapest(db, row.id)
-    return None if point is None else Priced(point)
+    return None if point is None else PricedPoint(point)
 
 
-def _nothing(cheapest: Priced | None, row: JobRow) -> str:
+def _nothing(cheapest: PricedPoint | None, row: JobRow) -> str:
     if cheapest is None:
         return f"no trial has reported {row.spec.objective.metric!r} yet"
     point, cost = cheapest.point, cheapest.cost

@@ -7,12 +7,12 @@ from tuner.domain.errors import Invalid
 from tuner.domain.time import NS, Instant
 from tuner.planning.estimates import described as described
 from tuner.planning.estimates import sections
-from tuner.planning.estimates.candidates import Candidate as Candidate
+from tuner.planning.estimates.candidates import MachineEstimate as MachineEstimate
 from tuner.planning.estimates.checks import timed_run as timed_run
 from tuner.planning.estimates.checks import work_of as work_of
-from tuner.planning.estimates.memory import Memory as Memory
+from tuner.planning.estimates.memory import GpuMemory as GpuMemory
 from tuner.planning.estimates.memory import memory_of as memory_of
-from tuner.planning.estimates.ownership import Comparison, Yearly
+from tuner.planning.estimates.ownership import OwnershipComparison, YearlyCost
 from tuner.planning.estimates.sections import ChoicesView, ComputeView, ScalingView
 from tuner.planning.estimates.sections import RunView as RunView
 from tuner.service.catalogue import catalogue
@@ -20,15 +20,15 @@ from tuner.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EstimateQuestions:
     """The requested sections of an estimate."""
 
-    run: described.Run | None = None
-    choices: described.Choices | None = None
-    scaling: described.Scaling | None = None
-    compute: described.ComputeOptimal | None = None
-    recurring: described.Recurring | None = None
-    ownership: described.Ownership | None = None
+    run: described.TrainingRun | None = None
+    choices: described.PricedOptions | None = None
+    scaling: described.ScalingQuestion | None = None
+    compute: described.ComputeQuestion | None = None
+    recurring: described.RecurringQuestion | None = None
+    ownership: described.OwnershipQuestion | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +41,18 @@ class EstimateView:
     choices: ChoicesView | None
     scaling: ScalingView | None
     compute_optimal: ComputeView | None
-    recurring: tuple[Yearly, ...] | None
-    ownership: Comparison | None
+    recurring: tuple[YearlyCost, ...] | None
+    ownership: OwnershipComparison | None
 
 
-def estimate(settings: Settings, asked: Asked, now: Instant) -> EstimateView:
+def estimate(settings: Settings, asked: EstimateQuestions, now: Instant) -> EstimateView:
     """Return the requested sections.
 
     Raises:
         Invalid: Nothing is requested, or a value is not known or contradicts another.
         BadFile: The catalogue cannot be read.
     """
-    if asked == Asked():
+    if asked == EstimateQuestions():
         parts = "run, choices, scaling, compute_optimal, recurring, ownership"
         raise Invalid.at("", f"asks for nothing; give at least one of {parts}")
     known, today = catalogue(settings), datetime.fromtimestamp(now // NS, UTC).date()

@@ -22,7 +22,7 @@ NO_END = "there is no fidelity.max: trials end as they like, and there is no las
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class TrialContinuation:
     """Forecast of the result if one trial is trained to its last step."""
 
     trial: str
@@ -43,29 +43,31 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class NextDollarForecast:
     """The continuations that are expected to beat the job's best."""
 
-    trials: tuple[Continuation, ...]  #: Greatest gain per dollar first.
+    trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
     reason: str  #: Why there are none; empty if there are.
     as_of: int  #: The job's newest event that was taken into account.
 
 
-def forecast(database: Database, row: JobRow) -> Forecast:
+def forecast(database: Database, row: JobRow) -> NextDollarForecast:
     """Compute the forecast of a job. Answers that many clients poll are cached by `tuner.api.response_cache`."""
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:
         as_of = jobs.newest_event(db, row.id)
         if last is None:
-            return Forecast((), NO_END, as_of)
+            return NextDollarForecast((), NO_END, as_of)
         known = best.best_trials(db, row.id, objective.mode, TRIALS)
         leader = best.best(db, row.id)
     cut = [trial for trial in known if trial.curve[-1][0] < last and trial.state != "failed"][:ASKED]
     if leader is None or leader.value is None:
-        return Forecast((), f"no trial has reported {objective.metric!r} yet", as_of)
+        return NextDollarForecast((), f"no trial has reported {objective.metric!r} yet", as_of)
     if not cut:
-        return Forecast((), f"the best {len(known)} trials are at their last step, or failed", as_of)
+        return NextDollarForecast(
+            (), f"the best {len(known)} trials are at their last step, or failed", as_of
+        )
     levels = [*fidelity.rungs(), last]
     curves = {
         trial.number: [objective.score(value) for value in best.values_at(trial.curve, levels)]
@@ -73,7 +75,7 @@ def forecast(database: Database, row: JobRow) -> Forecast:
     }
     found = outlooks(len(levels), curves, [one.number for one in cut])
     if not found:
-        return Forecast((), TOO_FEW, as_of)
+        return NextDollarForecast((), TOO_FEW, as_of)
     top = objective.score(leader.value)
     scale = scale_of([score for curve in curves.values() for score in curve])
     made = [
@@ -82,18 +84,18 @@ def forecast(database: Database, row: JobRow) -> Forecast:
         if one.number in found and scale.clip(found[one.number].mean) > top
     ]
     if not made:
-        return Forecast((), NONE_BETTER, as_of)
+        return NextDollarForecast((), NONE_BETTER, as_of)
     made.sort(key=lambda one: (-(one.gain_per_usd or 0.0), one.trial))
-    return Forecast(tuple(made[:SHOWN]), "", as_of)
+    return NextDollarForecast(tuple(made[:SHOWN]), "", as_of)
 
 
 def _continuation(
     one: BestTrial, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
-) -> Continuation:
+) -> TrialContinuation:
     """Return the forecast of a trial that is expected to beat the job's best, limited to the known bounds of the metric."""
     mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
     ends = sorted((objective.score(low), objective.score(high)))
-    return Continuation(
+    return TrialContinuation(
         trial=one.trial,
         from_step=one.saved,
         to_step=last,

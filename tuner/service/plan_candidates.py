@@ -114,7 +114,7 @@ def _of_cluster(
     kind, market = offers[0].instance_type, spec.resources.market
     machine = DescribedMachine(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
     speed = _speed(catalogue(service.settings), machine, evidence, machines.speeds)
-    priced: dict[ListedMarket, Offer] = {}
+    priced: dict[str, Offer] = {}
     for name in LISTED:
         priced_offer = priced_kind(service.settings, offers[0], name)
         if priced_offer.price is not None:

@@ -12,7 +12,7 @@ from tuner.domain.time import NS
 from tuner.driver.ports import LoopConfig
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import DrawnTraining
-from tuner.planning.simulations import KnowingSampler, Outcome, RungUse, Scenario, SpotLife, stops
+from tuner.planning.simulations import KnowingSampler, RungUse, Scenario, SimulatedOutcome, SpotLife, stops
 from tuner.simulator.markets import LABEL, Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
@@ -44,7 +44,7 @@ SPOT_HEARTBEAT_NS = 60 * NS
 LOOKS = 6
 
 
-def simulate(scenario: Scenario) -> Outcome:
+def simulate(scenario: Scenario) -> SimulatedOutcome:
     """Simulate a scenario. The same scenario always has the same outcome."""
     run = _run(scenario)
     run.run(turns_max=TURNS_MAX)
@@ -140,10 +140,10 @@ def _lives(life: SpotLife, mean_ns: int, rng: Random) -> Iterator[UpTimes]:
         begin = end + life.wait_ns
 
 
-def _outcome(run: SimulatedRun, scenario: Scenario) -> Outcome:
+def _outcome(run: SimulatedRun, scenario: Scenario) -> SimulatedOutcome:
     tables, state = run.journal.tables, run.loop.state
     best = state.leader_score if state.leader is not None and scenario.paces.knows_curves else None
-    return Outcome(
+    return SimulatedOutcome(
         tables.account.posted,
         run.clock.elapsed_ns(),
         run.loop.end.reason if run.loop.end else None,

@@ -129,7 +129,7 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
         )
         evidence = replace(evidence, notes=(*evidence.notes, note))
     check_affords(service, spec, min(able, key=lambda one: one.price(spec.resources)).offers[0])
-    question = planner.Question(
+    question = planner.PlanQuestion(
         spec,
         evidence,
         tuple(sorted(candidates, key=lambda one: one not in able)),

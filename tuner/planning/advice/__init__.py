@@ -2,7 +2,7 @@
 
 from tuner.planning.advice import early_stopping, overheads, resources
 from tuner.planning.advice.evidence import JobEvidence
-from tuner.planning.advice.finding import Finding, Rule
+from tuner.planning.advice.finding import AdviceFinding, Rule
 
 RULES: tuple[Rule, ...] = (
     resources.gpu_underused,
@@ -21,7 +21,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def findings(evidence: JobEvidence) -> list[Finding]:
+def findings(evidence: JobEvidence) -> list[AdviceFinding]:
     """Return all findings, the largest savings first. Findings without an amount come last."""
     found = [finding for rule in RULES if (finding := rule(evidence)) is not None]
     return sorted(found, key=lambda one: (one.saves is None, -(one.saves.micro_usd if one.saves else 0)))

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from tuner.domain.money import Money
 from tuner.planning.advice.evidence import Curve, JobEvidence, portion, total
-from tuner.planning.advice.finding import Change, Finding
+from tuner.planning.advice.finding import AdviceFinding, AdvisedChange
 from tuner.planning.ranks import spearman
 
 LEAST_TRIALS = 10
@@ -60,7 +60,7 @@ MISLEADS_BELOW = 0.6
 PREDICTS_ABOVE = 0.7
 
 
-def min_fidelity_misleads(evidence: JobEvidence) -> Finding | None:
+def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a fidelity minimum whose ranking does not predict the final one, so that trials are cut by chance and their cost is wasted."""
     fidelity, last = evidence.spec.fidelity, last_step(evidence)
     if last is None or fidelity.min >= last or evidence.spec.algorithm.scheduler == "none":
@@ -76,7 +76,7 @@ def min_fidelity_misleads(evidence: JobEvidence) -> Finding | None:
     then = next((step for step, rank in better.items() if rank.rho >= PREDICTS_ABOVE), None)
     step = then or fidelity.min * fidelity.reduction_factor
     chance = 1 - Fraction(max(0.0, first.rho)).limit_denominator(10**6)
-    return Finding(
+    return AdviceFinding(
         kind="min_fidelity_misleads",
         title=f"The ranking at step {fidelity.min} says little of that at step {last}: rank correlation {first.rho:.2f}",
         evidence={
@@ -88,7 +88,7 @@ def min_fidelity_misleads(evidence: JobEvidence) -> Finding | None:
             "cut_usd": cost,
             "rank_correlation_of_next": _figure(better[step].rho) if step in better else None,
         },
-        change=Change(
+        change=AdvisedChange(
             "fidelity.min",
             str(fidelity.min),
             str(min(step, last)),
@@ -106,7 +106,7 @@ def min_fidelity_misleads(evidence: JobEvidence) -> Finding | None:
 SURE_ABOVE = 0.7
 
 
-def pruned_too_late(evidence: JobEvidence) -> Finding | None:
+def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
     """Find trials that are cut later than necessary, because an earlier step ranks them as well."""
     spec, last = evidence.spec, last_step(evidence)
     if last is None:
@@ -131,7 +131,7 @@ def pruned_too_late(evidence: JobEvidence) -> Finding | None:
     if saves <= 0:
         return None
     setting = ("algorithm.scheduler", "none", "asha") if whole else ("fidelity.min", str(cut_at), str(step))
-    return Finding(
+    return AdviceFinding(
         kind="pruned_too_late",
         title=f"Step {step} ranks trials as step {last} does: rank correlation {rank.rho:.2f}",
         evidence={
@@ -142,7 +142,7 @@ def pruned_too_late(evidence: JobEvidence) -> Finding | None:
             "earlier_step": step,
             "trials_cut": len(cut),
         },
-        change=Change(
+        change=AdvisedChange(
             *setting,
             f"with fidelity.min: {step}" if whole else "trials that will not be promoted then end earlier",
         ),

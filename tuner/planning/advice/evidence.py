@@ -17,7 +17,7 @@ from tuner.tuning.checkpointing import Exposure
 
 
 @dataclass(frozen=True)
-class Piece:
+class MeasuredAttempt:
     """An attempt, with its bill and its measurements."""
 
     row: AttemptRow
@@ -38,7 +38,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class CurvePoint:
+class ScoredStep:
     """A trial's score and cost at a step."""
 
     step: int
@@ -50,16 +50,16 @@ class CurvePoint:
 class Curve:
     """The learning curve of one trial."""
 
-    points: tuple[CurvePoint, ...]  #: The trial's reports at the steps that the rules need, ascending.
+    points: tuple[ScoredStep, ...]  #: The trial's reports at the steps that the rules need, ascending.
     last: int  #: The last step that the trial reported.
     cut: bool = True  #: Whether the trial was stopped at `last`, or was still paused there when the job was no longer running.
 
-    def at(self, step: int) -> CurvePoint | None:
+    def at(self, step: int) -> ScoredStep | None:
         return next((point for point in self.points if point.step == step), None)
 
 
 @dataclass(frozen=True)
-class Places:
+class JobRegions:
     """The regions of the job's machines and of its checkpoints. A region that is not known is None."""
 
     compute: str | None = None
@@ -75,7 +75,7 @@ class JobEvidence:
     spec: JobSpec
     offer: Offer
     concurrency: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MeasuredAttempt, ...]
     spent: Money
     catalogue: Catalogue
     exposures: Mapping[str, Exposure] = field(
@@ -89,9 +89,9 @@ class JobEvidence:
     spot_source: str = ""
     #: Whether the trainable passed its newest restore self-test, and the reason if not. None if it has not been tested.
     self_test: tuple[bool, str] | None = None
-    places: Places = field(default_factory=Places)
+    places: JobRegions = field(default_factory=JobRegions)
 
-    def measured(self, *names: str) -> tuple[Piece, ...]:
+    def measured(self, *names: str) -> tuple[MeasuredAttempt, ...]:
         """Return the attempts for which all the named counts of `Usage` were measured."""
         return tuple(
             piece
@@ -145,7 +145,7 @@ def total(amounts: Iterable[Money]) -> Money:
     return Money(sum(amount.micro_usd for amount in amounts))
 
 
-def spent_on(pieces: Iterable[Piece], *kinds: CostKind) -> Money:
+def spent_on(pieces: Iterable[MeasuredAttempt], *kinds: CostKind) -> Money:
     """Return what the attempts cost, of these kinds or, without a kind, in all."""
     return total(piece.of(*kinds) if kinds else piece.spent for piece in pieces)
 
@@ -160,7 +160,7 @@ def portion(amount: Money, part: Fraction) -> Money:
     return Money(int(amount.micro_usd * part)) if part > 0 else ZERO
 
 
-def sums(pieces: Iterable[Piece]) -> dict[str, int]:
+def sums(pieces: Iterable[MeasuredAttempt]) -> dict[str, int]:
     """Return the sum of each count of `Usage` over the attempts. The result omits counts that no attempt has."""
     found: dict[str, int] = {}
     for piece in pieces:
@@ -171,20 +171,20 @@ def sums(pieces: Iterable[Piece]) -> dict[str, int]:
     return found
 
 
-def gpu_busy(pieces: Iterable[Piece]) -> Fraction | None:
+def gpu_busy(pieces: Iterable[MeasuredAttempt]) -> Fraction | None:
     """Return the share of the training in which the GPU was busy. Return None if no GPU was measured."""
     counts = sums(piece for piece in pieces if piece.usage is not None and piece.usage.gpu_samples)
     samples = counts.get("gpu_samples", 0)
     return min(Fraction(1), share(counts.get("gpu_percent", 0), 100 * samples)) if samples else None
 
 
-def peak(pieces: Iterable[Piece], name: str) -> int | None:
+def peak(pieces: Iterable[MeasuredAttempt], name: str) -> int | None:
     """Return the largest value of the count `name` in any attempt. Return None if no attempt has it."""
     known = [getattr(piece.usage, name) for piece in pieces if piece.usage is not None]
     return max((value for value in known if value is not None), default=None)
 
 
-def fact(pieces: Iterable[Piece], name: str) -> Fact | None:
+def fact(pieces: Iterable[MeasuredAttempt], name: str) -> Fact | None:
     """Return the value of the fact `name` in the attempts on which most money was spent. Return None if no attempt has the fact."""
     spent: dict[Fact, int] = {}
     for piece in pieces:

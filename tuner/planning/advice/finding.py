@@ -13,7 +13,7 @@ Figure = int | str | Fraction | Money | None
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AdvisedChange:
     """A change of a setting."""
 
     setting: str  #: A setting of the job, as in its YAML file, or of the trainable.
@@ -23,14 +23,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AdviceFinding:
     """A change that would have made the job cheaper. Do not add the savings of several findings: they overlap."""
 
     kind: str
     title: str
     evidence: Mapping[str, Figure]
-    change: Change
-    alternatives: tuple[Change, ...] = ()
+    change: AdvisedChange
+    alternatives: tuple[AdvisedChange, ...] = ()
     saves: (
         Money | None
     )  #: The amount that the job would not have spent so far with this change. None if it is not known.
@@ -39,4 +39,4 @@ class Finding:
     confidence: Confidence
 
 
-Rule = Callable[[JobEvidence], Finding | None]
+Rule = Callable[[JobEvidence], AdviceFinding | None]

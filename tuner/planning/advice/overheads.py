@@ -6,7 +6,7 @@ from fractions import Fraction
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import NS
 from tuner.planning.advice.evidence import JobEvidence, portion, share, spent_on, sums, total
-from tuner.planning.advice.finding import Change, Finding
+from tuner.planning.advice.finding import AdviceFinding, AdvisedChange
 from tuner.tuning.checkpointing import Exposure, Hazard, daly_ns
 
 LEAST_STALL_NS = NS // 10
@@ -16,7 +16,7 @@ SAVES_DEAR_ABOVE = Fraction(1, 20)
 LOST_ABOVE = Fraction(1, 50)
 
 
-def checkpoint_interval(evidence: JobEvidence) -> Finding | None:
+def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
     """Find checkpoints that are saved too often or too rarely, compared to Young's and Daly's optimum.
 
     Let τ be the training time between saves, δ the stall of each save, and M the mean time between losses. Saves then take δ/τ of the
@@ -36,7 +36,7 @@ def checkpoint_interval(evidence: JobEvidence) -> Finding | None:
     if not (too_dear or too_rare):
         return None
     now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
-    return Finding(
+    return AdviceFinding(
         kind="checkpoints_too_dear" if too_dear else "checkpoints_too_rare",
         title=f"A checkpoint every {between / NS:.0f} s of training, where {best / NS:.0f} s would be best",
         evidence={
@@ -60,19 +60,19 @@ def checkpoint_interval(evidence: JobEvidence) -> Finding | None:
     )
 
 
-def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_dear: bool) -> Change:
+def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_dear: bool) -> AdvisedChange:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
     if fixed is None and too_dear:
         # `auto` already chooses the best interval, so the extra saves happen at pauses.
         then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
-        return Change("fidelity.min", str(fidelity.min), str(then), how)
+        return AdvisedChange("fidelity.min", str(fidelity.min), str(then), how)
     if not saves:
         how = "none became durable: a trainable that does not save has to, by SpotSafe or tune.report(..., checkpoint=...)"
     else:
         how = "or auto, which measures and does the same" if fixed else ""
     now = "auto" if fixed is None else f"{fixed / NS:g}s"
-    return Change("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)
+    return AdvisedChange("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)
 
 
 SETUP_DEAR_ABOVE = Fraction(3, 20)
@@ -81,7 +81,7 @@ MOSTLY = Fraction(1, 2)
 ENOUGH = 10  # a budget should be this many times the cost of one setup of each worker, so that most of it can buy training
 
 
-def setup_dear(evidence: JobEvidence) -> Finding | None:
+def setup_dear(evidence: JobEvidence) -> AdviceFinding | None:
     """Find setup that took too much of the money, either in many setups or in a few that used up most of the budget.
 
     If the budget was not used up, the job ended early for another reason, and a larger budget would not help.
@@ -95,18 +95,18 @@ def setup_dear(evidence: JobEvidence) -> Finding | None:
     if len(setups) < LEAST_ATTEMPTS or part <= SETUP_DEAR_ABOVE:
         return None
     fidelity = evidence.spec.fidelity
-    return Finding(
+    return AdviceFinding(
         kind="setup_dear",
         title=f"{float(part):.0%} of the money went into setting trials up",
         evidence=_setup_figures(evidence, setups, part),
-        change=Change(
+        change=AdvisedChange(
             "the trainable's module",
             None,
             "loads data and libraries when it is imported",
             "a worker imports it once, and each attempt begins as a copy of that process; no CUDA before the function is called",
         ),
         alternatives=(
-            Change(
+            AdvisedChange(
                 "fidelity.min",
                 str(fidelity.min),
                 str(fidelity.min * fidelity.reduction_factor),
@@ -121,22 +121,22 @@ def setup_dear(evidence: JobEvidence) -> Finding | None:
     )
 
 
-def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: Fraction) -> Finding:
+def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: Fraction) -> AdviceFinding:
     """Return the finding that a few necessary setups cost most of the budget, so that only a larger budget or fewer workers would help."""
     limit = evidence.spec.budget.usd
     enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, max(setups).micro_usd))
-    return Finding(
+    return AdviceFinding(
         kind="setup_dear",
         title=f"{float(part):.0%} of the money went into setting trials up, which left little to train with",
         evidence=_setup_figures(evidence, setups, part),
-        change=Change(
+        change=AdvisedChange(
             "budget.usd",
             None if limit is None else str(limit).removeprefix("$"),
             str(enough).removeprefix("$"),
             f"pays for {ENOUGH} setups on each of {evidence.concurrency} workers",
         ),
         alternatives=(
-            Change(
+            AdvisedChange(
                 "resources.max_concurrent_trials",
                 str(evidence.concurrency),
                 "1",
@@ -165,24 +165,24 @@ def _setup_figures(
 IDLE_DEAR_ABOVE = Fraction(1, 10)
 
 
-def idle_dear(evidence: JobEvidence) -> Finding | None:
+def idle_dear(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a job that paid for idle machines for too much of the time."""
     idle, fidelity = spent_on(evidence.pieces, "idle"), evidence.spec.fidelity
     part = share(idle.micro_usd, evidence.spent.micro_usd)
     if part <= IDLE_DEAR_ABOVE:
         return None
-    return Finding(
+    return AdviceFinding(
         kind="idle_dear",
         title=f"{float(part):.0%} of the money was spent on machines that waited",
         evidence={"idle_usd": idle, "idle_share": part, "attempts": len(evidence.pieces)},
-        change=Change(
+        change=AdvisedChange(
             "fidelity.min",
             str(fidelity.min),
             str(fidelity.min * fidelity.reduction_factor),
             "a worker waits between attempts and for decisions at rungs; longer stretches of training make both rarer",
         ),
         alternatives=(
-            Change(
+            AdvisedChange(
                 "algorithm.sampler", evidence.spec.algorithm.sampler, "random", "its proposals cost no time"
             ),
         ),
@@ -193,7 +193,7 @@ def idle_dear(evidence: JobEvidence) -> Finding | None:
     )
 
 
-def spot_unused(evidence: JobEvidence) -> Finding | None:
+def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a job that ran on demand although it would have been cheaper on spot machines, with their interruptions.
 
     Interruptions cost saves and lost steps, computed for the best checkpoint interval, and a new setup after each lost attempt.
@@ -220,7 +220,7 @@ def spot_unused(evidence: JobEvidence) -> Finding | None:
         how += "; the first such job tests that the trainable restores, which costs a few steps"
     elif not passed[0]:
         how = f"first fix the trainable, which does not restore what it saved: {passed[1]}"
-    return Finding(
+    return AdviceFinding(
         kind="spot_unused",
         title="Spot machines would have been cheaper",
         evidence={
@@ -232,7 +232,7 @@ def spot_unused(evidence: JobEvidence) -> Finding | None:
             "mean_seconds_between_losses": Fraction(mean, NS),
             "self_test": "unknown" if passed is None else "passed" if passed[0] else "failed",
         },
-        change=Change("resources.market", "on_demand", "spot_with_fallback", how),
+        change=AdvisedChange("resources.market", "on_demand", "spot_with_fallback", how),
         saves=saved,
         saves_note="the same time at the spot price, longer by what interruptions take: saves, lost training, setting up again",
         verify="the restore self-test compares a restored trial with one that was never stopped; then compare the best metric and "
@@ -241,7 +241,7 @@ def spot_unused(evidence: JobEvidence) -> Finding | None:
     )
 
 
-def interruptions_dear(evidence: JobEvidence) -> Finding | None:
+def interruptions_dear(evidence: JobEvidence) -> AdviceFinding | None:
     """Find preemptions that cost more than the spot market saved.
 
     The cost of the spot attempts is compared with the on-demand price of their useful time. That excludes lost steps, and the setup and
@@ -268,7 +268,7 @@ def interruptions_dear(evidence: JobEvidence) -> Finding | None:
     saves = paid - Money(on_demand)
     if saves.micro_usd <= 0:
         return None
-    return Finding(
+    return AdviceFinding(
         kind="interruptions_dear",
         title=f"{losses} losses of spot machines cost more than the spot market saved",
         evidence={
@@ -278,7 +278,7 @@ def interruptions_dear(evidence: JobEvidence) -> Finding | None:
             "losses": losses,
             "on_demand_usd": Money(on_demand),
         },
-        change=Change(
+        change=AdvisedChange(
             "resources.market",
             evidence.spec.resources.market,
             "on_demand",
@@ -294,7 +294,7 @@ def interruptions_dear(evidence: JobEvidence) -> Finding | None:
 GB = 10**9
 
 
-def regions_apart(evidence: JobEvidence) -> Finding | None:
+def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
     """Find checkpoints that are stored in another region, because the cloud bills each GB that leaves a region."""
     places, sent = evidence.places, sums(evidence.pieces).get("saved_bytes")
     if places.compute is None or places.storage is None or not sent:
@@ -303,7 +303,7 @@ def regions_apart(evidence: JobEvidence) -> Finding | None:
         return None
     price = places.egress_usd_per_gb
     usd = None if price is None else Money(price.micro_usd * sent // GB)
-    return Finding(
+    return AdviceFinding(
         kind="regions_apart",
         title=f"Trials ran in {places.compute}, their checkpoints went to {places.storage}",
         evidence={
@@ -314,7 +314,7 @@ def regions_apart(evidence: JobEvidence) -> Finding | None:
             "egress_source": places.source or None,
             "egress_usd": usd,
         },
-        change=Change(
+        change=AdvisedChange(
             "TUNER_STORAGE",
             places.storage,
             f"a bucket in {places.compute}",

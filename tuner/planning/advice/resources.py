@@ -9,7 +9,7 @@ from tuner.domain.offer import Offer
 from tuner.planning.accelerators import accelerator, relative_speed
 from tuner.planning.advice.evidence import (
     JobEvidence,
-    Piece,
+    MeasuredAttempt,
     fact,
     gpu_busy,
     peak,
@@ -18,7 +18,7 @@ from tuner.planning.advice.evidence import (
     spent_on,
     sums,
 )
-from tuner.planning.advice.finding import Change, Finding
+from tuner.planning.advice.finding import AdviceFinding, AdvisedChange
 
 GIB = 1 << 30
 LEAST_WALL_NS = 10 * 10**9  # training that must have been measured before a rule about its time applies
@@ -30,10 +30,10 @@ GPU_IDLE_BELOW = Fraction(1, 2)
 SHARED_WITHIN = Fraction(9, 10)
 GPU_MEMORY_SPARE = Fraction(11, 10)
 # A way to use the GPU better: the change, what it saves, and how that was computed.
-GpuOption = tuple[Change, Money, str]
+GpuOption = tuple[AdvisedChange, Money, str]
 
 
-def gpu_underused(evidence: JobEvidence) -> Finding | None:
+def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a GPU that is idle for most of the training, so that trials could share it, use a smaller one, or train larger batches."""
     pieces = evidence.measured("gpu_samples", "gpu_percent")
     samples, busy = sums(pieces).get("gpu_samples", 0), gpu_busy(pieces)
@@ -51,7 +51,7 @@ def gpu_underused(evidence: JobEvidence) -> Finding | None:
         changes.append(_larger_batch(pieces))
     if not changes:
         return None
-    return Finding(
+    return AdviceFinding(
         kind="gpu_underused",
         title=f"The GPU was busy for {float(busy):.0%} of the training",
         evidence={
@@ -76,7 +76,7 @@ def gpu_underused(evidence: JobEvidence) -> Finding | None:
 
 
 def _shared_gpu(
-    evidence: JobEvidence, pieces: tuple[Piece, ...], busy: Fraction, memory: Fraction | None
+    evidence: JobEvidence, pieces: tuple[MeasuredAttempt, ...], busy: Fraction, memory: Fraction | None
 ) -> GpuOption | None:
     """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if two would not fit."""
     if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
@@ -85,7 +85,7 @@ def _shared_gpu(
     then = math.ceil(gpus / 2) if gpus > 1 else gpus / 2
     new, old = evidence.rate(gpus=then).price, evidence.rate().price
     cheaper = 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour)
-    change = Change(
+    change = AdvisedChange(
         "resources.gpus",
         f"{gpus:g}",
         f"{then:g}",
@@ -96,7 +96,7 @@ def _shared_gpu(
 
 
 def _smaller_gpu(
-    evidence: JobEvidence, pieces: tuple[Piece, ...], busy: Fraction, used: int | None
+    evidence: JobEvidence, pieces: tuple[MeasuredAttempt, ...], busy: Fraction, used: int | None
 ) -> GpuOption | None:
     """Return the option to use the machine on which the same training is cheapest. Return None if there is none.
 
@@ -127,7 +127,7 @@ def _smaller_gpu(
         )
         saves = Money(spent_on(pieces, "train").micro_usd - new)
         if best is None or saves > best[1]:
-            change = Change(
+            change = AdvisedChange(
                 "resources.instance_type",
                 evidence.offer.instance_type,
                 listing.instance_type,
@@ -139,12 +139,12 @@ def _smaller_gpu(
     return best
 
 
-def _larger_batch(pieces: tuple[Piece, ...]) -> Change:
+def _larger_batch(pieces: tuple[MeasuredAttempt, ...]) -> AdvisedChange:
     batch = fact(pieces, "batch_size")
     now = str(batch) if isinstance(batch, int) and not isinstance(batch, bool) else None
     then = str(int(now) * 2) if now is not None else "twice as much"
     how = "tune the learning rate anew, which a larger batch moves; its memory is at most twice what was used"
-    return Change("batch_size of the trainable", now, then, how)
+    return AdvisedChange("batch_size of the trainable", now, then, how)
 
 
 CPU_IDLE_BELOW = Fraction(1, 2)
@@ -152,7 +152,7 @@ CPU_SPARE = Fraction(5, 4)
 LEAST_CPUS = Fraction(1, 2)
 
 
-def cpu_underused(evidence: JobEvidence) -> Finding | None:
+def cpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a trial that reserves more processors than it uses."""
     pieces, cpus = evidence.measured("wall_ns", "cpu_ns"), Fraction(str(evidence.spec.resources.cpus))
     counts = sums(pieces)
@@ -165,7 +165,7 @@ def cpu_underused(evidence: JobEvidence) -> Finding | None:
     saves = portion(spent_on(pieces), 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour))
     if then >= cpus or saves.micro_usd <= 0:
         return None  # fewer processors save nothing, for example because the GPU determines the price
-    return Finding(
+    return AdviceFinding(
         kind="cpu_underused",
         title=f"A trial used {float(cores):.1f} of its {float(cpus):g} processors",
         evidence={
@@ -174,7 +174,7 @@ def cpu_underused(evidence: JobEvidence) -> Finding | None:
             "wall_seconds": Fraction(wall, 10**9),
             "spent_usd": spent_on(pieces),
         },
-        change=Change(
+        change=AdvisedChange(
             "resources.cpus",
             f"{float(cpus):g}",
             f"{float(then):g}",
@@ -193,7 +193,7 @@ MEMORY_SPARE = Fraction(5, 4)
 LEAST_CHEAPER = Fraction(1, 20)
 
 
-def memory_unused(evidence: JobEvidence) -> Finding | None:
+def memory_unused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a machine that has much more memory than its trials use, and is dearer than one with less."""
     pieces, home, size = evidence.measured("memory_peak_bytes"), evidence.home, evidence.spec.resources
     used = peak(pieces, "memory_peak_bytes")
@@ -223,7 +223,7 @@ def memory_unused(evidence: JobEvidence) -> Finding | None:
     cheaper = 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour)
     if cheaper < LEAST_CHEAPER:
         return None
-    return Finding(
+    return AdviceFinding(
         kind="memory_unused",
         title=f"A trial used {used / GIB:.1f} GiB of memory, on a machine that has {home.memory_gib:g} GiB",
         evidence={
@@ -232,7 +232,7 @@ def memory_unused(evidence: JobEvidence) -> Finding | None:
             "needed_bytes": needs,
             "spent_usd": spent_on(pieces),
         },
-        change=Change(
+        change=AdvisedChange(
             "resources.instance_type",
             home.instance_type,
             leaner[0].instance_type,
@@ -251,7 +251,7 @@ WAITS_ABOVE = Fraction(1, 5)
 BUSY_GPU = Fraction(9, 10)
 
 
-def input_bound(evidence: JobEvidence) -> Finding | None:
+def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
     """Find training that waits for its input data.
 
     If the GPU is busy most of the time, faster input would gain nothing: it computes while the program waits.
@@ -266,7 +266,7 @@ def input_bound(evidence: JobEvidence) -> Finding | None:
     known_workers = int(workers) if isinstance(workers, int) else None
     change, *others = _faster_input(int(evidence.spec.resources.cpus), known_workers)
     trained = spent_on(pieces, "train")
-    return Finding(
+    return AdviceFinding(
         kind="input_bound",
         title=f"Training waited for data for {float(waits):.0%} of its time",
         evidence={
@@ -287,17 +287,17 @@ def input_bound(evidence: JobEvidence) -> Finding | None:
     )
 
 
-def _faster_input(cpus: int, workers: int | None) -> list[Change]:
-    cached = Change(
+def _faster_input(cpus: int, workers: int | None) -> list[AdvisedChange]:
+    cached = AdvisedChange(
         "the trainable's data",
         None,
         "preprocessed once, cached",
         "decode and transform once, keep the result on the local disk or in memory",
     )
-    prefetch = Change(
+    prefetch = AdvisedChange(
         "prefetch_factor of the DataLoader", None, "4", "with pin_memory=True where there is a GPU"
     )
-    more = Change(
+    more = AdvisedChange(
         "num_workers of the DataLoader",
         None if workers is None else str(workers),
         str(max(2, cpus, 2 * (workers or 0))),
@@ -313,7 +313,7 @@ BF16_SINCE = 8
 BF16_FASTER = Fraction(2)
 
 
-def fp32_where_bf16(evidence: JobEvidence) -> Finding | None:
+def fp32_where_bf16(evidence: JobEvidence) -> AdviceFinding | None:
     """Find training in fp32 on a GPU that supports bf16."""
     pieces = tuple(
         piece
@@ -325,7 +325,7 @@ def fp32_where_bf16(evidence: JobEvidence) -> Finding | None:
     trained, busy = spent_on(pieces, "train"), gpu_busy(pieces)
     timed = [piece for piece in pieces if piece.usage is not None and piece.usage.gpu_samples]
     saves = None if busy is None else portion(spent_on(timed, "train"), busy * (1 - 1 / BF16_FASTER))
-    return Finding(
+    return AdviceFinding(
         kind="fp32_where_bf16",
         title="Training in fp32 on a GPU that has bf16",
         evidence={
@@ -336,7 +336,7 @@ def fp32_where_bf16(evidence: JobEvidence) -> Finding | None:
             "train_usd": trained,
             "share_of_spend": share(trained.micro_usd, evidence.spent.micro_usd),
         },
-        change=Change(
+        change=AdvisedChange(
             "precision of the trainable",
             "fp32",
             "bf16",
@@ -352,7 +352,7 @@ def fp32_where_bf16(evidence: JobEvidence) -> Finding | None:
     )
 
 
-def _has_bf16(evidence: JobEvidence, pieces: tuple[Piece, ...]) -> bool:
+def _has_bf16(evidence: JobEvidence, pieces: tuple[MeasuredAttempt, ...]) -> bool:
     capability = fact(pieces, "gpu_capability")
     if isinstance(capability, str) and capability.partition(".")[0].isdecimal():
         return int(capability.partition(".")[0]) >= BF16_SINCE

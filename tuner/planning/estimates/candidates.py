@@ -8,7 +8,7 @@ from tuner.domain.listing import Listing, Market
 from tuner.domain.money import MICRO, Money, Price
 from tuner.domain.time import MAX_SECONDS, NS
 from tuner.planning.accelerators import accelerator
-from tuner.planning.estimates.described import EFFICIENCY, Format, Run
+from tuner.planning.estimates.described import EFFICIENCY, Format, TrainingRun
 from tuner.planning.estimates.memory import RECOMPUTED, Fit, fit
 from tuner.planning.estimates.scaling import Link, Speed, bandwidth, link_within, point, speed
 from tuner.planning.estimates.spot import Interrupted, interrupted
@@ -18,7 +18,7 @@ UNKNOWN_SPEED = "no measurement and no data sheet says how fast it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class RunTime:
     """How the run fits on one kind of machine, and how long it takes there."""
 
     gpus: int
@@ -33,7 +33,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class SpotEffect:
     """What interruptions add to the expected run, and what spot saves compared to the same machine on demand."""
 
     interrupted: Interrupted
@@ -59,19 +59,19 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class MachineEstimate:
     """One machine in one place, such as a region, on one market."""
 
     listing: Listing
     zones: tuple[str, ...]
     market: Market
     price: Price
-    timed: Timed
+    timed: RunTime
     wall_ns: int  #: The expected time until the result is available.
     wall_ns_range: tuple[int, int]
     usd: Money  #: The expected cost.
     usd_range: tuple[Money, Money]
-    spot: Spot | None
+    spot: SpotEffect | None
     meets_deadline: bool | None  #: Whether the longest time is within the deadline. None without a deadline.
     #: Whether the expected time is within the deadline. None without a deadline.
     meets_on_average: bool | None
@@ -82,7 +82,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class ExcludedMachines:
     """A reason why machines are not candidates, and the machines that it applies to."""
 
     reason: str
@@ -94,24 +94,24 @@ class LeftOut:
 class Ranked:
     """All candidates, the cheapest first."""
 
-    fitting: tuple[Candidate, ...]  #: Machines on which the run fits as described.
-    changed: tuple[Candidate, ...]  #: Machines on which the run fits only with changes.
-    left_out: tuple[LeftOut, ...]
+    fitting: tuple[MachineEstimate, ...]  #: Machines on which the run fits as described.
+    changed: tuple[MachineEstimate, ...]  #: Machines on which the run fits only with changes.
+    left_out: tuple[ExcludedMachines, ...]
 
-    def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> Candidate | None:
+    def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> MachineEstimate | None:
         """Return the cheapest candidate that fits without changes. `in_time` requires that it meets the deadline."""
         found = (one for one in self.fitting if market in (None, one.market))
         return next((one for one in found if one.meets_deadline or not in_time), None)
 
-    def fastest(self) -> Candidate | None:
+    def fastest(self) -> MachineEstimate | None:
         return min(self.fitting, key=lambda one: (one.wall_ns, one.usd), default=None)
 
 
-def rank(run: Run, listings: Sequence[Listing]) -> Ranked:
+def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
     """Evaluate and sort all offers. Whole machines are paid for, even if the run uses only a part of one."""
     left: dict[str, list[str]] = {}
-    kinds: dict[tuple[object, ...], Timed | str] = {}
-    found: list[Candidate] = []
+    kinds: dict[tuple[object, ...], RunTime | str] = {}
+    found: list[MachineEstimate] = []
     for listing, zones, market in _offers(run, listings):
         kind = (listing.cloud, listing.instance_type, listing.accelerators, listing.gpu_memory_gib)
         if kind not in kinds:
@@ -127,13 +127,15 @@ def rank(run: Run, listings: Sequence[Listing]) -> Ranked:
         fitting=tuple(one for one in found if one.timed.fit is None or not one.timed.fit.changes),
         changed=tuple(one for one in found if one.timed.fit is not None and one.timed.fit.changes),
         left_out=tuple(
-            LeftOut(reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN]))
+            ExcludedMachines(
+                reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN])
+            )
             for reason, types in left.items()
         ),
     )
 
 
-def timed(run: Run, listing: Listing) -> Timed | str:
+def timed(run: TrainingRun, listing: Listing) -> RunTime | str:
     """Return how long the run takes on a machine, or the reason why it cannot run there."""
     gpus = _gpus(run, listing)
     if isinstance(gpus, str):
@@ -155,7 +157,7 @@ def timed(run: Run, listing: Listing) -> Timed | str:
     if train_ns[2] > MAX_SECONDS * NS:
         return "it may take longer than 30 years"
     met = [interrupted(ns, run.spot) for ns in train_ns] if "spot" in run.where.markets else [None]
-    return Timed(
+    return RunTime(
         gpus=gpus,
         fit=fitted,
         link=link,
@@ -167,7 +169,9 @@ def timed(run: Run, listing: Listing) -> Timed | str:
     )
 
 
-def _offers(run: Run, listings: Sequence[Listing]) -> Iterator[tuple[Listing, tuple[str, ...], Market]]:
+def _offers(
+    run: TrainingRun, listings: Sequence[Listing]
+) -> Iterator[tuple[Listing, tuple[str, ...], Market]]:
     """Yield for each offer a listing, its zones and its market. Zones of a region with the same price are combined into one offer."""
     for market in run.where.markets:
         same: dict[tuple[object, ...], list[Listing]] = {}
@@ -179,7 +183,7 @@ def _offers(run: Run, listings: Sequence[Listing]) -> Iterator[tuple[Listing, tu
             yield group[0], tuple(sorted(one.zone for one in group if one.zone)), market
 
 
-def _gpus(run: Run, listing: Listing) -> int | str:
+def _gpus(run: TrainingRun, listing: Listing) -> int | str:
     """Return how many GPUs the run uses on a machine, or the reason why it cannot run there."""
     has = listing.accelerators
     if run.gpus == 0:
@@ -192,7 +196,7 @@ def _gpus(run: Run, listing: Listing) -> int | str:
     return wanted
 
 
-def _fitted(run: Run, listing: Listing) -> Fit | str | None:
+def _fitted(run: TrainingRun, listing: Listing) -> Fit | str | None:
     if run.model is None:
         return None
     if listing.gpu_memory_gib is None:
@@ -203,7 +207,7 @@ def _fitted(run: Run, listing: Listing) -> Fit | str | None:
     return fitted or f"does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, whatever is changed"
 
 
-def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
+def _recomputes(run: TrainingRun, fitted: Fit | None, found: Speed) -> bool:
     """Return whether the time must be increased for gradient checkpointing.
 
     It need not be if the speed was measured and the run was described with gradient checkpointing, because the measurement includes it.
@@ -213,7 +217,7 @@ def _recomputes(run: Run, fitted: Fit | None, found: Speed) -> bool:
     return found.basis == "flops" or "gradient_checkpointing" in fitted.changes
 
 
-def _efficiency(run: Run, listing: Listing, gpus: int, found: Speed, link: Link | None) -> Fraction:
+def _efficiency(run: TrainingRun, listing: Listing, gpus: int, found: Speed, link: Link | None) -> Fraction:
     """Return the efficiency of several GPUs relative to the measured speed.
 
     It is 1 if the run uses at most as many GPUs as the measurement, because the measured speed already includes their communication.
@@ -234,7 +238,7 @@ def _efficiency(run: Run, listing: Listing, gpus: int, found: Speed, link: Link 
     return point(gpus=gpus, link=link, gradient_bytes=gradients, step_s=step_s, bytes_s=bytes_s).efficiency
 
 
-def _per_step(run: Run, found: Speed) -> Fraction | None:
+def _per_step(run: TrainingRun, found: Speed) -> Fraction | None:
     """Return the work of one step on one GPU, in the unit of the speed. Return None if it is not known."""
     model = run.model
     if model is None:
@@ -251,8 +255,8 @@ def _per_step(run: Run, found: Speed) -> Fraction | None:
 
 
 def _candidate(
-    run: Run, time: Timed, listing: Listing, zones: tuple[str, ...], market: Market
-) -> Candidate | str:
+    run: TrainingRun, time: RunTime, listing: Listing, zones: tuple[str, ...], market: Market
+) -> MachineEstimate | str:
     price = listing.price(market)
     assert price is not None
     paid, walls = list(time.train_ns), list(time.train_ns)
@@ -263,9 +267,11 @@ def _candidate(
         fast, counted, slow = time.met
         paid = [fast.paid_ns, counted.paid_ns, slow.late_paid_ns]
         walls = [fast.wall_ns, counted.wall_ns, slow.late_ns]
-        spot = Spot(interrupted=counted, train_ns=time.train_ns[1], price=price, demand=listing.on_demand)
+        spot = SpotEffect(
+            interrupted=counted, train_ns=time.train_ns[1], price=price, demand=listing.on_demand
+        )
     dollars = [price.of(ns) for ns in paid]
-    return Candidate(
+    return MachineEstimate(
         listing=listing,
         zones=zones,
         market=market,

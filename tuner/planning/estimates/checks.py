@@ -15,11 +15,11 @@ from tuner.planning.estimates.described import (
     LINK_SHARE,
     UTILISATION,
     UTILISATION_RANGE,
-    Assumption,
+    ListingFilter,
     Measurement,
-    Run,
-    Where,
-    Work,
+    RunWork,
+    StatedAssumption,
+    TrainingRun,
 )
 from tuner.planning.estimates.memory import CONTEXT, FRAGMENTS, GIB, RECOMPUTED
 
@@ -32,11 +32,11 @@ CAVEATS = {
 }
 
 
-def assumptions(run: Run) -> tuple[Assumption, ...]:
+def assumptions(run: TrainingRun) -> tuple[StatedAssumption, ...]:
     return (*_speed(run), *_spot(run), *_several(run), *_memory(run))
 
 
-def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
+def warnings(run: TrainingRun, ranked: Ranked) -> Iterator[str]:
     """Yield a warning if no machine fits or meets the deadline, and warnings about the recommended machines.
 
     These are the cheapest, the cheapest that meets the deadline, and the fastest.
@@ -61,9 +61,9 @@ def warnings(run: Run, ranked: Ranked) -> Iterator[str]:
             yield f"{one.listing.instance_type} in {one.listing.region}: {caveats}"
 
 
-def _speed(run: Run) -> Iterator[Assumption]:
+def _speed(run: TrainingRun) -> Iterator[StatedAssumption]:
     if run.measurements:
-        yield Assumption(
+        yield StatedAssumption(
             "speed elsewhere",
             "catalogued: data sheets' ratio of peak or memory bandwidth, the smaller",
             "measured on one accelerator alone; the range is from a quarter less to the larger ratio",
@@ -71,12 +71,14 @@ def _speed(run: Run) -> Iterator[Assumption]:
     elif run.utilisation is None:
         least, most = UTILISATION_RANGE
         value = f"{float(UTILISATION)} of the peak, {float(least)} to {float(most)}"
-        yield Assumption("utilisation", value, "published large trainings: Chowdhery et al. 2022, table 3")
+        yield StatedAssumption(
+            "utilisation", value, "published large trainings: Chowdhery et al. 2022, table 3"
+        )
     if run.model is None and not run.measurements:
-        yield Assumption("precision", "bf16, fp16 where there is no bf16", "no model was described")
+        yield StatedAssumption("precision", "bf16, fp16 where there is no bf16", "no model was described")
 
 
-def _spot(run: Run) -> Iterator[Assumption]:
+def _spot(run: TrainingRun) -> Iterator[StatedAssumption]:
     if "spot" not in run.where.markets:
         return
     terms = run.spot
@@ -84,26 +86,28 @@ def _spot(run: Run) -> Iterator[Assumption]:
         f"interrupted every {terms.mean_ns / NS / 3600:g} h, a save {terms.checkpoint_ns / NS:g} s, "
         f"a restart {terms.restore_ns / NS:g} s and {terms.wait_ns / NS:g} s of waiting, which is not paid"
     )
-    yield Assumption("interruptions", value, "Daly 2006; no notice is counted on, none on demand")
+    yield StatedAssumption("interruptions", value, "Daly 2006; no notice is counted on, none on demand")
 
 
-def _several(run: Run) -> Iterator[Assumption]:
+def _several(run: TrainingRun) -> Iterator[StatedAssumption]:
     if run.gpus in (0, 1) or run.efficiency is not None:
         return
     if run.model is None:
         why = "several GPUs against one, where nothing says how much they talk; no source"
-        yield Assumption("efficiency", f"{float(EFFICIENCY)}", why)
+        yield StatedAssumption("efficiency", f"{float(EFFICIENCY)}", why)
         return
     why = "ring all-reduce of the gradients after each step, none of it hidden (Patarasu & Yuan 2009)"
-    yield Assumption("link", f"{float(LINK_SHARE)} of the data sheet's bandwidth", why)
+    yield StatedAssumption("link", f"{float(LINK_SHARE)} of the data sheet's bandwidth", why)
 
 
-def _memory(run: Run) -> Iterator[Assumption]:
+def _memory(run: TrainingRun) -> Iterator[StatedAssumption]:
     if run.model is None:
         return
     value = f"{CONTEXT // GIB} GiB and 1/{FRAGMENTS} of the rest"
-    yield Assumption("memory around", value, "CUDA context, libraries, fragmentation; no source: measure it")
-    yield Assumption(
+    yield StatedAssumption(
+        "memory around", value, "CUDA context, libraries, fragmentation; no source: measure it"
+    )
+    yield StatedAssumption(
         "changes",
         f"gradient checkpointing takes {RECOMPUTED} of the time; accumulation and a narrower format none",
         "one more forward pass; that bf16 may well be faster is not counted on where speed was measured",
@@ -118,7 +122,7 @@ FILTERS = (
 )
 
 
-def check_run(run: Run, catalogue: Catalogue) -> list[Listing]:
+def check_run(run: TrainingRun, catalogue: Catalogue) -> list[Listing]:
     """Return the listings on which to evaluate the run. Raise Invalid with all faults if the description of the run is not valid."""
     faults = [
         fault
@@ -142,7 +146,7 @@ def check_run(run: Run, catalogue: Catalogue) -> list[Listing]:
     return found
 
 
-def listings_in(where: Where, catalogue: Catalogue) -> list[Listing]:
+def listings_in(where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
     wanted = [
         (field, {_name(field, word) for word in words})
         for name, field in FILTERS
@@ -182,7 +186,7 @@ def work_of(
     flops: Fraction | None,
     flops_per_sample: Fraction | None,
     parameters: int | None,
-) -> Work:
+) -> RunWork:
     """Return the work of a run, with its FLOPs if they are known. A token takes 6 FLOPs per parameter (Kaplan et al. 2020).
 
     Raises:
@@ -196,16 +200,16 @@ def work_of(
         )
     if tokens is not None:
         known = None if parameters is None else 6 * parameters * tokens * epochs
-        return Work(count=tokens * epochs, unit="tokens", flops=known if flops is None else flops)
+        return RunWork(count=tokens * epochs, unit="tokens", flops=known if flops is None else flops)
     if samples is not None:
         each = None if flops_per_sample is None else flops_per_sample * samples * epochs
-        return Work(count=samples * epochs, flops=each if flops is None else flops)
-    return Work(count=None, flops=flops)
+        return RunWork(count=samples * epochs, flops=each if flops is None else flops)
+    return RunWork(count=None, flops=flops)
 
 
 def timed_run(
-    hours: Fraction, *, where: Where, gpus: int | None, others: Collection[str]
-) -> tuple[Work, Measurement]:
+    hours: Fraction, *, where: ListingFilter, gpus: int | None, others: Collection[str]
+) -> tuple[RunWork, Measurement]:
     """Convert the hours that a run takes on one kind of machine to work, and the speed measured on that machine.
 
     Args:
@@ -231,7 +235,7 @@ def timed_run(
         instance_type=names[0] if where.instance_types else None,
         gpus=gpus,
     )
-    return Work(count=hours, unit="hours"), measured
+    return RunWork(count=hours, unit="hours"), measured
 
 
 def _name(field: str, word: str) -> str:
@@ -239,7 +243,7 @@ def _name(field: str, word: str) -> str:
     return (word if kind is None else kind.name).casefold()
 
 
-def _speed_faults(run: Run, catalogue: Catalogue) -> Iterator[Fault]:
+def _speed_faults(run: TrainingRun, catalogue: Catalogue) -> Iterator[Fault]:
     if run.measurements and run.work.count is None:
         yield Fault("/run/throughput", "is in samples or tokens a second: give the work in samples or tokens")
     if not run.measurements and run.work.flops is None:
@@ -249,7 +253,9 @@ def _speed_faults(run: Run, catalogue: Catalogue) -> Iterator[Fault]:
         yield from _measurement_faults(f"/run/throughput/{index}", one, run, catalogue)
 
 
-def _measurement_faults(pointer: str, one: Measurement, run: Run, catalogue: Catalogue) -> Iterator[Fault]:
+def _measurement_faults(
+    pointer: str, one: Measurement, run: TrainingRun, catalogue: Catalogue
+) -> Iterator[Fault]:
     if (one.accelerator is None) == (one.instance_type is None):
         yield Fault(pointer, "name the accelerator or the instance_type that it was measured on")
     if one.accelerator is not None:
@@ -261,7 +267,7 @@ def _measurement_faults(pointer: str, one: Measurement, run: Run, catalogue: Cat
             yield Fault(f"{pointer}/gpus", f"{one.instance_type} has {most:g}")
 
 
-def _model_faults(run: Run) -> Iterator[Fault]:
+def _model_faults(run: TrainingRun) -> Iterator[Fault]:
     model = run.model
     if model is None:
         return
@@ -271,7 +277,7 @@ def _model_faults(run: Run) -> Iterator[Fault]:
         yield Fault("/run/model", f"what do activations take? {fix}")
 
 
-def _check_gpus(run: Run, listings: list[Listing]) -> None:
+def _check_gpus(run: TrainingRun, listings: list[Listing]) -> None:
     if not run.gpus:
         return
     named = {word.casefold() for word in run.where.instance_types}

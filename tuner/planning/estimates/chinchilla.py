@@ -30,7 +30,7 @@ CAVEATS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimum:
+class ComputeOptimum:
     """The best model size and number of tokens by one law."""
 
     law: str
@@ -40,7 +40,7 @@ class Optimum:
     loss: float | None  #: In nats per token. None if the law does not predict it.
 
 
-def optimum(law: Law, flops: float) -> Optimum:
+def optimum(law: Law, flops: float) -> ComputeOptimum:
     both = law.alpha + law.beta
     g = (law.alpha * law.a / (law.beta * law.b)) ** (1 / both)
     parameters = g * (flops / 6) ** (law.beta / both)
@@ -49,7 +49,7 @@ def optimum(law: Law, flops: float) -> Optimum:
     return _optimum(law.name, parameters, tokens, loss)
 
 
-def optima(flops: float) -> list[Optimum]:
+def optima(flops: float) -> list[ComputeOptimum]:
     """Return the optimum by each law, the recommended one first."""
     parameters = (flops / (6 * TOKENS_PER_PARAMETER)) ** 0.5
     name = "twenty tokens a parameter (approaches 1 and 2)"
@@ -57,8 +57,8 @@ def optima(flops: float) -> list[Optimum]:
     return [optimum(BESIROGLU, flops), by_rule, optimum(HOFFMANN, flops)]
 
 
-def _optimum(law: str, parameters: float, tokens: float, loss: float | None) -> Optimum:
-    return Optimum(
+def _optimum(law: str, parameters: float, tokens: float, loss: float | None) -> ComputeOptimum:
+    return ComputeOptimum(
         law=law,
         parameters=round(parameters),
         tokens=round(tokens),

@@ -25,7 +25,7 @@ LINK_SHARE = Fraction(7, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ModelShape:
     """The properties of the model to train that determine its memory.
 
     The activations are either given by `activation_bytes`, or are those of a transformer with `layers`, `hidden`, `heads` and `sequence`.
@@ -58,7 +58,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpotTerms:
+class SpotAssumptions:
     """How often spot machines are interrupted, and what an interruption costs."""
 
     mean_ns: int  #: The mean time between interruptions of one machine.
@@ -68,7 +68,7 @@ class SpotTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RunWork:
     """The amount of work: samples, tokens, or hours on a named machine, or only FLOPs."""
 
     count: Fraction | None  #: None if only the FLOPs are known.
@@ -77,7 +77,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class ListingFilter:
     """The listings to evaluate. An empty field means all values."""
 
     clouds: tuple[str, ...] = ()
@@ -88,25 +88,25 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """A single training run to estimate."""
 
-    work: Work
-    spot: SpotTerms
+    work: RunWork
+    spot: SpotAssumptions
     measurements: tuple[Measurement, ...] = ()
     utilisation: Fraction | None = None
-    model: Model | None = None
+    model: ModelShape | None = None
     gpus: int | None = 1  #: The number of GPUs to use. None means all GPUs of each machine.
     efficiency: Fraction | None = (
         None  #: The speed of several GPUs as a share of the sum of their speeds alone. None means that it is computed.
     )
     deadline_ns: int | None = None
-    where: Where = field(default_factory=Where)
+    where: ListingFilter = field(default_factory=ListingFilter)
     limit: int = 20  #: The maximum number of candidates that are shown.
 
 
 @dataclass(frozen=True, slots=True)
-class Assumption:
+class StatedAssumption:
     """A value that the request did not give, and the value that the estimate uses for it."""
 
     name: str
@@ -115,7 +115,7 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PricedOption:
     """An option of the user: a machine with a known price and a known time for the run."""
 
     name: str
@@ -125,13 +125,13 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    options: tuple[Choice, ...]
+class PricedOptions:
+    options: tuple[PricedOption, ...]
     deadline_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class ScalingQuestion:
     """A request for the efficiency of data-parallel training on several GPUs."""
 
     accelerator: str
@@ -146,7 +146,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeOptimal:
+class ComputeQuestion:
     """A request for the best model size for a number of FLOPs, or for the FLOPs that `usd` buys on machines with `accelerator`."""
 
     flops: Fraction | None = None
@@ -157,7 +157,7 @@ class ComputeOptimal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recurring:
+class RecurringQuestion:
     """A request for the yearly cost of a run that is repeated."""
 
     runs_per_month: Fraction
@@ -182,7 +182,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
+class OwnershipQuestion:
     """A request to compare owned hardware with the cloud.
 
     Without the price `cloud`, the cheapest machine of the catalogue with `gpus` of `accelerator` is used.

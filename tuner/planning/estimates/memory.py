@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 
-from tuner.planning.estimates.described import Format, Model
+from tuner.planning.estimates.described import Format, ModelShape
 
 GIB = 2**30
 CONTEXT = GIB
@@ -33,7 +33,7 @@ RECOMPUTED = Fraction(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class GpuMemory:
     """Memory in bytes on each GPU."""
 
     weights: int
@@ -56,17 +56,17 @@ class Fit:
     micro_batch: int
     accumulation: int
     gradient_checkpointing: bool
-    memory: Memory
+    memory: GpuMemory
 
 
-def memory_of(model: Model, micro_batch: int | None = None) -> Memory:
+def memory_of(model: ModelShape, micro_batch: int | None = None) -> GpuMemory:
     """Return the memory that the model needs on each GPU, with micro-batches of this size. None means the whole batch at once."""
     half = model.precision != "fp32"
     weights = gradients = model.parameters * (2 if half else 4)
     optimizer = model.parameters * (OPTIMIZER_BYTES[model.optimizer] + (4 if half else 0))
     activations = _activations(model) * (model.batch if micro_batch is None else micro_batch)
     inside = weights + gradients + optimizer + activations
-    return Memory(
+    return GpuMemory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
@@ -75,7 +75,7 @@ def memory_of(model: Model, micro_batch: int | None = None) -> Memory:
     )
 
 
-def fit(model: Model, gib: Fraction, *, bf16: bool) -> Fit | None:
+def fit(model: ModelShape, gib: Fraction, *, bf16: bool) -> Fit | None:
     """Return the way to fit the model into a GPU that changes least. Return None if no change is enough.
 
     Args:
@@ -86,7 +86,7 @@ def fit(model: Model, gib: Fraction, *, bf16: bool) -> Fit | None:
     return next(fits(model, gib, bf16=bf16), None)
 
 
-def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
+def fits(model: ModelShape, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
     """Yield every way to fit the model into a GPU, the one that changes least first.
 
     The order is by the effect on training. Smaller micro-batches do not change the result. A 16-bit format (bf16, or fp16 if the GPU does
@@ -106,7 +106,7 @@ def fits(model: Model, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
         yield _fit(model, changed, micro)
 
 
-def _fit(model: Model, changed: Model, micro: int) -> Fit:
+def _fit(model: ModelShape, changed: ModelShape, micro: int) -> Fit:
     accumulation = -(-model.batch // micro)
     changes: list[str] = []
     if changed.precision != model.precision:
@@ -125,14 +125,14 @@ def _fit(model: Model, changed: Model, micro: int) -> Fit:
     )
 
 
-def _in(model: Model, precision: Format) -> Model:
+def _in(model: ModelShape, precision: Format) -> ModelShape:
     """Return the model in another number format. Measured activations are halved if the format changes from 32 to 16 bits."""
     if model.precision != "fp32" or precision == "fp32" or model.activation_bytes is None:
         return replace(model, precision=precision)
     return replace(model, precision=precision, activation_bytes=-(-model.activation_bytes // 2))
 
 
-def _largest_micro_batch(model: Model, gib: Fraction) -> int:
+def _largest_micro_batch(model: ModelShape, gib: Fraction) -> int:
     """Return the largest micro-batch that fits. Return 0 if not even one sample fits."""
     low, high = 0, model.batch
     while low < high:
@@ -144,7 +144,7 @@ def _largest_micro_batch(model: Model, gib: Fraction) -> int:
     return low
 
 
-def _activations(model: Model) -> int:
+def _activations(model: ModelShape) -> int:
     """Return the bytes of one sample's activations. Return 0 if neither a measurement nor a complete shape is known."""
     if model.activation_bytes is not None:
         return _measured(model.activation_bytes, model)
@@ -161,7 +161,7 @@ def _activations(model: Model) -> int:
     return model.layers * layer + logits
 
 
-def _measured(whole: int, model: Model) -> int:
+def _measured(whole: int, model: ModelShape) -> int:
     layers = model.layers or 1
     if not model.gradient_checkpointing or layers < 4:
         return whole

@@ -16,7 +16,7 @@ MONTHS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yearly:
+class YearlyCost:
     """The yearly cost of a repeated run."""
 
     name: str
@@ -29,13 +29,13 @@ class Yearly:
     )
 
 
-def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> Yearly:
+def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> YearlyCost:
     """Compute the yearly cost of a repeated run.
 
     A failed run is paid in full and repeated until it succeeds, so each run takes 1/(1 − `failed_share`) runs on average.
     """
     a_month = runs_per_month / (1 - failed_share)
-    return Yearly(
+    return YearlyCost(
         name=name,
         usd_per_run=per_run,
         runs_per_year=a_month * MONTHS,
@@ -52,7 +52,7 @@ HOURS_A_YEAR = 8760
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class OwnershipComparison:
     """The costs over the machine's lifetime.
 
     The break-even figures are None if an hour in the cloud costs no more than the power, because owning never pays off then. If
@@ -74,7 +74,7 @@ class Comparison:
     cloud_region: str | None = None
 
 
-def compare(owned: Owned, cloud: Price) -> Comparison:
+def compare(owned: Owned, cloud: Price) -> OwnershipComparison:
     """Compare an owned machine with as many hours of a similar machine in the cloud at this price."""
     life_hours = owned.lifetime_years * HOURS_A_YEAR
     used = life_hours * owned.utilisation
@@ -84,7 +84,7 @@ def compare(owned: Owned, cloud: Price) -> Comparison:
     own_total, rent_total = _rounded_up(fixed + power * used), _rounded_up(rent * used)
     gain = rent - power
     even = fixed / gain if gain > 0 else None
-    return Comparison(
+    return OwnershipComparison(
         hours_used=used,
         fixed_usd=_rounded_up(fixed),
         power_usd_per_hour=Price(_rounded_up(power).micro_usd),

@@ -25,7 +25,7 @@ from tuner.planning.estimates.described import (
     UTILISATION_RANGE,
     Format,
     Measurement,
-    Run,
+    TrainingRun,
 )
 
 ASSUMPTIONS = (
@@ -50,7 +50,7 @@ class Speed:
     factor: Range | None = None  #: The factor that converts the measurement to this accelerator.
 
 
-def speed(run: Run, listing: Listing, precision: Format) -> Speed | None:
+def speed(run: TrainingRun, listing: Listing, precision: Format) -> Speed | None:
     """Return the speed of a run on a machine. Return None if neither a measurement nor a data sheet gives it.
 
     Args:
@@ -115,7 +115,7 @@ def _catalogued(given: Sequence[Measurement], kind: Accelerator, precision: Prec
     )
 
 
-def _by_flops(run: Run, kind: Accelerator, precision: Precision) -> Speed:
+def _by_flops(run: TrainingRun, kind: Accelerator, precision: Precision) -> Speed:
     peak = kind.tflops(precision) * TERA
     if run.utilisation is not None:
         return Speed(basis="flops", per_second=(peak * run.utilisation,) * 3)
@@ -132,7 +132,7 @@ LATENCY_S = {"nvlink": Fraction(5, 10**6), "pcie": Fraction(10, 10**6), "etherne
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class LinkEfficiency:
     """The efficiency of a number of GPUs that communicate over one kind of link."""
 
     gpus: int
@@ -147,7 +147,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
+class ScaledMachines:
     """The cheapest machines of the catalogue for a number of GPUs, the run's time and cost there, and whether more GPUs pay off."""
 
     gpus: int
@@ -182,12 +182,14 @@ def link_within(listing: Listing) -> Link:
     return "nvlink" if kind is not None and kind.nvlink_gb_s and not paired else "pcie"
 
 
-def point(*, gpus: int, link: Link, gradient_bytes: int, step_s: Fraction, bytes_s: Fraction) -> Point:
+def point(
+    *, gpus: int, link: Link, gradient_bytes: int, step_s: Fraction, bytes_s: Fraction
+) -> LinkEfficiency:
     """Compute the efficiency of `gpus` GPUs. `step_s` is the time of a step on a single GPU."""
     messages = 2 * (gpus - 1)
     talk_s = Fraction(messages, gpus) * gradient_bytes / bytes_s + messages * LATENCY_S[link]
     efficiency = step_s / (step_s + talk_s)
-    return Point(
+    return LinkEfficiency(
         gpus=gpus,
         link=link,
         bytes_per_second=bytes_s,
@@ -200,7 +202,7 @@ def point(*, gpus: int, link: Link, gradient_bytes: int, step_s: Fraction, bytes
 
 def table(
     kind: Accelerator, *, gpus: Sequence[int], gradient_bytes: int, step_s: Fraction, gbit_s: Fraction
-) -> list[Point]:
+) -> list[LinkEfficiency]:
     """Return the efficiency of each number of GPUs over each link that the accelerator has."""
     reached = [(link, bandwidth(kind, link, gbit_s)) for link in LINKS]
     return [
@@ -211,10 +213,12 @@ def table(
     ]
 
 
-def machines(points: Sequence[Point], listings: Sequence[Listing], hours_on_one: Fraction) -> list[Machines]:
+def machines(
+    points: Sequence[LinkEfficiency], listings: Sequence[Listing], hours_on_one: Fraction
+) -> list[ScaledMachines]:
     """Return for each number of GPUs the on-demand machines on which the run is cheapest. Whole machines are paid for."""
     by_place = {(one.gpus, one.link): one for one in points}
-    found: list[Machines] = []
+    found: list[ScaledMachines] = []
     for count in sorted({one.gpus for one in points}):
         here = [one for listing in listings if (one := _on(listing, count, by_place, hours_on_one))]
         if here:
@@ -223,8 +227,8 @@ def machines(points: Sequence[Point], listings: Sequence[Listing], hours_on_one:
 
 
 def _on(
-    listing: Listing, gpus: int, points: dict[tuple[int, Link], Point], hours_on_one: Fraction
-) -> Machines | None:
+    listing: Listing, gpus: int, points: dict[tuple[int, Link], LinkEfficiency], hours_on_one: Fraction
+) -> ScaledMachines | None:
     if listing.on_demand is None or listing.accelerators < 1:
         return None
     each = int(listing.accelerators)
@@ -236,7 +240,7 @@ def _on(
     hours = hours_on_one / there.speedup
     elapsed_ns = -(-hours * 3600 * NS // 1)
     price = Price(listing.on_demand.micro_usd_per_hour * count)
-    return Machines(
+    return ScaledMachines(
         gpus=gpus,
         machines=count,
         cloud=listing.cloud,
@@ -252,7 +256,7 @@ def _on(
     )
 
 
-def _judged(one: Machines, fewer: Sequence[Machines]) -> Machines:
+def _judged(one: ScaledMachines, fewer: Sequence[ScaledMachines]) -> ScaledMachines:
     if not fewer:
         return one
     least = min(fewer, key=lambda other: (other.usd, other.hours))

@@ -15,13 +15,13 @@ from tuner.planning.estimates.candidates import Ranked, rank
 from tuner.planning.estimates.checks import check_accelerator, check_run, check_word
 from tuner.planning.estimates.described import (
     UTILISATION,
-    Assumption,
-    Choices,
-    ComputeOptimal,
-    Ownership,
-    Recurring,
-    Run,
-    Scaling,
+    ComputeQuestion,
+    OwnershipQuestion,
+    PricedOptions,
+    RecurringQuestion,
+    ScalingQuestion,
+    StatedAssumption,
+    TrainingRun,
 )
 
 TERA = 10**12
@@ -57,20 +57,20 @@ class ChoicesView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     ranked: Ranked
-    assumptions: tuple[Assumption, ...]
+    assumptions: tuple[StatedAssumption, ...]
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingView:
     gradient_bytes: int
-    points: tuple[scaling.Point, ...]
-    machines: tuple[scaling.Machines, ...]
+    points: tuple[scaling.LinkEfficiency, ...]
+    machines: tuple[scaling.ScaledMachines, ...]
     assumptions: tuple[str, ...] = scaling.ASSUMPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bought:
+class BoughtMachine:
     """The machine on which a FLOP is cheapest, and the hours on it that an amount of money buys."""
 
     cloud: str
@@ -86,12 +86,12 @@ class Bought:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeView:
     flops: Fraction
-    bought: Bought | None
-    optima: tuple[chinchilla.Optimum, ...]
+    bought: BoughtMachine | None
+    optima: tuple[chinchilla.ComputeOptimum, ...]
     caveats: tuple[str, ...] = chinchilla.CAVEATS
 
 
-def run_view(run: Run, catalogue: Catalogue, today: date) -> RunView:
+def run_view(run: TrainingRun, catalogue: Catalogue, today: date) -> RunView:
     listings = check_run(run, catalogue)
     ranked = rank(run, listings)
     old = catalogue.warning(today, [one.listing for one in ranked.fitting[: run.limit]])
@@ -102,7 +102,7 @@ def run_view(run: Run, catalogue: Catalogue, today: date) -> RunView:
     )
 
 
-def choices_view(asked: Choices) -> ChoicesView:
+def choices_view(asked: PricedOptions) -> ChoicesView:
     costs = [
         OptionCost(
             name=option.name,
@@ -117,7 +117,7 @@ def choices_view(asked: Choices) -> ChoicesView:
     return ChoicesView(options=tuple(sorted(costs, key=lambda cost: (cost.usd, cost.hours))))
 
 
-def scaling_view(asked: Scaling, catalogue: Catalogue) -> ScalingView:
+def scaling_view(asked: ScalingQuestion, catalogue: Catalogue) -> ScalingView:
     faults = list(check_accelerator("/scaling/accelerator", asked.accelerator))
     kind = accelerator(asked.accelerator)
     if faults or kind is None:
@@ -135,7 +135,7 @@ def scaling_view(asked: Scaling, catalogue: Catalogue) -> ScalingView:
     return ScalingView(gradient_bytes=gradient_bytes, points=tuple(points), machines=tuple(found))
 
 
-def compute_view(asked: ComputeOptimal, catalogue: Catalogue) -> ComputeView:
+def compute_view(asked: ComputeQuestion, catalogue: Catalogue) -> ComputeView:
     flops, bought = asked.flops, None
     if flops is None:
         bought = _bought(asked, catalogue)
@@ -143,7 +143,7 @@ def compute_view(asked: ComputeOptimal, catalogue: Catalogue) -> ComputeView:
     return ComputeView(flops=flops, bought=bought, optima=tuple(chinchilla.optima(float(flops))))
 
 
-def recurring_view(asked: Recurring, run: RunView | None) -> tuple[ownership.Yearly, ...]:
+def recurring_view(asked: RecurringQuestion, run: RunView | None) -> tuple[ownership.YearlyCost, ...]:
     """Return the yearly costs of each way to run.
 
     The savings are relative to the first one. For a described run, that is normally the cheapest on-demand machine.
@@ -165,7 +165,7 @@ def recurring_view(asked: Recurring, run: RunView | None) -> tuple[ownership.Yea
     return found[0], *others
 
 
-def ownership_view(asked: Ownership, catalogue: Catalogue) -> ownership.Comparison:
+def ownership_view(asked: OwnershipQuestion, catalogue: Catalogue) -> ownership.OwnershipComparison:
     """Compare owning a machine with renting one, at the given price or at the cheapest of the catalogue.
 
     Raises:
@@ -190,7 +190,7 @@ def ownership_view(asked: Ownership, catalogue: Catalogue) -> ownership.Comparis
     return replace(found, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
 
 
-def _bought(asked: ComputeOptimal, catalogue: Catalogue) -> Bought:
+def _bought(asked: ComputeQuestion, catalogue: Catalogue) -> BoughtMachine:
     if asked.usd is None or asked.accelerator is None:
         raise Invalid.at("/compute_optimal", "give flops, or usd and an accelerator to spend it on")
     found = _listed("/compute_optimal/accelerator", asked.accelerator, asked.market, catalogue)
@@ -202,7 +202,7 @@ def _bought(asked: ComputeOptimal, catalogue: Catalogue) -> Bought:
     if kind is None:
         raise Invalid(*check_accelerator("/compute_optimal/accelerator", asked.accelerator))
     price = Price(_micro(best, asked.market))
-    return Bought(
+    return BoughtMachine(
         cloud=best.cloud,
         region=best.region,
         instance_type=best.instance_type,

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from tuner.domain.time import MAX_SECONDS, NS
-from tuner.planning.estimates.described import SpotTerms
+from tuner.planning.estimates.described import SpotAssumptions
 from tuner.tuning.checkpointing import daly_ns
 
 NINE_OF_TEN = 1.2816  # nine of ten values of a normal distribution are at most this many standard deviations above its mean
@@ -34,7 +34,7 @@ class Interrupted:
         return self.paid_ns / train_ns - 1 if train_ns else 0.0
 
 
-def interrupted(train_ns: int, terms: SpotTerms) -> Interrupted | None:
+def interrupted(train_ns: int, terms: SpotAssumptions) -> Interrupted | None:
     """Compute the time of a run on spot machines. Return None if interruptions are so frequent that it may not end within 30 years."""
     mean = terms.mean_ns
     interval = max(NS, min(train_ns, daly_ns(terms.checkpoint_ns, mean)))
