@@ -155,11 +155,11 @@ def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None
     """Fit the times of the first steps to the parameters. Return None if the parameters do not predict them, or if the
     configuration of a trial does not fit the space.
     """
-    placed = [transferred(space, one.config) for one in trials]
+    placed = [transferred(space, trial.config) for trial in trials]
     configs = [config for config in placed if config is not None]
     if len(configs) < len(trials):
         return None
-    return fitted(space, configs, [one.early_ns or one.step_ns for one in trials])
+    return fitted(space, configs, [trial.early_ns or trial.step_ns for trial in trials])
 
 
 def _doubt_of_mean(spread: float, count: int) -> float:
@@ -178,8 +178,8 @@ def _later(trials: Sequence[SeenTrial]) -> tuple[float, float]:
 
     The uncertainty is larger if later steps differ more from early ones, and if fewer trials continued beyond the first EARLY_STEPS steps.
     """
-    both = [(one.early_ns, one.later_ns) for one in trials if one.early_ns and one.later_ns]
-    if all(one.early_ns is None for one in trials):
+    both = [(trial.early_ns, trial.later_ns) for trial in trials if trial.early_ns and trial.later_ns]
+    if all(trial.early_ns is None for trial in trials):
         return 1.0, 0.0
     if not both:
         return 1.0, LATER_SHIFT

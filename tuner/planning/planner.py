@@ -72,14 +72,16 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     choice = alternatives.chosen_of(offered) if question.choose else offered[0]
     setting = choice.candidate.setting(base, life)
     runs = choice.runs or setting.runs(simulate, RUNS)
-    shown = tuple(replace(one.shown, chosen=one is choice) for one in offered)
+    shown = tuple(replace(compared.shown, chosen=compared is choice) for compared in offered)
     rates = [offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus) for offer in setting.offers]
     dearest = max(rates, key=lambda rate: rate.price)
     most = min(dearest.cost(dearest.affords_ns(budget.limit)).usd, budget.limit.usd)
     rungs, gpu_ms = _rungs(setting, runs)
     checkpoints = choices.checkpoints(setting, spec)
     others = choices.made(spec, setting, checkpoints, limit_ns, runs, question.room, simulate)
-    reason = alternatives.why_chosen(choice.shown, [one.shown for one in offered if one is not choice])
+    reason = alternatives.why_chosen(
+        choice.shown, [compared.shown for compared in offered if compared is not choice]
+    )
     made = JobPlan(
         usd=_spread(
             [run.cost.usd.micro_usd for run in runs],

@@ -126,7 +126,7 @@ def _curves(
 ) -> Iterator[Curve]:
     spec = row.spec
     final = ("stopped",) if row.state == "running" else ("stopped", "paused")
-    for trial, found in groupby(values, key=lambda one: one[0]):
+    for trial, found in groupby(values, key=lambda value: value[0]):
         state, last = trials[trial]
         points = (
             ScoredStep(step, None if value is None else spec.objective.score(value), cost)
@@ -160,7 +160,7 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
         if priced_offer.price is None:
             return None, priced_offer.source
         offered = [replace(row.offer, price=priced_offer.price, source=priced_offer.source)]
-    least = min(offered, key=lambda one: one.rate(cpus=size.cpus, gpus=size.gpus).price)
+    least = min(offered, key=lambda offer: offer.rate(cpus=size.cpus, gpus=size.gpus).price)
     return least.rate(cpus=size.cpus, gpus=size.gpus).price, least.source
 
 
@@ -177,7 +177,7 @@ def _places(service: Service, row: JobRow) -> JobRegions:
     region = row.spec.resources.region or row.offer.region
     listed = catalogue(settings).find(region=region) if region else []
     cloud = listed[0].cloud if listed else None
-    rates = next((one for one in data_rates(settings) if one.cloud == cloud), None)
+    rates = next((rate for rate in data_rates(settings) if rate.cloud == cloud), None)
     price = None if rates is None else rates.between_regions
     return JobRegions(
         region, settings.storage_region or None, price, rates.source if rates is not None else ""

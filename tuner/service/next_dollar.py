@@ -73,33 +73,33 @@ def forecast(database: Database, row: JobRow) -> NextDollarForecast:
         trial.number: [objective.score(value) for value in best.values_at(trial.curve, levels)]
         for trial in known
     }
-    found = outlooks(len(levels), curves, [one.number for one in cut])
-    if not found:
+    forecasts = outlooks(len(levels), curves, [trial.number for trial in cut])
+    if not forecasts:
         return NextDollarForecast((), TOO_FEW, as_of)
     top = objective.score(leader.value)
     scale = scale_of([score for curve in curves.values() for score in curve])
     made = [
-        _continuation(one, last, found[one.number], top, objective, scale)
-        for one in cut
-        if one.number in found and scale.clip(found[one.number].mean) > top
+        _continuation(trial, last, forecasts[trial.number], top, objective, scale)
+        for trial in cut
+        if trial.number in forecasts and scale.clip(forecasts[trial.number].mean) > top
     ]
     if not made:
         return NextDollarForecast((), NONE_BETTER, as_of)
-    made.sort(key=lambda one: (-(one.gain_per_usd or 0.0), one.trial))
+    made.sort(key=lambda continuation: (-(continuation.gain_per_usd or 0.0), continuation.trial))
     return NextDollarForecast(tuple(made[:SHOWN]), "", as_of)
 
 
 def _continuation(
-    one: BestTrial, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
+    trial: BestTrial, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
 ) -> TrialContinuation:
     """Return the forecast of a trial that is expected to beat the job's best, limited to the known bounds of the metric."""
     mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
     ends = sorted((objective.score(low), objective.score(high)))
     return TrialContinuation(
-        trial=one.trial,
-        from_step=one.saved,
+        trial=trial.trial,
+        from_step=trial.saved,
         to_step=last,
-        extra=_extra(one, last),
+        extra=_extra(trial, last),
         metric=objective.score(mean),
         low_metric=ends[0],
         high_metric=ends[1],
@@ -109,14 +109,14 @@ def _continuation(
     )
 
 
-def _extra(one: BestTrial, last: int) -> Money:
+def _extra(trial: BestTrial, last: int) -> Money:
     """Return the cost of training a trial from its checkpoint to step `last`, rounded up.
 
     The trial's cost per step so far is used. The cost of restoring the checkpoint is not included.
     """
-    (first, _, begun), (newest, _, paid) = one.curve[0], one.curve[-1]
+    (first, _, begun), (newest, _, paid) = trial.curve[0], trial.curve[-1]
     if newest == first:
         begun, first = 0, 0
-    steps = last - max(one.saved, first)
-    again = begun if one.saved < first else 0
+    steps = last - max(trial.saved, first)
+    again = begun if trial.saved < first else 0
     return Money(again - (-steps * (paid - begun) // (newest - first)))

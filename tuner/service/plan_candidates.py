@@ -99,8 +99,8 @@ def candidates_of(
     if machines.listed is not None:
         described += _from_catalogue(shelf, spec, machines.listed, machines.needs)
     found = []
-    for i, one in enumerate(described):
-        full = _completed(shelf, one, i)
+    for i, machine in enumerate(described):
+        full = _completed(shelf, machine, i)
         speed = _speed(shelf, full, evidence, machines.speeds)
         markets = machines.markets or (full.market or spec.resources.market,)
         found += [_candidate(spec, full, market, speed, evidence, machines.needs) for market in markets]
@@ -141,34 +141,36 @@ def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tupl
 
 def _candidate(
     spec: JobSpec,
-    one: DescribedMachine,
+    machine: DescribedMachine,
     market: Market,
     speed: float | None,
     evidence: PaceEvidence,
     needs: MachineRequirements,
 ) -> MachineCandidate:
     wanted = spec.resources
-    cpus, gpus = one.cpus or wanted.cpus, one.gpus if one.gpus is not None else wanted.gpus
-    source = "as given" if one.cloud is None else f"the price catalogue, {one.cloud} {one.region}"
+    cpus, gpus = machine.cpus or wanted.cpus, machine.gpus if machine.gpus is not None else wanted.gpus
+    source = "as given" if machine.cloud is None else f"the price catalogue, {machine.cloud} {machine.region}"
     offers = {
-        name: None if price is None else Offer(one.instance_type, price, cpus, gpus, name, one.region, source)
-        for name, price in (("on_demand", one.price), ("spot", one.spot_price))
+        name: None
+        if price is None
+        else Offer(machine.instance_type, price, cpus, gpus, name, machine.region, source)
+        for name, price in (("on_demand", machine.price), ("spot", machine.spot_price))
     }
     markets = _by_market(offers["on_demand"], offers["spot"])
-    why_not = _why_not(wanted, one, market, markets, needs)
+    why_not = _why_not(wanted, machine, market, markets, needs)
     if why_not is None and needs.step_ns is not None and speed and evidence.step_ns / speed > needs.step_ns:
         step_s, longest_s = evidence.step_ns / speed / NS, needs.step_ns / NS
         why_not = f"a step takes {step_s:g} s there, longer than {longest_s:g} s"
     fit = min(int(cpus / wanted.cpus + 1e-9), int(gpus / wanted.gpus + 1e-9) if wanted.gpus else 10_000)
     concurrency = wanted.max_concurrent_trials or max(1, fit)
     return MachineCandidate(
-        one.instance_type, market, markets.get(market, ()), concurrency, speed, why_not, markets
+        machine.instance_type, market, markets.get(market, ()), concurrency, speed, why_not, markets
     )
 
 
 def _why_not(
     wanted: Resources,
-    one: DescribedMachine,
+    machine: DescribedMachine,
     market: Market,
     markets: Mapping[Market, tuple[Offer, ...]],
     needs: MachineRequirements,
@@ -176,10 +178,10 @@ def _why_not(
     if market not in markets:
         return f"its price on {market} is not known"
     bounds = (
-        ("CPUs", one.cpus, wanted.cpus),
-        ("GPUs", one.gpus, wanted.gpus),
-        ("GiB of memory", one.memory_gib, needs.memory_gib),
-        ("GiB of memory a GPU", one.gpu_memory_gib, needs.gpu_memory_gib),
+        ("CPUs", machine.cpus, wanted.cpus),
+        ("GPUs", machine.gpus, wanted.gpus),
+        ("GiB of memory", machine.memory_gib, needs.memory_gib),
+        ("GiB of memory a GPU", machine.gpu_memory_gib, needs.gpu_memory_gib),
     )
     for what, has, needed in bounds:
         if has is None and needed and what.startswith("GiB"):
@@ -229,7 +231,7 @@ def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
     return large and all(needed is None or (there is not None and there >= needed) for there, needed in has)
 
 
-def _completed(shelf: Catalogue, one: DescribedMachine, number: int) -> DescribedMachine:
+def _completed(shelf: Catalogue, machine: DescribedMachine, number: int) -> DescribedMachine:
     """Return the machine with its unset fields filled in from the catalogue.
 
     A machine with a price in the request need not be in the catalogue.
@@ -237,21 +239,23 @@ def _completed(shelf: Catalogue, one: DescribedMachine, number: int) -> Describe
     Raises:
         Invalid: The machine is not in the catalogue and has no price.
     """
-    rows = shelf.find(cloud=one.cloud, region=one.region, instance_type=one.instance_type)
+    rows = shelf.find(cloud=machine.cloud, region=machine.region, instance_type=machine.instance_type)
     if not rows:
-        if one.price is not None or one.spot_price is not None:
-            return one
-        raise Invalid(_unknown(shelf, one, number))
+        if machine.price is not None or machine.spot_price is not None:
+            return machine
+        raise Invalid(_unknown(shelf, machine, number))
     return replace(
-        one,
-        price=one.price or _least(rows, "on_demand"),
-        spot_price=one.spot_price or (_least(rows, "spot") if one.price is None else None),
-        cpus=one.cpus if one.cpus is not None else rows[0].vcpus,
-        gpus=one.gpus if one.gpus is not None else rows[0].accelerators,
-        memory_gib=one.memory_gib if one.memory_gib is not None else rows[0].memory_gib,
-        gpu_memory_gib=one.gpu_memory_gib if one.gpu_memory_gib is not None else rows[0].gpu_memory_gib,
+        machine,
+        price=machine.price or _least(rows, "on_demand"),
+        spot_price=machine.spot_price or (_least(rows, "spot") if machine.price is None else None),
+        cpus=machine.cpus if machine.cpus is not None else rows[0].vcpus,
+        gpus=machine.gpus if machine.gpus is not None else rows[0].accelerators,
+        memory_gib=machine.memory_gib if machine.memory_gib is not None else rows[0].memory_gib,
+        gpu_memory_gib=machine.gpu_memory_gib
+        if machine.gpu_memory_gib is not None
+        else rows[0].gpu_memory_gib,
         cloud=rows[0].cloud,
-        region=one.region or rows[0].region,
+        region=machine.region or rows[0].region,
     )
 
 
@@ -259,44 +263,45 @@ def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
     return min((price for row in rows if (price := row.price(market)) is not None), default=None)
 
 
-def _unknown(shelf: Catalogue, one: DescribedMachine, number: int) -> Fault:
+def _unknown(shelf: Catalogue, machine: DescribedMachine, number: int) -> Fault:
     """Return a fault that names the first field of this machine whose value the catalogue does not know."""
     for name in ("instance_type", "cloud", "region"):
-        word = getattr(one, name)
+        word = getattr(machine, name)
         detail = None if word is None else shelf.unknown(name, word)
         if detail is not None:
             return Fault(f"/planning/candidates/{number}/{name}", f"{detail}; or give usd_per_hour")
-    detail = f"the catalogue has no {one.instance_type} there; give usd_per_hour, or another region"
+    detail = f"the catalogue has no {machine.instance_type} there; give usd_per_hour, or another region"
     return Fault(f"/planning/candidates/{number}", detail)
 
 
 def _speed(
-    shelf: Catalogue, one: DescribedMachine, evidence: PaceEvidence, speeds: Mapping[str, float]
+    shelf: Catalogue, machine: DescribedMachine, evidence: PaceEvidence, speeds: Mapping[str, float]
 ) -> float | None:
     """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
 
     A step time or speed from the request has precedence. Otherwise the data sheets of the accelerators are compared. If
     the evidence names no machine and the request no speeds, all machines are assumed to be equally fast.
     """
-    if one.step_ns is not None:
-        return evidence.step_ns / one.step_ns
-    if one.speed is not None:
-        return one.speed
-    if one.instance_type in speeds:
-        return speeds[one.instance_type] / speeds.get(evidence.machine, 1.0)
-    if evidence.machine == one.instance_type:
+    if machine.step_ns is not None:
+        return evidence.step_ns / machine.step_ns
+    if machine.speed is not None:
+        return machine.speed
+    if machine.instance_type in speeds:
+        return speeds[machine.instance_type] / speeds.get(evidence.machine, 1.0)
+    if evidence.machine == machine.instance_type:
         return 1.0
     if evidence.machine:
-        return _by_data_sheets(shelf, evidence.machine, one.instance_type)
-    known = ((speeds[name], _by_data_sheets(shelf, name, one.instance_type)) for name in speeds)
+        return _by_data_sheets(shelf, evidence.machine, machine.instance_type)
+    known = ((speeds[name], _by_data_sheets(shelf, name, machine.instance_type)) for name in speeds)
     return next((speed * factor for speed, factor in known if factor is not None), None) if speeds else 1.0
 
 
 def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
     """Return the speed of one instance type relative to another by their data sheets, or None if either has none."""
-    rows = [shelf.find(instance_type=name) for name in (here, there)]
-    accelerators = [found[0].accelerator for found in rows if found and found[0].accelerator]
-    speed = relative_speed(*accelerators) if len(accelerators) == len(rows) else None
+    rows = [*shelf.find(instance_type=here)[:1], *shelf.find(instance_type=there)[:1]]
+    if len(rows) < 2 or not all(row.accelerator for row in rows):
+        return None
+    speed = relative_speed(rows[0].accelerator, rows[1].accelerator)
     return None if speed is None else float(speed[1])
 
 
@@ -307,9 +312,11 @@ def as_fast_by_assumption(
     if evidence.machine or machines.speeds:
         return ()
     known = {
-        one.instance_type for one in machines.described if one.step_ns is not None or one.speed is not None
+        machine.instance_type
+        for machine in machines.described
+        if machine.step_ns is not None or machine.speed is not None
     }
-    alike = sorted({one.instance_type for one in candidates} - known)
+    alike = sorted({candidate.instance_type for candidate in candidates} - known)
     return tuple(alike) if len(alike) > 1 else ()
 
 
@@ -321,11 +328,11 @@ def that_would_do(service: Service, spec: JobSpec, machines: RequestedMachines) 
     """
     shelf, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
     listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"
-    named = [row for one in machines.described for row in shelf.find(instance_type=one.instance_type)]
+    named = [row for machine in machines.described for row in shelf.find(instance_type=machine.instance_type)]
     gpus, clouds = {row.accelerator for row in named}, {row.cloud for row in named}
     fit = [row for row in shelf.find(market=listed) if _fits(row, spec.resources, machines.needs)]
     fit.sort(key=lambda row: (row.accelerator not in gpus, row.cloud not in clouds))
-    asked = {one.instance_type for one in machines.described}
+    asked = {machine.instance_type for machine in machines.described}
     return [kind for kind in dict.fromkeys(row.instance_type for row in fit) if kind not in asked][:3]
 
 

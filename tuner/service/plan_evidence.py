@@ -109,9 +109,9 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
             found = list(earlier_jobs.paced(db, row.id))
         fresh = _on_new_workers(ran)
         setups += [
-            ns_of(one, "setup") or 0
-            for one in ran
-            if (one.trial, one.attempt) in fresh and not one.from_step and ns_of(one, "train")
+            ns_of(attempt, "setup") or 0
+            for attempt in ran
+            if (attempt.trial, attempt.attempt) in fresh and not attempt.from_step and ns_of(attempt, "train")
         ]
         steps += [trial.step_ns for trial in _seen(found, ran, row.spec.objective, like=spec.objective)]
     if len(setups) >= SETUPS_MIN and steps:
@@ -137,7 +137,7 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]
     piloted = pilot_of_job(service, spec)
     first = [] if piloted is None else [piloted.row]
-    chosen = [*first, *(row for row in same or found if row.id not in [one.id for one in first])]
+    chosen = [*first, *(row for row in same or found if row.id not in [row.id for row in first])]
     return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
 
 
@@ -185,40 +185,40 @@ def _seen(
     first = {row.trial: row for row in attempts if row.attempt == 1}
     same_objective = (objective.metric, objective.mode) == (like.metric, like.mode)
     trials = []
-    for one in found:
-        setup_ns = _setup_ns(one, first.get(one.trial))
-        step_ns = _step_ns(one, setup_ns)
+    for trial in found:
+        setup_ns = _setup_ns(trial, first.get(trial.trial))
+        step_ns = _step_ns(trial, setup_ns)
         if step_ns is None:
             continue
-        points = [(step, value) for step, value, _ in one.points if value is not None]
+        points = [(step, value) for step, value, _ in trial.points if value is not None]
         curve = tuple((step, like.score(value)) for step, value in points) if same_objective else ()
-        early_ns, later_ns = _parts(one, setup_ns)
-        last, ended = one.points[-1][0], one.state == "completed"
-        trials.append(SeenTrial(one.config, step_ns, curve, last, ended, early_ns, later_ns))
+        early_ns, later_ns = _parts(trial, setup_ns)
+        last, ended = trial.points[-1][0], trial.state == "completed"
+        trials.append(SeenTrial(trial.config, step_ns, curve, last, ended, early_ns, later_ns))
     return trials
 
 
-def _step_ns(one: Paced, setup_ns: int | None) -> int | None:
+def _step_ns(trial: Paced, setup_ns: int | None) -> int | None:
     """Return the mean time of a step without the trial's first setup, or None if it cannot be separated from the setup."""
-    first, last = one.points[0], one.points[-1]
+    first, last = trial.points[0], trial.points[-1]
     if setup_ns is not None:
         return max(1, (last[2] - setup_ns) // last[0])
     return _between(first, last)
 
 
-def _parts(one: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
+def _parts(trial: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
     """Return the mean time of a step among the first `EARLY_STEPS`, and of a later one.
 
     Each is None if it is not known.
     """
-    early = next((point for point in reversed(one.points) if point[0] <= EARLY_STEPS), None)
+    early = next((point for point in reversed(trial.points) if point[0] <= EARLY_STEPS), None)
     if early is None:
         return None, None
     if setup_ns is not None:
         early_ns: int | None = max(1, (early[2] - setup_ns) // early[0])
     else:
-        early_ns = _between(one.points[0], early)
-    return early_ns, None if early_ns is None else _between(early, one.points[-1])
+        early_ns = _between(trial.points[0], early)
+    return early_ns, None if early_ns is None else _between(early, trial.points[-1])
 
 
 def _between(a: Point, b: Point) -> int | None:
@@ -226,7 +226,7 @@ def _between(a: Point, b: Point) -> int | None:
     return max(1, (b[2] - a[2]) // (b[0] - a[0])) if b[0] > a[0] else None
 
 
-def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
+def _setup_ns(trial: Paced, row: AttemptRow | None) -> int | None:
     """Return how long the trial's first setup took, or None if that is not known exactly enough.
 
     The time is derived from its cost, which is kept in whole micro-dollars. Rounding makes it too inexact if the
@@ -235,7 +235,7 @@ def _setup_ns(one: Paced, row: AttemptRow | None) -> int | None:
     if row is None or not row.price.micro_usd_per_hour:
         return None
     setup_ns, coarse_ns = ns_of(row, "setup") or 0, row.price.affords_ns(Money(1))
-    early = next((point for point in reversed(one.points) if point[0] <= EARLY_STEPS), one.points[-1])
+    early = next((point for point in reversed(trial.points) if point[0] <= EARLY_STEPS), trial.points[-1])
     return setup_ns if early[2] - setup_ns >= COARSE * coarse_ns else None
 
 

@@ -80,13 +80,13 @@ class PlanningFacts:
 
     def _machine_faults(self) -> list[Fault]:
         found = []
-        for i, one in enumerate(self.machines.described):
+        for i, machine in enumerate(self.machines.described):
             at = f"/planning/candidates/{i}"
-            if one.speed is not None and not 0.001 <= one.speed <= 1000:
+            if machine.speed is not None and not 0.001 <= machine.speed <= 1000:
                 found.append(Fault(f"{at}/speed", "must be between 0.001 and 1000"))
-            if one.step_ns is not None and not 1 <= one.step_ns <= MAX_NS:
+            if machine.step_ns is not None and not 1 <= machine.step_ns <= MAX_NS:
                 found.append(Fault(f"{at}/step_seconds", "must be more than 0 and at most a year"))
-            for name, price in (("usd_per_hour", one.price), ("spot_usd_per_hour", one.spot_price)):
+            for name, price in (("usd_per_hour", machine.price), ("spot_usd_per_hour", machine.spot_price)):
                 if price is not None and price.micro_usd_per_hour <= 0:
                     found.append(Fault(f"{at}/{name}", "must be more than 0; leave out what is not known"))
         found += [
@@ -115,9 +115,12 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
     names = [*{candidate.instance_type for candidate in candidates}, evidence.machine]
     if faults := check_speeds(facts.machines.speeds, sorted(filter(None, names))):
         raise Invalid(*faults)
-    able = [one for one in candidates if one.why_not is None and one.offers]
+    able = [candidate for candidate in candidates if candidate.why_not is None and candidate.offers]
     if not able:
-        reasons = "; ".join(f"{one.instance_type} on {one.market}: {one.why_not}" for one in candidates[:5])
+        reasons = "; ".join(
+            f"{candidate.instance_type} on {candidate.market}: {candidate.why_not}"
+            for candidate in candidates[:5]
+        )
         would_do = that_would_do(service, spec, facts.machines)
         fix = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
         raise Invalid.at("/planning/candidates", f"none will do: {reasons}{fix}")
@@ -128,11 +131,11 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
             f"{evidence.step_ns / NS:g} s: give planning.speeds of one of them, or step_seconds of each candidate"
         )
         evidence = replace(evidence, notes=(*evidence.notes, note))
-    check_affords(service, spec, min(able, key=lambda one: one.price(spec.resources)).offers[0])
+    check_affords(service, spec, min(able, key=lambda candidate: candidate.price(spec.resources)).offers[0])
     question = planner.PlanQuestion(
         spec,
         evidence,
-        tuple(sorted(candidates, key=lambda one: one not in able)),
+        tuple(sorted(candidates, key=lambda candidate: candidate not in able)),
         round(service.settings.slice_s * NS),
         SpotLife(
             Hazard.of_spot().mean_ns, SPOT_WAIT_NS, patience_ns=round(service.settings.spot_wait_s * NS)
@@ -178,7 +181,7 @@ def _deadline_ns(facts: PlanningFacts, now: Instant) -> int | None:
 def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvidence:
     """Return the evidence from the request if it gives a step time, otherwise from earlier jobs."""
     step_ns, machine = facts.step_ns, ""
-    measured = [one for one in facts.machines.described if one.step_ns is not None]
+    measured = [machine for machine in facts.machines.described if machine.step_ns is not None]
     if step_ns is None and measured and not facts.steps_from:
         step_ns, machine = measured[0].step_ns, measured[0].instance_type
     if step_ns is None:

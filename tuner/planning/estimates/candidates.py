@@ -100,11 +100,11 @@ class Ranked:
 
     def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> MachineEstimate | None:
         """Return the cheapest candidate that fits without changes. `in_time` requires that it meets the deadline."""
-        found = (one for one in self.fitting if market in (None, one.market))
-        return next((one for one in found if one.meets_deadline or not in_time), None)
+        found = (each for each in self.fitting if market in (None, each.market))
+        return next((each for each in found if each.meets_deadline or not in_time), None)
 
     def fastest(self) -> MachineEstimate | None:
-        return min(self.fitting, key=lambda one: (one.wall_ns, one.usd), default=None)
+        return min(self.fitting, key=lambda each: (each.wall_ns, each.usd), default=None)
 
 
 def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
@@ -122,10 +122,10 @@ def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
             left.setdefault(candidate, []).append(listing.instance_type)
         else:
             found.append(candidate)
-    found.sort(key=lambda one: (one.usd, one.wall_ns, one.listing.cloud, one.listing.region))
+    found.sort(key=lambda each: (each.usd, each.wall_ns, each.listing.cloud, each.listing.region))
     return Ranked(
-        fitting=tuple(one for one in found if one.timed.fit is None or not one.timed.fit.changes),
-        changed=tuple(one for one in found if one.timed.fit is not None and one.timed.fit.changes),
+        fitting=tuple(each for each in found if each.timed.fit is None or not each.timed.fit.changes),
+        changed=tuple(each for each in found if each.timed.fit is not None and each.timed.fit.changes),
         left_out=tuple(
             ExcludedMachines(
                 reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN])
@@ -175,12 +175,18 @@ def _offers(
     """Yield for each offer a listing, its zones and its market. Zones of a region with the same price are combined into one offer."""
     for market in run.where.markets:
         same: dict[tuple[object, ...], list[Listing]] = {}
-        for one in listings:
-            if one.price(market) is not None:
-                key = (one.cloud, one.region, one.instance_type, one.gpu_memory_gib, one.price(market))
-                same.setdefault(key, []).append(one)
+        for listing in listings:
+            if listing.price(market) is not None:
+                key = (
+                    listing.cloud,
+                    listing.region,
+                    listing.instance_type,
+                    listing.gpu_memory_gib,
+                    listing.price(market),
+                )
+                same.setdefault(key, []).append(listing)
         for group in same.values():
-            yield group[0], tuple(sorted(one.zone for one in group if one.zone)), market
+            yield group[0], tuple(sorted(listing.zone for listing in group if listing.zone)), market
 
 
 def _gpus(run: TrainingRun, listing: Listing) -> int | str:

@@ -94,7 +94,7 @@ class ComputeView:
 def run_view(run: TrainingRun, catalogue: Catalogue, today: date) -> RunView:
     listings = check_run(run, catalogue)
     ranked = rank(run, listings)
-    old = catalogue.warning(today, [one.listing for one in ranked.fitting[: run.limit]])
+    old = catalogue.warning(today, [each.listing for each in ranked.fitting[: run.limit]])
     return RunView(
         ranked=ranked,
         assumptions=checks.assumptions(run),
@@ -130,7 +130,11 @@ def scaling_view(asked: ScalingQuestion, catalogue: Catalogue) -> ScalingView:
         step_s=asked.step_s,
         gbit_s=asked.ethernet_gbit_s,
     )
-    listings = [one for one in catalogue.listings if accelerator(one.accelerator, one.gpu_memory_gib) is kind]
+    listings = [
+        listing
+        for listing in catalogue.listings
+        if accelerator(listing.accelerator, listing.gpu_memory_gib) is kind
+    ]
     found = scaling.machines(points, listings, asked.hours_on_one) if asked.hours_on_one else []
     return ScalingView(gradient_bytes=gradient_bytes, points=tuple(points), machines=tuple(found))
 
@@ -161,7 +165,7 @@ def recurring_view(asked: RecurringQuestion, run: RunView | None) -> tuple[owner
         for name, usd in costs
     ]
     first = found[0].usd_per_year
-    others = [replace(one, saving_usd_per_year=first - one.usd_per_year) for one in found[1:]]
+    others = [replace(cost, saving_usd_per_year=first - cost.usd_per_year) for cost in found[1:]]
     return found[0], *others
 
 
@@ -179,13 +183,13 @@ def ownership_view(asked: OwnershipQuestion, catalogue: Catalogue) -> ownership.
         raise Invalid.at("/ownership/cloud_usd_per_hour", "give the price in the cloud, or an accelerator")
     pointer = "/ownership/accelerator"
     enough = [
-        one
-        for one in _listed(pointer, asked.accelerator, asked.market, catalogue)
-        if one.accelerators >= asked.gpus
+        listing
+        for listing in _listed(pointer, asked.accelerator, asked.market, catalogue)
+        if listing.accelerators >= asked.gpus
     ]
     if not enough:
         raise Invalid.at("/ownership/gpus", f"no machine has {asked.gpus} of {asked.accelerator}")
-    cheapest = min(enough, key=lambda one: _micro(one, asked.market))
+    cheapest = min(enough, key=lambda listing: _micro(listing, asked.market))
     found = ownership.compare(asked.owned, Price(_micro(cheapest, asked.market)))
     return replace(found, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
 
@@ -194,10 +198,10 @@ def _bought(asked: ComputeQuestion, catalogue: Catalogue) -> BoughtMachine:
     if asked.usd is None or asked.accelerator is None:
         raise Invalid.at("/compute_optimal", "give flops, or usd and an accelerator to spend it on")
     found = _listed("/compute_optimal/accelerator", asked.accelerator, asked.market, catalogue)
-    whole = [one for one in found if one.accelerators >= 1]
+    whole = [listing for listing in found if listing.accelerators >= 1]
     if not whole:
         raise Invalid.at("/compute_optimal/accelerator", f"no machine has a whole {asked.accelerator}")
-    best = min(whole, key=lambda one: Fraction(_micro(one, asked.market), int(one.accelerators)))
+    best = min(whole, key=lambda listing: Fraction(_micro(listing, asked.market), int(listing.accelerators)))
     kind = accelerator(best.accelerator, best.gpu_memory_gib)
     if kind is None:
         raise Invalid(*check_accelerator("/compute_optimal/accelerator", asked.accelerator))
@@ -243,4 +247,4 @@ def _costs(run: RunView | None) -> tuple[tuple[str, Money], ...]:
         ("cheapest_in_time", ranked.cheapest(in_time=True)),
         ("fastest", ranked.fastest()),
     )
-    return tuple((name, one.usd) for name, one in named if one is not None)
+    return tuple((name, candidate.usd) for name, candidate in named if candidate is not None)
