@@ -1,6 +1,5 @@
 """Convert views of jobs and trials to the models of `tuner.schemas`."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -162,7 +161,7 @@ def trial_detail_of(view: TrialView) -> answers_models.TrialDetail:
             answers_models.CurvePoint(
                 step=point.step,
                 metric=point.value,
-                metrics=json.loads(point.metrics),
+                metrics=dict(point.metrics),
                 cost_usd=point.cost.usd.usd,
                 cost_to_train_usd=point.cost.usd.usd,
                 gpu_hours=hours(point.cost),

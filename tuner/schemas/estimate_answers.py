@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.schemas.base import Answer, Six, Usd, UsdPerHour
+from tuner.schemas.base import Answer, Six, Usd
 
 
 class Memory(Answer):
@@ -60,7 +60,7 @@ class Candidate(Answer):
     accelerators: float
     gpu_memory_gib: float | None
     gpus: int
-    usd_per_hour: UsdPerHour
+    usd_per_hour: Usd
     price_date: str
     price_source: str
     flags: list[str]
@@ -119,7 +119,7 @@ class RunEstimate(Answer):
 
 class Chosen(Answer):
     name: str
-    usd_per_hour: UsdPerHour
+    usd_per_hour: Usd
     machines: int
     hours: Six
     usd: Usd
@@ -153,7 +153,7 @@ class Machines(Answer):
     cloud: str
     region: str
     instance_type: str
-    usd_per_hour: UsdPerHour
+    usd_per_hour: Usd
     link: str | None
     efficiency: Six
     hours: Six
@@ -180,7 +180,7 @@ class Bought(Answer):
     region: str
     instance_type: str
     accelerators: int
-    usd_per_hour: UsdPerHour
+    usd_per_hour: Usd
     hours: Six
     peak_tflops: Six
     utilisation: Six
@@ -220,10 +220,10 @@ class OwnershipEstimate(Answer):
 
     hours_used: Six
     fixed_usd: Usd
-    power_usd_per_hour: UsdPerHour
+    power_usd_per_hour: Usd
     owned_usd: Usd
-    owned_usd_per_hour: UsdPerHour
-    cloud_usd_per_hour: UsdPerHour
+    owned_usd_per_hour: Usd
+    cloud_usd_per_hour: Usd
     cloud_instance_type: str | None
     cloud_region: str | None
     cloud_usd: Usd

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tuner.schemas.base import Answer, Request, Six, Usd, UsdPerHour
+from tuner.schemas.base import Answer, Request, Six, Usd
 from tuner.schemas.job import Duration, JobRequest, MarketName
 
 
@@ -106,7 +106,7 @@ class PlanRung(Answer):
     trials: float
     steps: float
     step_seconds: float
-    usd_per_hour: UsdPerHour
+    usd_per_hour: Usd
     train_usd: Usd
     overhead_usd: Usd
     usd: Usd
@@ -129,7 +129,7 @@ class PlanAlternative(Answer):
 
     instance_type: str
     market: str
-    usd_per_hour: UsdPerHour | None
+    usd_per_hour: Usd | None
     concurrency: int
     source: str
     speed: Six | None
@@ -192,10 +192,10 @@ class PlanEvidence(Answer):
 class PlanPrice(Answer):
     instance_type: str
     market: str
-    usd_per_hour: UsdPerHour
+    usd_per_hour: Usd
     cpus: float
     gpus: float
-    trial_usd_per_hour: UsdPerHour
+    trial_usd_per_hour: Usd
     source: str
 
 

@@ -13,7 +13,7 @@ from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import best as show
 from tuner.service import best
-from tuner.service.best import Asked, BestView, CostLimits, Priced, Pricing
+from tuner.service.best import Asked, BestView, CostLimits, PricedPoint, Pricing
 
 router = APIRouter(tags=["answers"])
 Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
@@ -90,7 +90,7 @@ def get_best_of_all(
     return show.BestOfAll(**_priced_fields(view.best), job=view.job.id, pricing=_pricing(view.pricing))
 
 
-def _priced_fields(priced: Priced) -> dict[str, Any]:
+def _priced_fields(priced: PricedPoint) -> dict[str, Any]:
     point, there = priced.point, priced.elsewhere
     low, high = (priced.cost, priced.cost) if there is None else (there.low, there.high)
     return {
