@@ -3,8 +3,8 @@
 import inspect
 import re
 import textwrap
-from collections.abc import Generator, Iterator
-from typing import Any, Unpack, get_args, get_origin
+from collections.abc import Iterator
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -12,7 +12,7 @@ import tuner
 import tuner.client
 import tuner.training
 from tools.reference.words import MADE, doc
-from tuner.client.steps import Item, Method
+from tuner.client.bridge import call, series
 
 # Sections of Google's docstring style (https://google.github.io/styleguide/pyguide.html#383-functions-and-methods).
 LISTED = ("Args:", "Raises:", "Attributes:")
@@ -74,9 +74,9 @@ def _methods(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
             if name.startswith(("_", "model_")) or name in seen:
                 continue
             seen.add(name)
-            if isinstance(found, Method):
-                text = "\n\n".join(filter(None, [doc(found.steps), _keywords(found.steps)]))
-                yield name, (_signature(found.steps), text)
+            if isinstance(found, call | series):
+                text = "\n\n".join(filter(None, [doc(found.body), _keywords(found.body)]))
+                yield name, (_signature(found.body), text)
             elif inspect.isfunction(found):
                 yield name, (_signature(found), doc(found))
 
@@ -88,14 +88,15 @@ def _function(name: str, found: Any) -> str:
 
 
 def _signature(found: Any) -> str:
-    """Return the signature without `self` and with short type names."""
+    """Return the signature without `self` and with short type names. What a series yields is an iterator for its caller."""
     try:
-        told = inspect.signature(found)
+        signature = inspect.signature(found)
     except (TypeError, ValueError):
         return ""
-    kept = [_plain(one) for name, one in told.parameters.items() if name != "self"]
-    text = str(told.replace(parameters=kept, return_annotation=_answer(told.return_annotation)))
+    kept = [_plain(parameter) for name, parameter in signature.parameters.items() if name != "self"]
+    text = str(signature.replace(parameters=kept))
     text = re.sub(r"ForwardRef\('(.*?)'\)", r"\1", text)  # what is imported for types alone
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).replace("Items[", "Iterator[")
     return re.sub(
         r"\b(?:[A-Za-z_0-9]+\.)+([A-Z]\w*)", r"\1", text.replace("JobFacts", "Job").replace("~", "")
     )
@@ -105,32 +106,21 @@ def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
     """Remove the annotation of keyword arguments described by a TypedDict, because `_keywords` lists them one
     by one.
     """
-    if get_origin(parameter.annotation) is Unpack:
-        return parameter.replace(annotation=inspect.Parameter.empty)
-    return parameter
+    return parameter.replace(annotation=inspect.Parameter.empty) if _typed_dict(parameter) else parameter
 
 
 def _keywords(found: Any) -> str:
-    told = [
-        inner
-        for one in inspect.signature(found).parameters.values()
-        if get_origin(one.annotation) is Unpack
-        for inner in get_args(one.annotation)[0].__annotations__
+    names = [
+        name
+        for parameter in inspect.signature(found).parameters.values()
+        for name in getattr(_typed_dict(parameter), "__annotations__", ())
     ]
-    return f"Keywords: {', '.join(f'`{name}`' for name in told)}." if told else ""
+    return f"Keywords: {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 
-def _answer(annotation: Any) -> Any:
-    """Return the type that the caller gets.
-
-    Method bodies are generators: those that yield only steps return the answer, and those that also yield
-    `Item` give the caller an iterator of items.
-    """
-    if get_origin(annotation) is not Generator:
-        return annotation
-    steps, _, returned = get_args(annotation)
-    items = [get_args(one)[0] for one in get_args(steps) if get_origin(one) is Item]
-    return Iterator[items[0]] if items else returned  # type: ignore[valid-type]
+def _typed_dict(parameter: inspect.Parameter) -> Any:
+    match = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+    return getattr(tuner.client.http, match[1]) if match else None
 
 
 def _code(text: str) -> str:

@@ -13,15 +13,15 @@ from typing import Self
 
 import httpx2
 
+from tuner.client.bridge import Awaiting, Blocking, run
 from tuner.client.calls import Calls
 from tuner.client.follow import ENDED as ENDED
 from tuner.client.follow import Event as Event
 from tuner.client.http import TRIES as TRIES
 from tuner.client.http import ApiError as ApiError
-from tuner.client.http import address, silent
+from tuner.client.http import AsyncHttp, BlockingHttp, address, unreachable
 from tuner.client.job import AsyncJob as AsyncJob
 from tuner.client.job import Job as Job
-from tuner.client.steps import Awaiting, Blocking
 from tuner.schemas.job import Job as JobAnswer
 
 
@@ -45,21 +45,21 @@ class Client(Calls, Blocking):
         timeout_s: float = 90.0,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        there = address(url, api_key, project)
-        self.url = there.url
+        self.url, headers = address(url, api_key, project)
         try:
-            self._http = httpx2.Client(
-                base_url=there.url, headers=there.headers, timeout=timeout_s, transport=transport
+            self._sync = httpx2.Client(
+                base_url=self.url, headers=headers, timeout=timeout_s, transport=transport
             )
         except httpx2.InvalidURL as error:
-            raise silent(there.url, error) from error
+            raise unreachable(self.url, error) from error
+        self._http = BlockingHttp(self.url, self._sync)
 
     def on_request(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
         """Call `begin` when a request is sent, and `end` when the headers of its response arrive."""
-        self._http.event_hooks = {"request": [lambda _: begin()], "response": [lambda _: end()]}
+        self._sync.event_hooks = {"request": [lambda _: begin()], "response": [lambda _: end()]}
 
     def close(self) -> None:
-        self._http.close()
+        run(self._http.close())
 
     def __enter__(self) -> Self:
         return self
@@ -67,8 +67,8 @@ class Client(Calls, Blocking):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _acting(self, job: JobAnswer) -> Job:
-        return Job.of(job, self)
+    def _job_of(self, answer: JobAnswer) -> Job:
+        return Job.of(answer, self)
 
 
 class AsyncClient(Calls, Awaiting):
@@ -83,17 +83,17 @@ class AsyncClient(Calls, Awaiting):
         timeout_s: float = 90.0,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        there = address(url, api_key, project)
-        self.url = there.url
+        self.url, headers = address(url, api_key, project)
         try:
-            self._http = httpx2.AsyncClient(
-                base_url=there.url, headers=there.headers, timeout=timeout_s, transport=transport
+            http = httpx2.AsyncClient(
+                base_url=self.url, headers=headers, timeout=timeout_s, transport=transport
             )
         except httpx2.InvalidURL as error:
-            raise silent(there.url, error) from error
+            raise unreachable(self.url, error) from error
+        self._http = AsyncHttp(self.url, http)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,5 +101,5 @@ class AsyncClient(Calls, Awaiting):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _acting(self, job: JobAnswer) -> AsyncJob:
-        return AsyncJob.of(job, self)
+    def _job_of(self, answer: JobAnswer) -> AsyncJob:
+        return AsyncJob.of(answer, self)

@@ -1,47 +1,19 @@
-"""Change a job so that the change takes effect exactly once, even if responses are lost."""
+"""Change a job's budget exactly once, even if responses are lost."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tuner.client.http import ApiError
-from tuner.client.steps import Steps
 from tuner.schemas.job import JobFacts
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SMALLEST = 5e-7  # amounts that differ by less than this are equal, because JSON has six decimals
 
 
-def once(
-    sent: Steps[JobFacts], look: Callable[[], Steps[JobFacts]], change: Mapping[str, Any]
-) -> Steps[JobFacts]:
-    """Send a change that is bound to a revision, and return the changed job.
-
-    If the response is lost, this call fails although the service may have made the change. Therefore, after a failure, fetch the job
-    with `look` and return it if it has the requested values.
-
-    Raises:
-        ApiError: The change failed, and the job does not have the requested values.
-    """
-    try:
-        return (yield from sent)
-    except ApiError as error:
-        if not error.in_doubt or error.status not in (0, 412, 503):
-            raise
-        try:
-            found = yield from look()
-        except ApiError:
-            raise error from None
-        if not is_as_asked(found, change):
-            raise
-        return found
-
-
-def is_as_asked(job: JobFacts, change: Mapping[str, Any]) -> bool:
+def is_made(change: Mapping[str, Any], job: JobFacts) -> bool:
     """Return whether the job has the values of `change`, the body of a `PATCH /v1/jobs/{id}`."""
     budget = change.get("budget") or {}
-    limits = all(_same(name, asked, job.budget[name]) for name, asked in budget.items())
-    plain = all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))
-    return limits and plain
+    limits = all(_same(name, wanted, job.budget[name]) for name, wanted in budget.items())
+    return limits and all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))
 
 
 def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
@@ -64,14 +36,10 @@ def wants_more(job: JobFacts) -> bool:
     return job.state in ("paused", "succeeded") and str(job.stop_reason).startswith("budget")
 
 
-def _same(name: str, asked: Any, found: Any) -> bool:
-    if asked is None or found is None or name == "on_exhausted":
-        return bool(asked == found)
-    return abs(_amount(asked) - float(found)) < SMALLEST
-
-
-def _amount(asked: float | str) -> float:
-    """Return a requested limit as a number. Durations such as 90s or 6h are converted to seconds."""
-    if isinstance(asked, str):
-        return float(asked[:-1]) * SECONDS[asked[-1]] if asked[-1:] in SECONDS else float(asked)
-    return asked
+def _same(name: str, wanted: Any, current: Any) -> bool:
+    if wanted is None or current is None or name == "on_exhausted":
+        return bool(wanted == current)
+    if isinstance(wanted, str):  # a number, or a duration such as 90s or 6h
+        unit = SECONDS.get(wanted[-1:])
+        wanted = float(wanted) if unit is None else float(wanted[:-1]) * unit
+    return bool(abs(wanted - float(current)) < SMALLEST)

@@ -11,12 +11,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 import httpx2
 
-from tuner.client.http import TRIES, ApiError, problem_of, silent
-from tuner.client.steps import Fetch, Sleep, Steps
+from tuner.client.http import TRIES, ApiError, Http, unreachable
 from tuner.schemas.base import Problem
 
 MANIFEST = "MANIFEST.json"
@@ -33,7 +32,7 @@ class Downloaded:
     size_bytes: int
 
 
-def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Steps[Downloaded]:
+async def download(http: Http, path: str, trial: str, to: Path, step: int | None) -> Downloaded:
     """Download a checkpoint into the directory `to`, which must be empty or not exist. If the download fails, no file is left there.
 
     Raises:
@@ -48,7 +47,7 @@ def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Ste
     except OSError as error:
         raise _refused(422, "The directory cannot be written", str(error)) from error
     try:
-        reached = yield from _fetch(url, path, partial / "tar", step)
+        step = await _fetch(http, path, partial / "tar", step)
         try:
             size = _unpack(partial / "tar", partial / "files")
             if to.exists():
@@ -56,56 +55,40 @@ def download(url: str, path: str, trial: str, to: Path, step: int | None) -> Ste
             os.replace(partial / "files", to)
         except (OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
             raise _refused(0, "The download is not a valid checkpoint", str(error)) from error
-        return Downloaded(str(to), trial, reached, size)
+        return Downloaded(str(to), trial, step, size)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _fetch(url: str, path: str, target: Path, step: int | None) -> Steps[int]:
+async def _fetch(http: Http, path: str, target: Path, step: int | None) -> int:
     """Download the tar file to `target`, and return the checkpoint's step.
 
-    After a broken connection, continue after the last received byte.
+    After a broken connection, continue after the last received byte, or begin again if the checkpoint has changed.
     """
-    query = {} if step is None else {"step": step}
+    query, etag = ({} if step is None else {"step": step}), ""
     with target.open("wb") as file:
-        tar = _TarFile(file)
         for attempt in range(TRIES):
+            arrived = file.tell()
+            headers = {"Range": f"bytes={arrived}-", "If-Range": etag} if arrived else {}
             try:
-                answer: httpx2.Response = yield Fetch(path, query, tar.headers(), tar)
+                async with http.stream(path, params=query, headers=headers) as response:
+                    if response.is_success:
+                        etag = response.headers.get("ETag", "")
+                        if (
+                            response.status_code != httpx2.codes.PARTIAL_CONTENT
+                        ):  # the response is the whole file
+                            file.seek(0)
+                            file.truncate()
+                        async for chunk in http.chunks(response):
+                            file.write(chunk)
+                        return int(response.headers["Tuner-Step"])
+                    if response.status_code not in (429, 503) or attempt == TRIES - 1:
+                        raise ApiError.of(response)
             except httpx2.HTTPError as error:
                 if attempt == TRIES - 1:
-                    raise silent(url, error) from error
-                yield Sleep(0.25 * 2**attempt)
-                continue
-            if not answer.is_success:
-                if answer.status_code in (429, 503) and attempt < TRIES - 1:
-                    yield Sleep(0.25 * 2**attempt)
-                    continue
-                raise ApiError(problem_of(answer))
-            return int(answer.headers["Tuner-Step"])
-    raise AssertionError("the last try answers or raises")
-
-
-class _TarFile:
-    """The tar file as far as it has arrived. The download writes to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._etag = file, ""
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers that request the rest of the file, or all of it if the checkpoint has changed."""
-        arrived = self._file.tell()
-        return {"Range": f"bytes={arrived}-", "If-Range": self._etag} if arrived else {}
-
-    def begin(self, answer: httpx2.Response) -> None:
-        """Discard the bytes that have arrived unless the response contains only the rest."""
-        self._etag = answer.headers.get("ETag", "")
-        if answer.status_code != httpx2.codes.PARTIAL_CONTENT:
-            self._file.seek(0)
-            self._file.truncate()
-
-    def write(self, chunk: bytes) -> None:
-        self._file.write(chunk)
+                    raise unreachable(http.url, error) from error
+            await http.sleep(0.25 * 2**attempt)
+    raise AssertionError("the last try returns or raises")
 
 
 def _unpack(tar: Path, into: Path) -> int:

@@ -4,32 +4,35 @@ import html
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 
-from tuner.client.http import ApiError, problem_of, silent
-from tuner.client.steps import Connect, Item, ReadLine, Series, Sleep, Steps
+from tuner.client.bridge import Items
+from tuner.client.http import ApiError, Http, unreachable
 from tuner.schemas.job import JobFacts
 
 
-class Show(Protocol):
-    def __call__(self, job: Any, /) -> None: ...
+class Progress:
+    """Shows the progress of a job. This base class shows nothing."""
 
-    def silent(self, since: datetime, /) -> None:
+    def __call__(self, job: Any) -> None:
+        """Show the state of the job."""
+
+    def silent(self, since: datetime) -> None:
         """Show that the service does not answer."""
 
 
-def progress_of(wanted: bool | None) -> Show:
+def progress_of(wanted: bool | None) -> Progress:
     """Return the object that shows the progress. If `wanted` is None, it shows something only in a notebook or on a terminal."""
     if wanted is False:
-        return _Nothing()
+        return Progress()
     if in_notebook():
         return _InPlace()
-    return _Lines() if wanted or sys.stderr.isatty() else _Nothing()
+    return _Lines() if wanted or sys.stderr.isatty() else Progress()
 
 
 def in_notebook() -> bool:
@@ -39,39 +42,27 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class _Nothing:
-    def __call__(self, job: Any) -> None:
-        pass
-
-    def silent(self, since: datetime) -> None:
-        pass
-
-
-class _Lines:
+class _Lines(Progress):
     """Writes a line to standard error whenever the state or the best metric has changed."""
 
     def __init__(self) -> None:
-        self._told: tuple[object, ...] = ()
+        self._shown: object = None
 
     def __call__(self, job: Any) -> None:
         best = job.best_so_far
-        shown = (job.state, None if best is None else best.metric)
-        if shown != self._told:
-            self._told = shown
-            self._write(line_of(job))
+        self._write((job.state, None if best is None else best.metric), line_of(job))
 
     def silent(self, since: datetime) -> None:
-        shown = (since,)
-        if shown != self._told:
-            self._told = shown
-            self._write(silent_since(since))
+        self._write(since, silent_since(since))
 
-    def _write(self, line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+    def _write(self, shown: object, line: str) -> None:
+        if shown != self._shown:
+            self._shown = shown
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
 
-class _InPlace:
+class _InPlace(Progress):
     """Displays a bar and a line in a notebook, and updates them in place."""
 
     def __init__(self) -> None:
@@ -86,11 +77,10 @@ class _InPlace:
     def _show(self, text: str) -> None:
         from IPython.display import HTML, display
 
-        shown = HTML(text)
         if self._handle is None:
-            self._handle = display(shown, display_id=True)
+            self._handle = display(HTML(text), display_id=True)
         else:
-            self._handle.update(shown)
+            self._handle.update(HTML(text))
 
 
 def silent_since(since: datetime) -> str:
@@ -100,11 +90,15 @@ def silent_since(since: datetime) -> str:
 
 def line_of(job: Any) -> str:
     """Return a job's state, money, trials and best metric so far in one line."""
+    state = f"{job.state} ({job.stop_reason})" if job.stop_reason else job.state
+    limit = job.budget.get("usd")
+    of_limit = "" if limit is None else f" of ${limit:.6g}"
     trials = sum(job.progress.trials.values())
-    parts = [f"{job.name}: {_state(job)}", _money(job), f"{trials} trials", f"{job.progress.steps} steps"]
-    if job.best_so_far is not None:
-        parts.append(f"best {job.objective['metric']} {_number(job.best_so_far.metric)}")
-    return ", ".join(parts)
+    line = f"{job.name}: {state}, ${job.spend.usd:.6g}{of_limit} spent, {trials} trials, {job.progress.steps} steps"
+    if job.best_so_far is None:
+        return line
+    metric = job.best_so_far.metric
+    return f"{line}, best {job.objective['metric']} {'unknown' if metric is None else f'{metric:.4g}'}"
 
 
 def html_of(job: Any) -> str:
@@ -117,20 +111,6 @@ def html_of(job: Any) -> str:
         f'<progress value="{used:.4f}" max="1" style="width: 24em" aria-label="budget used">{used:.0%}</progress>'
         f" {used:.0%} of the budget<br>{html.escape(line_of(job))}"
     )
-
-
-def _state(job: Any) -> str:
-    return f"{job.state} ({job.stop_reason})" if job.stop_reason else str(job.state)
-
-
-def _money(job: Any) -> str:
-    limit = job.budget.get("usd")
-    spent = f"${job.spend.usd:.6g} spent"
-    return spent if limit is None else f"${job.spend.usd:.6g} of ${limit:.6g} spent"
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4g}"
 
 
 J = TypeVar("J", bound=JobFacts)
@@ -156,28 +136,26 @@ class EventReader:
     """Parses lines into server-sent events, as the HTML standard defines them."""
 
     def __init__(self) -> None:
-        self._kind, self._data = "message", ""
-        self._number: int | None = None
+        self._type, self._data = "message", ""
+        self._id: int | None = None
 
     def take(self, line: str) -> Event | None:
         """Add a line. Return the event if the line completes one, otherwise None."""
-        if line == "":
-            return self._ended()
-        if line.startswith("event:"):
-            self._kind = line[6:].strip()
-        elif line.startswith("data:"):
-            self._data += line[5:].strip()
-        elif line.startswith("id:"):
-            self._number = int(line[3:].strip())
+        name, _, value = line.partition(":")
+        if name == "event":
+            self._type = value.strip()
+        elif name == "data":
+            self._data += value.strip()
+        elif name == "id":
+            self._id = int(value.strip())
+        elif line == "":
+            event = Event(self._type, json.loads(self._data), self._id) if self._data else None
+            self._type, self._data, self._id = "message", "", None
+            return event
         return None
 
-    def _ended(self) -> Event | None:
-        found = Event(self._kind, json.loads(self._data), self._number) if self._data else None
-        self._kind, self._data, self._number = "message", "", None
-        return found
 
-
-class _Patience:
+class Patience:
     """Decides how long to keep trying while the service does not answer, and reports silence to the caller's callbacks."""
 
     def __init__(
@@ -197,13 +175,13 @@ class _Patience:
         self._heard_at, self.heard_time = time.monotonic(), datetime.now().astimezone()
         self.answer_s = SILENT_S
 
-    def tell(self, is_there: bool) -> None:
+    def report(self, is_there: bool) -> None:
         """Report to the callbacks whether the service answers."""
         if not is_there:
             self._on_silence(self.heard_time)
         self._on_connection(is_there)
 
-    def bear(self, error: ApiError, cause: BaseException | None) -> None:
+    def bear(self, error: ApiError) -> None:
         """Raise the error unless the call should be tried again.
 
         A status below 500 is always raised. If the service has answered before, other errors are raised only when it has been
@@ -211,7 +189,7 @@ class _Patience:
         Each tolerated timeout doubles the time limit of the next try, up to `ANSWER_S_MAX`. A timeout at that limit is raised
         if the service has never answered.
         """
-        was_slow = isinstance(cause, httpx2.TimeoutException)
+        was_slow = isinstance(error.__cause__, httpx2.TimeoutException)
         if self._heard_at is not None:
             is_over = time.monotonic() - self._heard_at > self._lasts_s
         else:
@@ -222,76 +200,69 @@ class _Patience:
             self.answer_s = min(2 * self.answer_s, ANSWER_S_MAX)
 
 
-def events(
-    url: str,
-    path: str,
-    after: int | None,
-    on_connection: Callable[[bool], None] | None,
-    on_silence: Callable[[datetime], None] | None = None,
-    patience_s: float = RESTART_S,
-) -> Series[Event]:
+async def events(http: Http, path: str, after: int | None, patience: Patience) -> Items[Event]:
     """Yield the events of a job until it has ended. If the connection breaks or stays silent, reconnect after the last event.
 
     Args:
-        url: The service's URL, for error messages.
+        http: The connection to the service.
         path: The path of the stream.
         after: The id of the last event that is known.
-        on_connection: Called with False when the connection breaks or stays silent, and with True whenever a connection is established.
-        on_silence: Called before `on_connection(False)`, with the time of the last answer.
-        patience_s: Raise the error if the service has not answered for this many seconds.
+        patience: Decides when to give up.
     """
-    patience, ended = _Patience(patience_s, on_connection, on_silence), False
-    while not ended:
+    while True:
         headers = {} if after is None else {"Last-Event-ID": str(after)}
+        has_ended, reader = False, EventReader()
         try:
-            answer: httpx2.Response = yield Connect(path, headers, patience.answer_s, SILENT_S)
-            if not answer.is_success:
-                raise ApiError(problem_of(answer))
-            patience.heard()
-            patience.tell(True)
-            final, reader = False, EventReader()
-            while (line := (yield ReadLine())) is not None:
+            async with http.stream(path, headers=headers, timeout=patience.answer_s) as response:
+                if not response.is_success:
+                    raise ApiError.of(response)
+                # The limit so far was that of the headers. The transport reads this one when the body begins.
+                response.request.extensions["timeout"]["read"] = SILENT_S
                 patience.heard()
-                event = reader.take(line)
-                if event is not None:
-                    after = event.id if event.id is not None else after
-                    yield Item(event)
-                    final = event.data["state"] in ENDED if event.type == "job" else final
-            ended = final  # the service ends the stream once it has sent everything
+                patience.report(True)
+                async for line in http.lines(response):
+                    patience.heard()
+                    event = reader.take(line)
+                    if event is not None:
+                        after = event.id if event.id is not None else after
+                        yield event
+                        has_ended = event.data["state"] in ENDED if event.type == "job" else has_ended
+            if has_ended:  # the service ends the stream once it has sent everything
+                return
         except httpx2.HTTPError as error:
-            patience.bear(silent(url, error), error)
+            patience.bear(unreachable(http.url, error))
         except ApiError as error:
-            patience.bear(error, error.__cause__)
-        if not ended:
-            patience.tell(False)
-            yield Sleep(PAUSE_S)
+            patience.bear(error)
+        patience.report(False)
+        await http.sleep(PAUSE_S)
 
 
-def wait(
-    look: Callable[[float], Steps[J]],
+async def wait(
+    http: Http,
+    look: Callable[[float], Awaitable[J]],
     job: str,
     *,
     timeout_s: float | None,
     until: tuple[str, ...],
-    show: Show,
-) -> Steps[J]:
+    show: Progress,
+) -> J:
     """Return the job once its state is one of `until`. Raise TimeoutError after `timeout_s` seconds.
 
     `look` fetches the job. Its argument is the time limit of the request in seconds.
     """
-    began, patience, state = time.monotonic(), _Patience(), "unknown"
+    began, patience, state = time.monotonic(), Patience(), "unknown"
     while True:
         try:
-            found = yield from look(patience.answer_s)
+            current = await look(patience.answer_s)
             patience.heard()
-            show(found)
-            state = found.state
+            show(current)
+            state = current.state
             if state in until:
-                return found
+                return current
         except ApiError as error:
-            patience.bear(error, error.__cause__)
+            patience.bear(error)
             if error.status == 0:
                 show.silent(patience.heard_time)
         if timeout_s is not None and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{job} is still {state} after {timeout_s:g} s")
-        yield Sleep(PAUSE_S)
+        await http.sleep(PAUSE_S)

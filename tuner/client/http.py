@@ -1,15 +1,17 @@
 """Requests to the service: its address and key, query parameters, pages, retries, and errors."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from difflib import get_close_matches
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx2
 
-from tuner.client.steps import Item, Send, Series, Sleep, Steps
+from tuner.client.bridge import Items
 from tuner.schemas.base import Answer, FieldProblem, Problem
 from tuner.settings import Settings
 
@@ -53,40 +55,10 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
             raise TypeError(f"unexpected keyword argument {name!r}{fix}")
 
 
-def pages(
-    url: str,
-    kind: type[Answer],
-    path: str,
-    query: dict[str, Any],
-    *,
-    page: int,
-    made: Callable[[Any], Any] = lambda item: item,
-    limit: int | None = None,
-) -> Series[Any]:
-    """Yield the items of all pages. Each page is fetched when its first item is needed.
-
-    Args:
-        url: The service's URL, for error messages.
-        kind: The type of a page, with `items` and `next_cursor`.
-        path: The path of the listing.
-        query: Query parameters, without cursor and limit.
-        page: The number of items per page.
-        made: Converts each item.
-        limit: Yield at most this many items.
-    """
-    cursor, left = None, limit
-    while left is None or left > 0:
-        asked = {**query, "cursor": cursor, "limit": min(page, left or page)}
-        found: Any = yield from ask(url, kind, "GET", path, query=asked)
-        for item in found.items:
-            yield Item(made(item))
-        cursor = found.next_cursor
-        left = None if left is None else left - len(found.items)
-        if cursor is None:
-            return
-
-
 A = TypeVar("A", bound=Answer)
+T = TypeVar("T")
+PROBLEM = "urn:tuner:problem:"  # precedes the code in the type of a problem
+STRANGE = "strange-answer"  # the code if an answer is not one of this service
 TRIES = 4  # of a request that may be repeated
 LONGEST_WAIT_S = 30.0  # limit for `Retry-After`
 
@@ -96,19 +68,30 @@ class ApiError(Exception):
 
     Attributes:
         status: The HTTP status, or 0 if the service does not answer or a download is not valid.
+        code: The kind of problem, such as `not-found`. It is empty if the service does not name one.
+        path: The path of the request, or an empty string if none was sent.
         errors: The fields of the request that are wrong.
         in_doubt: Whether the request may have been executed, because one of its tries got no response or status 503.
     """
 
-    def __init__(self, problem: Problem, *, in_doubt: bool = False) -> None:
+    def __init__(self, problem: Problem, *, path: str = "", in_doubt: bool = False) -> None:
         super().__init__(f"{problem.title}: {problem.detail}")
         self.status, self.title, self.detail = problem.status, problem.title, problem.detail
+        self.code = problem.type.removeprefix(PROBLEM) if problem.type.startswith(PROBLEM) else ""
         self.errors: list[FieldProblem] = problem.errors
-        self.in_doubt = in_doubt
+        self.path, self.in_doubt = path, in_doubt
+
+    @classmethod
+    def of(cls, response: httpx2.Response, *, in_doubt: bool = False) -> "ApiError":
+        """Return the error that a response describes."""
+        try:
+            problem = Problem.model_validate(response.json())
+        except ValueError:
+            problem = _strange(response.status_code, response.text[:500])
+        return cls(problem, path=response.request.url.raw_path.decode().partition("?")[0], in_doubt=in_doubt)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """The service's URL, and the headers that authenticate requests."""
 
     url: str
@@ -121,55 +104,14 @@ def address(url: str | None, api_key: str | None, project: str | None = None) ->
     The URL is TUNER_URL, the key is TUNER_API_KEY or the content of $TUNER_HOME/api_key, and the project is TUNER_PROJECT.
     """
     settings = Settings.from_env()
-    key = api_key or settings.given_api_key or _kept_key(settings)
+    key = api_key or settings.given_api_key
+    if not key:
+        with suppress(OSError):
+            key = settings.api_key_path.read_text().strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if project or settings.project:
         headers["Tuner-Project"] = project or settings.project
     return Address((url or settings.url).rstrip("/"), headers)
-
-
-def ask(
-    url: str,
-    kind: type[A],
-    method: str,
-    path: str,
-    *,
-    query: Mapping[str, Any] | None = None,
-    body: Mapping[str, Any] | None = None,
-    data: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-    repeat: bool = False,
-    limit_s: float | None = None,
-) -> Steps[A]:
-    """Send a request, and return the answer parsed as `kind`.
-
-    Args:
-        url: The service's URL, for error messages.
-        kind: The type of the answer.
-        method: The HTTP method.
-        path: The path, without the service's URL.
-        query: Query parameters. Those that are None are omitted.
-        body: The JSON body.
-        data: A zip file to send in place of `body`.
-        headers: Headers in addition to those of the client.
-        repeat: Whether the request is safe to repeat. GET always is. Such requests are retried for some seconds if the service does
-            not answer.
-        limit_s: Try only once, and wait at most this many seconds.
-
-    Raises:
-        ApiError: The service refused, does not answer, or sent an answer that is not a valid `kind`.
-    """
-    tries = TRIES if (repeat or method == "GET") and limit_s is None else 1
-    send = request(method, path, query=query, body=body, headers=headers, timeout_s=limit_s)
-    if data is not None:
-        send = replace(send, content=data, headers={**send.headers, "Content-Type": "application/zip"})
-    answer = yield from exchange(url, send, tries=tries)
-    try:
-        return kind.model_validate(answer.json())
-    except ValueError as error:
-        detail = f"{url}{path} is no answer of this service: {answer.text[:200]}"
-        problem = Problem(title="The service answered strangely", status=answer.status_code, detail=detail)
-        raise ApiError(problem) from error
 
 
 def quoted(name: str) -> str:
@@ -177,84 +119,225 @@ def quoted(name: str) -> str:
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
-def request(
-    method: str,
-    path: str,
-    *,
-    query: Mapping[str, Any] | None = None,
-    body: Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-) -> Send:
-    """Build a request with a JSON body. NaN is sent unchanged, so that the service's error can name the field."""
-    params = {name: value for name, value in (query or {}).items() if value is not None}
-    if body is None:
-        return Send(method, path, params, dict(headers or {}), timeout_s=timeout_s)
-    try:
-        content = json.dumps(body)
-    except (TypeError, ValueError) as error:
-        raise _not_valid(error) from error
-    typed = {**(headers or {}), "Content-Type": "application/json"}
-    return Send(method, path, params, typed, content, timeout_s)
+class Http(ABC):
+    """The connection of a client to the service. Subclasses send requests, sleep and read streams."""
 
+    def __init__(self, url: str) -> None:
+        self.url = url
 
-def exchange(url: str, send: Send, *, tries: int = 1) -> Steps[httpx2.Response]:
-    """Send a request up to `tries` times, and return the successful response.
+    @abstractmethod
+    async def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        """Send a request, and return the response whatever its status. Options are those of `httpx2.Client.request`."""
 
-    Connection errors and the statuses 429 and 503 are retried. The waits are 0.25 s, 0.5 s and so on, or the response's `Retry-After`
-    if that is longer.
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
 
-    Raises:
-        ApiError: The last try failed, the service refused with another status, or the request cannot be sent (status 422).
-    """
-    in_doubt = False
-    for attempt in range(tries):
-        wait_s = 0.25 * 2**attempt
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    def stream(self, path: str, **options: Any) -> AbstractAsyncContextManager[httpx2.Response]:
+        """Send a GET request. The body of the response has been read only if it is an error."""
+
+    @abstractmethod
+    def lines(self, response: httpx2.Response) -> AsyncIterator[str]: ...
+
+    @abstractmethod
+    def chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]: ...
+
+    async def ask(self, kind: type[A], method: str, path: str, **options: Any) -> A:
+        """Send a request, and return the answer parsed as `kind`. Options are those of `exchange`.
+
+        Raises:
+            ApiError: The service refused, does not answer, or sent an answer that is not a valid `kind`.
+        """
+        response = await self.exchange(method, path, **options)
         try:
-            answer: httpx2.Response = yield send
-        except (TypeError, ValueError) as error:
-            raise _not_valid(error) from error
-        except httpx2.HTTPError as error:
-            in_doubt = in_doubt or not isinstance(error, httpx2.ConnectError)
-            if attempt == tries - 1:
-                raise silent(url, error, in_doubt=in_doubt) from error
-        else:
-            if answer.is_success:
-                return answer
-            if answer.status_code not in (429, 503) or attempt == tries - 1:
-                raise ApiError(problem_of(answer), in_doubt=in_doubt)
-            in_doubt = in_doubt or answer.status_code == 503
-            wait_s = max(wait_s, _retry_after_s(answer))
-        yield Sleep(wait_s)
-    raise AssertionError("the last try answers or raises")
+            return kind.model_validate(response.json())
+        except ValueError as error:
+            detail = f"{self.url}{path} is no answer of this service: {response.text[:200]}"
+            raise ApiError(_strange(response.status_code, detail), path=path) from error
+
+    async def pages(
+        self,
+        kind: type[Answer],
+        path: str,
+        query: dict[str, Any] | None = None,
+        *,
+        page: int = 100,
+        made: Callable[[Any], Any] = lambda item: item,
+        limit: int | None = None,
+    ) -> Items[Any]:
+        """Yield the items of all pages. Each page is fetched when its first item is needed.
+
+        Args:
+            kind: The type of a page, with `items` and `next_cursor`.
+            path: The path of the listing.
+            query: Query parameters, without cursor and limit.
+            page: The number of items per page.
+            made: Converts each item.
+            limit: Yield at most this many items.
+        """
+        cursor, left = None, limit
+        while left is None or left > 0:
+            params = {**(query or {}), "cursor": cursor, "limit": min(page, left or page)}
+            answer: Any = await self.ask(kind, "GET", path, query=params)
+            for item in answer.items:
+                yield made(item)
+            cursor = answer.next_cursor
+            left = None if left is None else left - len(answer.items)
+            if cursor is None:
+                return
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: bool = False,
+        limit_s: float | None = None,
+    ) -> httpx2.Response:
+        """Send a request, and return the successful response.
+
+        Connection errors and the statuses 429 and 503 are retried if the request is safe to repeat. The waits are 0.25 s, 0.5 s and so
+        on, or the response's `Retry-After` if that is longer.
+
+        Args:
+            method: The HTTP method.
+            path: The path, without the service's URL.
+            query: Query parameters. Those that are None are omitted.
+            body: The JSON body, or the bytes of a zip file.
+            headers: Headers in addition to those of the client.
+            repeat: Whether the request is safe to repeat. GET always is.
+            limit_s: Try only once, and wait at most this many seconds.
+
+        Raises:
+            ApiError: The last try failed, the service refused with another status, or the request cannot be sent (status 422).
+        """
+        tries = TRIES if (repeat or method == "GET") and limit_s is None else 1
+        options: dict[str, Any] = {} if limit_s is None else {"timeout": limit_s}
+        options["params"] = {name: value for name, value in (query or {}).items() if value is not None}
+        in_doubt = False
+        for attempt in range(tries):
+            wait_s = 0.25 * 2**attempt
+            try:
+                response = await self.request(method, path, **options, **_content(body, headers))
+            except (TypeError, ValueError) as error:
+                problem = Problem(title="The request is not valid", status=422, detail=str(error))
+                raise ApiError(problem, path=path) from error
+            except httpx2.HTTPError as error:
+                in_doubt = in_doubt or not isinstance(error, httpx2.ConnectError)
+                if attempt == tries - 1:
+                    raise unreachable(self.url, error, in_doubt=in_doubt) from error
+            else:
+                if response.is_success:
+                    return response
+                if response.status_code not in (429, 503) or attempt == tries - 1:
+                    raise ApiError.of(response, in_doubt=in_doubt)
+                in_doubt = in_doubt or response.status_code == 503
+                wait_s = max(wait_s, _retry_after_s(response))
+            await self.sleep(wait_s)
+        raise AssertionError("the last try returns or raises")
 
 
-def _retry_after_s(answer: httpx2.Response) -> float:
+class BlockingHttp(Http):
+    """The connection of a `Client`. Its coroutines block, and never suspend."""
+
+    def __init__(self, url: str, http: httpx2.Client) -> None:
+        super().__init__(url)
+        self._http = http
+
+    async def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        return self._http.request(method, path, **options)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def close(self) -> None:
+        self._http.close()
+
+    @asynccontextmanager
+    async def stream(self, path: str, **options: Any) -> AsyncIterator[httpx2.Response]:
+        with self._http.stream("GET", path, **options) as response:
+            if not response.is_success:
+                response.read()
+            yield response
+
+    def lines(self, response: httpx2.Response) -> AsyncIterator[str]:
+        return _each(response.iter_lines())
+
+    def chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        return _each(response.iter_bytes())
+
+
+class AsyncHttp(Http):
+    """The connection of an `AsyncClient`."""
+
+    def __init__(self, url: str, http: httpx2.AsyncClient) -> None:
+        super().__init__(url)
+        self._http = http
+
+    async def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        return await self._http.request(method, path, **options)
+
+    async def sleep(self, seconds: float) -> None:
+        import asyncio  # takes 30 ms, and the blocking client does not need it
+
+        await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    @asynccontextmanager
+    async def stream(self, path: str, **options: Any) -> AsyncIterator[httpx2.Response]:
+        async with self._http.stream("GET", path, **options) as response:
+            if not response.is_success:
+                await response.aread()
+            yield response
+
+    def lines(self, response: httpx2.Response) -> AsyncIterator[str]:
+        return response.aiter_lines()
+
+    def chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        return response.aiter_bytes()
+
+
+async def _each(items: Iterable[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item
+
+
+def _content(body: Mapping[str, Any] | bytes | None, headers: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the options for a body and its headers. NaN is sent unchanged, so that the service's error can name the field."""
+    if body is None:
+        return {"headers": headers}
+    is_zip = isinstance(body, bytes)
+    kind = "application/zip" if is_zip else "application/json"
+    return {
+        "content": body if is_zip else json.dumps(body),
+        "headers": {**(headers or {}), "Content-Type": kind},
+    }
+
+
+def _retry_after_s(response: httpx2.Response) -> float:
     """Return the seconds in `Retry-After`, at most LONGEST_WAIT_S. Return 0 if the header is missing or a date."""
-    wait = answer.headers.get("Retry-After", "")
+    wait = response.headers.get("Retry-After", "")
     return min(float(wait), LONGEST_WAIT_S) if wait.isdecimal() else 0.0
 
 
-def _not_valid(error: Exception) -> ApiError:
-    return ApiError(Problem(title="The request is not valid", status=422, detail=str(error)))
+def _strange(status: int, detail: str) -> Problem:
+    return Problem(
+        type=f"{PROBLEM}{STRANGE}", title="The service answered strangely", status=status, detail=detail
+    )
 
 
-def _kept_key(settings: Settings) -> str | None:
-    try:
-        return settings.api_key_path.read_text().strip()
-    except OSError:
-        return None
-
-
-def problem_of(answer: httpx2.Response) -> Problem:
-    try:
-        return Problem.model_validate(answer.json())
-    except ValueError:
-        return Problem(
-            title="The service answered strangely", status=answer.status_code, detail=answer.text[:500]
-        )
-
-
-def silent(url: str, error: Exception, *, in_doubt: bool = False) -> ApiError:
+def unreachable(url: str, error: Exception, *, in_doubt: bool = False) -> ApiError:
+    """Return the error if the service does not answer. Its cause is `error`."""
     detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
-    return ApiError(Problem(title="The service does not answer", status=0, detail=detail), in_doubt=in_doubt)
+    problem = Problem(title="The service does not answer", status=0, detail=detail)
+    api_error = ApiError(problem, in_doubt=in_doubt)
+    api_error.__cause__ = error
+    return api_error

@@ -58,7 +58,7 @@ class Picture(Figure):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PlotData:
     """The data of a job to draw. Fields that no requested plot needs are None."""
 
     job: JobFacts
@@ -76,27 +76,27 @@ class Seen:
         return -1 if self.job.objective.get("mode") == "min" else 1
 
 
-def draw(seen: Seen, kinds: Sequence[str]) -> Figure:
+def draw(data: PlotData, kinds: Sequence[str]) -> Figure:
     """Draw one plot per kind, two in a row."""
     columns = min(2, len(kinds))
     rows = math.ceil(len(kinds) / columns)
     picture = Picture(6.4 * columns, 4.4 * rows)
-    _text(picture.suptitle, seen.job.name)
+    _text(picture.suptitle, data.job.name)
     for axes, kind in zip(picture.subplots(rows, columns, squeeze=False).flat, kinds, strict=False):
-        DRAWN[kind](axes, seen)
+        DRAWN[kind](axes, data)
         axes.grid(visible=True, alpha=0.25)
         axes.set_axisbelow(True)
     return picture
 
 
-def draw_curves(axes: Axes, seen: Seen) -> None:
+def draw_curves(axes: Axes, data: PlotData) -> None:
     """Draw the curves of all trials, the best in colour. Rungs are lines, promotions are triangles, and preemptions are crosses."""
-    assert seen.curves is not None
-    began = [one for one in seen.curves.trials if one.steps]
-    ranked = sorted(began, key=lambda one: _reached(one, seen.sign), reverse=True)
+    assert data.curves is not None
+    began = [one for one in data.curves.trials if one.steps]
+    ranked = sorted(began, key=lambda one: _reached(one, data.sign), reverse=True)
     rest = [list(zip(one.steps, _numbers(one.metric), strict=True)) for one in ranked[len(LEADERS) :]]
     axes.add_collection(LineCollection(rest, colors=OTHERS, linewidths=0.8, alpha=0.6))
-    for rung in seen.job.rungs:
+    for rung in data.job.rungs:
         axes.axvline(rung, color="#555555", linewidth=0.8, linestyle=":", zorder=0)
     for one, (colour, marker) in zip(ranked, LEADERS, strict=False):
         sparse = max(1, len(one.steps) // 10)
@@ -113,14 +113,14 @@ def draw_curves(axes: Axes, seen: Seen) -> None:
     _marks(axes, ranked, "promotions_at", marker="^", color="#333333", label="promoted")
     _marks(axes, ranked, "preemptions_at", marker="X", color=RED, label="preempted")
     axes.autoscale_view()
-    _labels(axes, "Learning curves", str(seen.job.fidelity.get("unit", "step")), seen.metric)
+    _labels(axes, "Learning curves", str(data.job.fidelity.get("unit", "step")), data.metric)
     _legend(axes)
 
 
-def draw_best(axes: Axes, seen: Seen) -> None:
+def draw_best(axes: Axes, data: PlotData) -> None:
     """Draw the best metric so far against the dollars that the job had spent."""
-    assert seen.curves is not None
-    points = best_by_spend(seen.curves, seen.sign)
+    assert data.curves is not None
+    points = best_by_spend(data.curves, data.sign)
     if points:
         spent, best = zip(*points, strict=True)
         axes.step(
@@ -133,34 +133,34 @@ def draw_best(axes: Axes, seen: Seen) -> None:
             markersize=3,
             label="best so far",
         )
-    budget = seen.job.budget.get("usd")
+    budget = data.job.budget.get("usd")
     if budget is not None:
         axes.axvline(budget, color=RED, linestyle="--", linewidth=1.2, label="budget")
-    target = seen.job.objective.get("target")
+    target = data.job.objective.get("target")
     if target is not None:
         axes.axhline(target, color=GREEN, linestyle="-.", linewidth=1.2, label="target")
-    _labels(axes, "Best against dollars", "dollars spent by the job", seen.metric)
+    _labels(axes, "Best against dollars", "dollars spent by the job", data.metric)
     axes.set_xlim(left=0)
     _legend(axes)
 
 
-def draw_pareto(axes: Axes, seen: Seen) -> None:
+def draw_pareto(axes: Axes, data: PlotData) -> None:
     """Draw the Pareto front: the best metric that can be trained for each amount of dollars."""
-    assert seen.pareto is not None
-    points = [(one.cost_usd, one.metric) for one in seen.pareto.items if one.metric is not None]
+    assert data.pareto is not None
+    points = [(one.cost_usd, one.metric) for one in data.pareto.items if one.metric is not None]
     points.sort()
     if points:
         cost, metric = zip(*points, strict=True)
         axes.step(cost, metric, where="post", color=GREEN, linewidth=1.6, marker="D", markersize=4)
         if cost[0] > 0 and cost[-1] / cost[0] > WIDE:
             axes.set_xscale("log")
-    _labels(axes, "Pareto front", "dollars to train one configuration", seen.metric)
+    _labels(axes, "Pareto front", "dollars to train one configuration", data.metric)
 
 
-def draw_bill(axes: Axes, seen: Seen) -> None:
+def draw_bill(axes: Axes, data: PlotData) -> None:
     """Draw the cost of the most expensive trials by kind. All other trials share one bar."""
-    assert seen.bill is not None
-    names, kinds = bars(seen.bill)
+    assert data.bill is not None
+    names, kinds = bars(data.bill)
     left = [0.0] * len(names)
     for kind, colour, hatch in KINDS:
         widths = [one.get(kind, 0.0) for one in kinds]
@@ -169,7 +169,7 @@ def draw_bill(axes: Axes, seen: Seen) -> None:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=7)
-    _labels(axes, f"Bill: {seen.bill.total_usd:.6g} dollars", "dollars", "")
+    _labels(axes, f"Bill: {data.bill.total_usd:.6g} dollars", "dollars", "")
     _legend(axes)
 
 

@@ -1,0 +1,123 @@
+"""Offer each call of the client, written once as a coroutine function, to blocking and to asynchronous code.
+
+`AsyncClient` returns the coroutine of a call, and its user awaits it. `Client` runs the same coroutine to its end: under it lies
+`BlockingHttp`, whose coroutines block instead of suspending, so a single `send(None)` completes any call. There is neither an event
+loop nor a thread in between. Interrupts and tracebacks are those of plain blocking code.
+"""
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
+
+from tuner.schemas.job import JobFacts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tuner.client.job import AsyncJob, Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Items: TypeAlias = AsyncGenerator[T, None]
+
+
+class Blocking:
+    """Base of `Client` and `Job`, whose calls return when they are complete."""
+
+
+class Awaiting:
+    """Base of `AsyncClient` and `AsyncJob`, whose calls are awaited."""
+
+
+def run(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never suspends, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a call of the blocking client waits for an event loop")
+
+
+def iterate(items: Items[T]) -> Iterator[T]:
+    """Yield the items of an asynchronous generator that never suspends."""
+    try:
+        while True:
+            try:
+                item = run(items.__anext__())
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        run(items.aclose())
+
+
+class _Method:
+    """Base of the decorators. It makes a method of the two functions, according to the class that has it.
+
+    On a class that is neither `Blocking` nor `Awaiting`, the attribute is the decorator itself. Its `body` is the undecorated
+    function, through which one call awaits another.
+    """
+
+    body: Callable[..., Any]
+    _blocking: Callable[..., Any]
+
+    def _get(self, owner: object, kind: type) -> Any:
+        if not issubclass(kind, Blocking | Awaiting):
+            return self
+        function = self._blocking if issubclass(kind, Blocking) else self.body
+        return function if owner is None else MethodType(function, owner)
+
+
+class call(_Method, Generic[P, R]):
+    """Decorate a coroutine function. An answer of type `JobFacts` is a `Job` or an `AsyncJob` for the caller."""
+
+    def __init__(self, body: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
+        @functools.wraps(body)
+        def blocking(owner: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+            return run(body(owner, *args, **kwargs))
+
+        self.body, self._blocking = body, blocking
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self: "call[P, JobFacts]", owner: Blocking, kind: type) -> "Callable[P, Job]": ...
+    @overload
+    def __get__(
+        self: "call[P, JobFacts]", owner: Awaiting, kind: type
+    ) -> "Callable[P, Coroutine[Any, Any, AsyncJob]]": ...
+    @overload
+    def __get__(self, owner: Blocking, kind: type) -> Callable[P, R]: ...
+    @overload
+    def __get__(self, owner: Awaiting, kind: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        return self._get(owner, kind)
+
+
+class series(_Method, Generic[P, T]):
+    """Decorate an asynchronous generator function, for calls that return an iterator."""
+
+    def __init__(self, body: Callable[Concatenate[Any, P], Items[T]]) -> None:
+        @functools.wraps(body)
+        def blocking(owner: Any, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+            return iterate(body(owner, *args, **kwargs))
+
+        self.body, self._blocking = body, blocking
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self: "series[P, JobFacts]", owner: Blocking, kind: type) -> "Callable[P, Iterator[Job]]": ...
+    @overload
+    def __get__(
+        self: "series[P, JobFacts]", owner: Awaiting, kind: type
+    ) -> "Callable[P, AsyncIterator[AsyncJob]]": ...
+    @overload
+    def __get__(self, owner: Blocking, kind: type) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, owner: Awaiting, kind: type) -> "Callable[P, AsyncIterator[T]]": ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        return self._get(owner, kind)
