@@ -10,14 +10,14 @@ from pathlib import Path
 
 from tests import fakes
 from tuner.api.app import create_app
-from tuner.cli import graceful_shutdown
-from tuner.cli.graceful_shutdown import LeavingServer
+from tuner.cli import http_server
+from tuner.cli.http_server import GracefulServer
 from tuner.service.controller import Controller
 from tuner.service.leading import Renewing
 
 
 def main(home: str, drain_s: str) -> None:
-    graceful_shutdown.ANSWER_S = 240
+    http_server.ANSWER_S = 240
     service = fakes.service_in(Path(home))
     app = create_app(service)
 
@@ -33,7 +33,7 @@ def main(home: str, drain_s: str) -> None:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     print(listening.getsockname()[1], job, flush=True)
-    server = LeavingServer(
+    server = GracefulServer(
         app, leaving=app.state.leaving, end_streams=app.state.broadcaster.end, drain_s=float(drain_s)
     )
     leading.start()

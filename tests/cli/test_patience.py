@@ -9,8 +9,8 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from tuner.cli import client_timeout
-from tuner.cli.client_timeout import PatientProtocol
+from tuner.cli import http_server
+from tuner.cli.http_server import TimeoutProtocol
 
 WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd"
 
@@ -22,7 +22,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         if message["type"] != "http.request":
             return
         body, more = body + message["body"], message["more_body"]
-    await asyncio.sleep(3 * client_timeout.ARRIVE_S)  # a response may take any time
+    await asyncio.sleep(3 * http_server.ARRIVE_S)  # a response may take any time
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": body})
 
@@ -37,7 +37,7 @@ async def served(client: bytes, *, trickle: bytes = b"") -> bytes:
     config, state = uvicorn.Config(echo, ws="none", timeout_keep_alive=600, lifespan="off"), ServerState()
     config.load()
     server = await asyncio.get_running_loop().create_server(
-        lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0
+        lambda: TimeoutProtocol(config, state, {}), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(client)
@@ -74,7 +74,7 @@ async def served(client: bytes, *, trickle: bytes = b"") -> bytes:
 def test_client_that_sends_no_complete_request_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, trickle: bytes
 ) -> None:
-    monkeypatch.setattr(client_timeout, "ARRIVE_S", 0.2)
+    monkeypatch.setattr(http_server, "ARRIVE_S", 0.2)
     assert b"200 OK" not in asyncio.run(served(sent, trickle=trickle))
 
 
@@ -82,7 +82,7 @@ def test_complete_requests_are_answered_in_turn_even_if_responses_are_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server closes the connection when no further request comes."""
-    monkeypatch.setattr(client_timeout, "ARRIVE_S", 0.2)
+    monkeypatch.setattr(http_server, "ARRIVE_S", 0.2)
     assert asyncio.run(served(WHOLE * 2)).count(b"abcd") == 2
 
 
@@ -98,14 +98,14 @@ def test_request_received_before_the_keep_alive_timeout_fires_is_answered() -> N
         config.load()
         state = ServerState()
         server = await asyncio.get_running_loop().create_server(
-            lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0
+            lambda: TimeoutProtocol(config, state, {}), "127.0.0.1", 0
         )
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(WHOLE)
         got = await reader.readuntil(b"abcd")
         writer.write(WHOLE)
         (connection,) = state.connections
-        assert isinstance(connection, PatientProtocol)
+        assert isinstance(connection, TimeoutProtocol)
         connection.timeout_keep_alive_handler()  # its bytes have not been read yet
         async with asyncio.timeout(60):
             got += await reader.readuntil(b"abcd")
@@ -117,4 +117,4 @@ def test_request_received_before_the_keep_alive_timeout_fires_is_answered() -> N
 
 
 def test_request_timeout_is_at_most_thirty_seconds() -> None:
-    assert client_timeout.ARRIVE_S <= 30
+    assert http_server.ARRIVE_S <= 30

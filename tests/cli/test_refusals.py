@@ -200,13 +200,13 @@ def test_silent_service_is_reported_while_the_command_waits(
         return httpx2.Response(200, json={"items": [], "next_cursor": None})
 
     monkeypatch.setattr(output, "SILENT_S", 0.01)
-    say = output.Waiting._say
+    say = output.SilenceNote._write
 
-    def tell(waiting: output.Waiting) -> None:
-        say(waiting)
+    def tell(note: output.SilenceNote) -> None:
+        say(note)
         reported.set()
 
-    monkeypatch.setattr(output.Waiting, "_say", tell)
+    monkeypatch.setattr(output.SilenceNote, "_write", tell)
     monkeypatch.setattr(
         "tuner.client.Client", lambda: Client("http://tuner", "key", transport=httpx2.MockTransport(slow))
     )

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.cli.ascii_chart import HEIGHT, LABEL, WIDTH, columns, curve
+from tuner.cli.render import HEIGHT, LABEL, WIDTH, columns, curve
 from tuner.schemas.answers import SpentPoint
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import fakes
-from tuner.cli import background as beside_
-from tuner.cli.background import Beside
-from tuner.cli.server import listen
+from tuner.cli import server as serving
+from tuner.cli.server import PostponedStart, listen
 from tuner.database.database import Database
 from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import Reader
@@ -69,16 +68,16 @@ def test_start_on_an_empty_database_migrates_it(tmp_path: Path) -> None:
 def test_background_work_starts_when_the_service_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside_, "FIRST_ANSWERS_S", 0.0)
+    monkeypatch.setattr(serving, "FIRST_ANSWERS_S", 0.0)
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
-    beside = Beside(service, Reader(service), storage, Mirrors(service), after=ready)
-    beside.start()
-    beside.join(0.2)
-    assert beside.is_alive()
+    postponed = PostponedStart(service, Reader(service), storage, Mirrors(service), after=ready)
+    postponed.start()
+    postponed.join(0.2)
+    assert postponed.is_alive()
     assert storage.ident is None
     ready.set()
-    beside.join(60)
+    postponed.join(60)
     assert storage.ident is not None
     assert all(name in sys.modules for name in LATER)
     storage.stop()
@@ -87,12 +86,12 @@ def test_background_work_starts_when_the_service_is_ready(
 def test_service_that_stops_before_it_is_ready_starts_no_background_work(tmp_path: Path) -> None:
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
-    beside = Beside(service, Reader(service), storage, Mirrors(service), after=ready)
-    beside.start()
-    beside.stop()
+    postponed = PostponedStart(service, Reader(service), storage, Mirrors(service), after=ready)
+    postponed.start()
+    postponed.cancel()
     ready.set()
-    beside.join(60)
-    assert not beside.is_alive()
+    postponed.join(60)
+    assert not postponed.is_alive()
     assert storage.ident is None
 
 

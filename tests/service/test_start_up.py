@@ -284,7 +284,7 @@ import time
 from tuner.cli.server import HomeLock
 from tuner.settings import Settings
 lock = HomeLock(Settings.from_env())
-lock.serves("http://127.0.0.1:8123")
+lock.describe("the service at http://127.0.0.1:8123")
 print("locked", flush=True)
 time.sleep(600)
 """

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from tuner.cli import escape, tables
 from tuner.cli.arguments import Json
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.command_group import CommandGroup
+from tuner.cli.output import Frame, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -26,29 +27,24 @@ KeyId = Annotated[
         metavar="KEY", help="The key's id, which is the beginning of the key: tnr_….", show_default=False
     ),
 ]
-projects = typer.Typer(
-    no_args_is_help=True, help="Manage projects, each with its own jobs, budgets and members."
-)
-users = typer.Typer(no_args_is_help=True, help="List, disable and enable users. Only for the operator.")
-members = typer.Typer(no_args_is_help=True, help="Manage the project's members and their roles.")
-keys = typer.Typer(no_args_is_help=True, help="Manage the API keys of the project's members.")
+projects = CommandGroup("projects", help="Manage projects, each with its own jobs, budgets and members.")
+users = CommandGroup("users", help="List, disable and enable users. Only for the operator.")
+members = CommandGroup("members", help="Manage the project's members and their roles.")
+keys = CommandGroup("keys", help="Manage the API keys of the project's members.")
 
 
-@with_problems
 def whoami(as_json: Json = False) -> None:
     """Show the user, project and role of the current key."""
     Frame(as_json).show(connect().whoami(), _whoami)
 
 
-@projects.command("list")
-@with_problems
+@projects.add("list")
 def list_projects(as_json: Json = False) -> None:
     """List projects: the operator sees all, other users see their own."""
     Frame(as_json).show_all(list(connect().projects()), _projects)
 
 
-@projects.command("show")
-@with_problems
+@projects.add("show")
 def show_project(
     name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
     as_json: Json = False,
@@ -57,8 +53,7 @@ def show_project(
     Frame(as_json).show(connect().project(name), lambda one: _projects([one]))
 
 
-@projects.command("add")
-@with_problems
+@projects.add("add")
 def add_project(
     name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
     as_json: Json = False,
@@ -67,36 +62,31 @@ def add_project(
     Frame(as_json).show(connect().add_project(name), lambda one: _projects([one]))
 
 
-@users.command("list")
-@with_problems
+@users.add("list")
 def list_users(as_json: Json = False) -> None:
     """List the users of all projects."""
     Frame(as_json).show_all(list(connect().users()), _users)
 
 
-@users.command("disable")
-@with_problems
+@users.add("disable")
 def disable_user(user: User_, as_json: Json = False) -> None:
     """Disable a user: all of their keys are refused immediately, in every project."""
     Frame(as_json).show(connect().disable_user(user), lambda one: _users([one]))
 
 
-@users.command("enable")
-@with_problems
+@users.add("enable")
 def enable_user(user: User_, as_json: Json = False) -> None:
     """Re-enable a disabled user's API keys."""
     Frame(as_json).show(connect().disable_user(user, disabled=False), lambda one: _users([one]))
 
 
-@members.command("list")
-@with_problems
+@members.add("list")
 def list_members(as_json: Json = False) -> None:
     """List the members of the project with their roles."""
     Frame(as_json).show_all(list(connect().members()), _members)
 
 
-@members.command("set")
-@with_problems
+@members.add("set")
 def set_member(
     user: User_,
     role: Annotated[str, typer.Option(help="Role of the member: viewer, submitter or admin.")],
@@ -106,22 +96,19 @@ def set_member(
     Frame(as_json).show(connect().put_member(user, role), lambda one: _members([one]))
 
 
-@members.command("remove")
-@with_problems
+@members.add("remove")
 def remove_member(user: User_) -> None:
     """Remove a member and revoke all of their keys in the project."""
     connect().remove_member(user)
 
 
-@keys.command("list")
-@with_problems
+@keys.add("list")
 def list_keys(as_json: Json = False) -> None:
     """List keys without their secrets: admins see all keys of the project, other users see their own."""
     Frame(as_json).show_all(list(connect().keys()), _keys)
 
 
-@keys.command("make")
-@with_problems
+@keys.add("make")
 def make_key(
     user: User_,
     name: Annotated[str, typer.Option(help="A name that says what the key is for.")],
@@ -134,8 +121,7 @@ def make_key(
     Frame(as_json).show(connect().make_key(user, name, expires_in=expires_in), _key)
 
 
-@keys.command("rotate")
-@with_problems
+@keys.add("rotate")
 def rotate_key(
     key: KeyId,
     overlap: Annotated[str, typer.Option(help="How long the old key remains valid, from 0s to 24h.")] = "1h",
@@ -145,8 +131,7 @@ def rotate_key(
     Frame(as_json).show(connect().rotate_key(key, overlap=overlap), _key)
 
 
-@keys.command("revoke")
-@with_problems
+@keys.add("revoke")
 def revoke_key(key: KeyId) -> None:
     """Revoke a key immediately."""
     connect().revoke_key(key)
@@ -194,7 +179,6 @@ def _when(at: str | None) -> str:
     return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
 
 
-@with_problems
 def audit(
     user: Annotated[str | None, typer.Option(help="Only changes by this user.")] = None,
     action: Annotated[

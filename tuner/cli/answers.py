@@ -16,8 +16,9 @@ from rich.text import Text
 
 from tuner.cli import arguments, tables
 from tuner.cli.arguments import JobId, Json, TrialId
+from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import number, usd
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect
 
 if TYPE_CHECKING:
     from tuner.client import Client
@@ -29,7 +30,6 @@ WIDTH = 30
 BARS = "▁▂▃▄▅▆▇█"
 
 
-@with_problems
 def curves(
     job: JobId,
     metric: Annotated[
@@ -86,7 +86,6 @@ def _steps(found: Sequence[int]) -> str:
     return ", ".join(map(str, found)) or "-"
 
 
-@with_problems
 def advice(
     job: JobId,
     as_json: Json = False,
@@ -140,11 +139,10 @@ def _figure(value: Any, name: str) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-checkpoint = typer.Typer(no_args_is_help=True, help="Download the checkpoints that trials stored.")
+checkpoint = CommandGroup("checkpoint", help="Download the checkpoints that trials stored.")
 
 
-@checkpoint.command("get")
-@with_problems
+@checkpoint.add("get")
 def get(
     job: JobId,
     to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="New or empty directory for the files.")],
@@ -177,7 +175,6 @@ JOB_ENDED = ("succeeded", "cancelled", "failed")
 LOOK_S = 1.0
 
 
-@with_problems
 def logs(
     job: JobId,
     trial: TrialId,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from tuner.cli import render_best
+from tuner.cli import render
 from tuner.cli.arguments import JobId, Json
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect
 from tuner.cli.tables import Format, Style
 from tuner.cli.training import command
 
@@ -42,7 +42,6 @@ InstanceType = Annotated[
 Region = Annotated[str | None, typer.Option("--region", help="Use the prices of this region.")]
 
 
-@with_problems
 def best(
     job: JobId,
     max_cost_usd: MaxCost = None,
@@ -64,10 +63,9 @@ def best(
         instance_type=instance_type,
         region=region,
     )
-    _show(client, job, found, render_best.best, as_json=as_json)
+    _show(client, job, found, render.best, as_json=as_json)
 
 
-@with_problems
 def best_of_all(
     trainable: Annotated[
         str, typer.Argument(metavar="MODULE:FUNCTION", help="Trainable that the jobs tuned.")
@@ -93,10 +91,9 @@ def best_of_all(
         instance_type=instance_type,
         region=region,
     )
-    _show(client, found.job, found, render_best.best_of_all, as_json=as_json)
+    _show(client, found.job, found, render.best_of_all, as_json=as_json)
 
 
-@with_problems
 def pareto(
     job: JobId,
     market: Market = None,
@@ -107,7 +104,7 @@ def pareto(
 ) -> None:
     """List the Pareto front of metric against cost."""
     found = connect().pareto(job, market=market, instance_type=instance_type, region=region)
-    Frame(as_json, style).show(found, render_best.pareto)
+    Frame(as_json, style).show(found, render.pareto)
 
 
 def _show(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuner.cli import tables
-from tuner.cli.output import duration_ns, with_problems
+from tuner.cli.output import duration_ns
 from tuner.cli.tables import Style
 from tuner.domain.time import NS
 from tuner.settings import Settings
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tuner.service.local_cluster import KeptNode
 
 
-@with_problems
 def cluster(
     spot: Annotated[int, typer.Option(min=0, max=16, help="Number of spot nodes.")] = 2,
     on_demand: Annotated[int, typer.Option(min=0, max=16, help="Number of on-demand nodes.")] = 1,
@@ -45,7 +44,6 @@ def cluster(
     local_cluster.keep(Settings.from_env(), plan, tell=_as_json if as_json else _as_table, over=over)
 
 
-@with_problems
 def preempt(
     node: Annotated[
         str, typer.Argument(metavar="NODE", help="Node name, such as spot-1, or the beginning of its id.")

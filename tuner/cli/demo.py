@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tuner import web
-from tuner.cli import escape, render, render_best, tables, watch
+from tuner.cli import escape, render, tables, watch
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
@@ -52,7 +52,7 @@ def run(usd: float, trainable: str) -> None:
         watch.watch(client, job.id)
         ended = client.wait(job.id, progress=False)
         console.print("\n[bold]The job[/bold]", render.job(ended))
-        console.print("\n[bold]The best configuration[/bold]", render_best.best(client.best(job.id)))
+        console.print("\n[bold]The best configuration[/bold]", render.best(client.best(job.id)))
         console.print("\n[bold]The bill[/bold]")
         tables.show(render.bill(client.bill(job.id), dearest=5))
         console.print(

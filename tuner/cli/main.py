@@ -1,25 +1,26 @@
 """The `tuner` command line: one function per command, and the groups of `tuner --help`."""
 
 import gc
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tuner.cli import arguments, ascii_chart, render
+from tuner.cli import arguments, render
 from tuner.cli import watch as watching
 from tuner.cli.access import audit, keys, members, projects, users, whoami
 from tuner.cli.answers import advice, checkpoint, curves, logs
 from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
+from tuner.cli.command_group import CommandGroup
 from tuner.cli.estimate import estimate
-from tuner.cli.examples import add_examples
 from tuner.cli.job_yaml import read_job
 from tuner.cli.money import budgets, quota, spend, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
-from tuner.cli.output import PROJECT, Frame, connect, with_problems
+from tuner.cli.output import PROJECT, Frame, connect
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
 from tuner.cli.prices import prices
@@ -28,74 +29,8 @@ from tuner.cli.tables import Format, Style
 from tuner.cli.training import train
 
 SHOWN = 10  # How many trials `tuner bill` lists unless --all is given.
-#: Headings of `tuner --help` and the commands under each, in the order in which they are shown.
-GROUPS = {
-    "Run": (
-        "demo",
-        "submit",
-        "pause",
-        "resume",
-        "cancel",
-        "topup",
-        "priority",
-        "pilot",
-        "train",
-        "trainables",
-        "packages",
-    ),
-    "Watch": (
-        "jobs",
-        "job",
-        "watch",
-        "trials",
-        "trial",
-        "logs",
-        "curves",
-        "best",
-        "best-of-all",
-        "pareto",
-        "checkpoint",
-        "report",
-    ),
-    "Money": ("bill", "ledger", "spend", "budgets", "quota", "advice"),
-    "Plan": ("plan", "estimate", "prices", "simulate"),
-    "Operate": (
-        "serve",
-        "stop",
-        "dashboard",
-        "cluster",
-        "preempt",
-        "doctor",
-        "replay",
-        "migrate",
-        "backup",
-        "restore",
-    ),
-    "Access": ("whoami", "projects", "users", "members", "keys", "audit"),
-}
-
-
-def group_commands(app: typer.Typer) -> None:
-    """Put each command under its heading in `GROUPS`, in the order of `GROUPS`.
-
-    Raises:
-        KeyError: A command is missing from `GROUPS`.
-    """
-    panels = {name: panel for panel, names in GROUPS.items() for name in names}
-    order = list(panels)
-
-    def name_of(command: typer.models.CommandInfo) -> str:
-        return command.name or command.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-
-    for command in app.registered_commands:
-        command.rich_help_panel = panels[name_of(command)]
-    for group in app.registered_groups:
-        group.rich_help_panel = panels[str(group.name)]
-    app.registered_commands.sort(key=lambda command: order.index(name_of(command)))
-
-
-app = typer.Typer(
-    no_args_is_help=True,
+app = CommandGroup(
+    None,
     pretty_exceptions_enable=False,
     help="Hyperparameter tuning under hard budgets in dollars and GPU-hours.",
 )
@@ -111,8 +46,6 @@ def tuner(
     PROJECT.set(project)
 
 
-@app.command()
-@with_problems
 def serve() -> None:
     """Start the service: REST API, web page and controller. It starts a local Ray cluster unless TUNER_RAY_ADDRESS is set."""
     gc.disable()  # Collecting garbage during the imports takes a fifth of the start-up time. `run` enables it again.
@@ -121,8 +54,6 @@ def serve() -> None:
     run()
 
 
-@app.command()
-@with_problems
 def stop() -> None:
     """Stop the local Ray cluster of this TUNER_HOME. Running jobs continue after the next `tuner serve`."""
     from tuner.cli.server import stop_cluster
@@ -130,8 +61,6 @@ def stop() -> None:
     stop_cluster()
 
 
-@app.command()
-@with_problems
 def demo(
     usd: Annotated[float, typer.Option(help="Budget in dollars.")] = 0.003,
     trainable: Annotated[str, typer.Option(help="Trainable to tune.")] = "trainables.digits_cnn:train",
@@ -142,8 +71,6 @@ def demo(
     run(usd, trainable)
 
 
-@app.command()
-@with_problems
 def submit(
     file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file; - reads standard input.")],
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
@@ -167,8 +94,6 @@ def submit(
         raise typer.Exit(1)
 
 
-@app.command()
-@with_problems
 def jobs(
     state: Annotated[
         str | None, typer.Option(help="Only jobs in this state.", autocompletion=arguments.states)
@@ -181,15 +106,11 @@ def jobs(
     Frame(as_json, style).show_all(list(connect().jobs(state=state, tag=tag)), render.jobs)
 
 
-@app.command()
-@with_problems
 def job(job: JobId, as_json: Json = False) -> None:
     """Show one job."""
     Frame(as_json).show(connect().job(job), render.job)
 
 
-@app.command()
-@with_problems
 def watch(job: JobId, as_json: Json = False) -> None:
     """Follow a job until it ends. With --json, print one event per line."""
     follow = watching.print_events if as_json else watching.watch
@@ -198,8 +119,6 @@ def watch(job: JobId, as_json: Json = False) -> None:
     watching.exit_unless_succeeded(state)
 
 
-@app.command()
-@with_problems
 def trials(
     job: JobId,
     sort: Annotated[
@@ -222,15 +141,11 @@ def trials(
     Frame(as_json, style).show_all(found, partial(render.trials, job=ended))
 
 
-@app.command()
-@with_problems
 def trial(job: JobId, trial: TrialId, as_json: Json = False) -> None:
     """Show one trial with its learning curve, bill and attempts."""
     Frame(as_json).show(connect().trial(job, trial), render.trial)
 
 
-@app.command()
-@with_problems
 def bill(
     job: JobId,
     all_trials: Annotated[
@@ -244,45 +159,31 @@ def bill(
     Frame(as_json, style).show(connect().bill(job), partial(render.bill, dearest=shown))
 
 
-@app.command()
-@with_problems
 def report(job: JobId, as_json: Json = False) -> None:
     """Show the best result over money spent, and estimate what other search methods would have spent."""
-    Frame(as_json).show(connect().report(job), ascii_chart.report)
+    Frame(as_json).show(connect().report(job), render.report)
 
 
-@app.command()
-@with_problems
 def ledger(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:
     """List every entry of a job's ledger."""
     Frame(as_json, style).show(connect().ledger(job), render.ledger)
 
 
-@app.command()
-@with_problems
 def pause(job: JobId, as_json: Json = False) -> None:
     """Pause a job: save a checkpoint of every running trial and stop them."""
     Frame(as_json).show(connect().pause(job), render.job)
 
 
-@app.command()
-@with_problems
 def resume(job: JobId, as_json: Json = False) -> None:
     """Resume a paused job, or, after a top-up, a job that ended because its budget was used up."""
     Frame(as_json).show(connect().resume(job), render.job)
 
 
-@app.command()
-@with_problems
 def cancel(job: JobId, as_json: Json = False) -> None:
     """Cancel a job immediately. A cancelled job cannot be resumed."""
     Frame(as_json).show(connect().cancel(job), render.job)
 
 
-@app.command(
-    context_settings={"ignore_unknown_options": True}
-)  # Otherwise a negative value, such as -5, would be read as an option.
-@with_problems
 def priority(
     job: JobId,
     value: Annotated[
@@ -294,8 +195,6 @@ def priority(
     Frame(as_json).show(connect().patch(job, priority=value), render.job)
 
 
-@app.command()
-@with_problems
 def trainables(
     name: Annotated[
         str | None,
@@ -310,40 +209,23 @@ def trainables(
         Frame(as_json).show(connect().trainable(name), render.trainable)
 
 
-app.command()(topup)
-app.command()(whoami)
-app.command()(logs)
-app.command()(curves)
-app.command()(best)
-app.command()(best_of_all)
-app.command()(pareto)
-app.command()(train)
-app.command()(pilot)
-app.command()(plan)
-app.command()(estimate)
-app.command()(prices)
-app.command()(audit)
-app.command()(advice)
-app.command()(simulate)
-app.command()(cluster)
-app.command()(dashboard)
-app.command()(doctor)
-app.command()(replay)
-app.command()(migrate)
-app.command()(backup)
-app.command()(restore)
-app.command()(preempt)
-app.command()(spend)
-app.add_typer(budgets, name="budgets")
-app.add_typer(packages, name="packages")
-app.add_typer(checkpoint, name="checkpoint")
-app.add_typer(quota, name="quota")
-app.add_typer(projects, name="projects")
-app.add_typer(users, name="users")
-app.add_typer(members, name="members")
-app.add_typer(keys, name="keys")
-group_commands(app)
-add_examples(app)
+#: Commands under the headings of `tuner --help`, in the order in which they are shown.
+HEADINGS: dict[str, Sequence[Callable[..., None] | CommandGroup]] = {
+    "Run": (demo, submit, pause, resume, cancel, topup, priority, pilot, train, trainables, packages),
+    "Watch": (jobs, job, watch, trials, trial, logs, curves, best, best_of_all, pareto, checkpoint, report),
+    "Money": (bill, ledger, spend, budgets, quota, advice),
+    "Plan": (plan, estimate, prices, simulate),
+    "Operate": (serve, stop, dashboard, cluster, preempt, doctor, replay, migrate, backup, restore),
+    "Access": (whoami, projects, users, members, keys, audit),
+}
+for heading, commands in HEADINGS.items():
+    for command in commands:
+        if isinstance(command, CommandGroup):
+            app.add_typer(command, rich_help_panel=heading)
+        else:
+            # A negative priority, such as -5, is not an option.
+            settings = {"ignore_unknown_options": command is priority}
+            app.add(rich_help_panel=heading, context_settings=settings)(command)
 
 
 if __name__ == "__main__":

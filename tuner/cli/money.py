@@ -11,7 +11,8 @@ from rich.text import Text
 
 from tuner.cli import escape, render, tables
 from tuner.cli.arguments import JobId, Json
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.command_group import CommandGroup
+from tuner.cli.output import Frame, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -22,25 +23,22 @@ if TYPE_CHECKING:
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
-budgets = typer.Typer(no_args_is_help=True, help="Manage shared budgets over all jobs with certain tags.")
+budgets = CommandGroup("budgets", help="Manage shared budgets over all jobs with certain tags.")
 
 
-@budgets.command("list")
-@with_problems
+@budgets.add("list")
 def list_budgets(as_json: Json = False) -> None:
     """List all shared budgets with their spend, holds and limits, and when each is expected to run out."""
     Frame(as_json).show(connect().budgets(), lambda found: _budgets_table(found.items))
 
 
-@budgets.command("show")
-@with_problems
+@budgets.add("show")
 def show_budget(name: Name, as_json: Json = False) -> None:
     """Show one shared budget with its alerts and webhook deliveries."""
     Frame(as_json).show(connect().budget(name), _budget)
 
 
-@budgets.command("set")
-@with_problems
+@budgets.add("set")
 def set_budget(
     name: Name,
     usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
@@ -79,8 +77,7 @@ def set_budget(
     Frame(as_json).show(connect().put_budget(name, **body), _budget)
 
 
-@budgets.command("remove")
-@with_problems
+@budgets.add("remove")
 def remove_budget(name: Name) -> None:
     """Remove a shared budget. Jobs that waited for it continue."""
     connect().remove_budget(name)
@@ -147,20 +144,16 @@ def _when(at: str | None) -> str:
     return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
 
 
-quota = typer.Typer(
-    no_args_is_help=True, help="Show or set limits on what the project may spend and run at once."
-)
+quota = CommandGroup("quota", help="Show or set limits on what the project may spend and run at once.")
 
 
-@quota.command("show")
-@with_problems
+@quota.add("show")
 def show_quota(as_json: Json = False) -> None:
     """Show the limits of the project and how much of them is used."""
     Frame(as_json).show(connect().quota(), _quota_table)
 
 
-@quota.command("set")
-@with_problems
+@quota.add("set")
 def set_quota(
     usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
     gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
@@ -201,7 +194,6 @@ def _quota_table(one: Quota) -> RenderableType:
     return table
 
 
-@with_problems
 def spend(
     by: Annotated[
         list[str] | None,
@@ -297,7 +289,6 @@ def _cells(one: SpendFigures) -> list[str]:
     ]
 
 
-@with_problems
 def topup(
     job: JobId,
     usd: Annotated[float | None, typer.Option(help="Dollars to add.")] = None,

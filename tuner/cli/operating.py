@@ -18,8 +18,9 @@ from rich.text import Text
 from tuner import web
 from tuner.cli import arguments, tables
 from tuner.cli.arguments import JobId, Json
+from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import harmless
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
-@with_problems
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write. It must not exist.")],
     as_json: Json = False,
@@ -44,7 +44,6 @@ def backup(
     Frame(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
 
 
-@with_problems
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `tuner backup` wrote.")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace a database that has jobs.")] = False,
@@ -104,13 +103,12 @@ def _paused(one: PausedJob) -> str:
     return f"  {one.id}  {one.name}  was {one.state_before}, {held}; ${one.since_usd:.6f} {since}"
 
 
-packages = typer.Typer(
-    no_args_is_help=True, help="Manage uploaded packages of trainables, if the operator allows them."
+packages = CommandGroup(
+    "packages", help="Manage uploaded packages of trainables, if the operator allows them."
 )
 
 
-@packages.command("push")
-@with_problems
+@packages.add("push")
 def push(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder, .py file, .zip or .whl to upload.")],
     name: Annotated[
@@ -122,15 +120,13 @@ def push(
     Frame(as_json).show(connect().upload(path, name=name), lambda one: Text(one.id))
 
 
-@packages.command("list")
-@with_problems
+@packages.add("list")
 def list_packages(as_json: Json = False) -> None:
     """List all packages, newest first."""
     Frame(as_json).show_all(list(connect().packages()), _table)
 
 
-@packages.command("show")
-@with_problems
+@packages.add("show")
 def show_package(
     package: Annotated[str, typer.Argument(metavar="PACKAGE", help="The package's id.", show_default=False)],
     as_json: Json = False,
@@ -152,7 +148,6 @@ To = Annotated[
 ]
 
 
-@with_problems
 def migrate(to: To = None, as_json: Json = False) -> None:
     """Upgrade the database schema and exit, for deployments that migrate before they start services."""
     from tuner.service import maintenance  # imported late because it is slow
@@ -162,7 +157,6 @@ def migrate(to: To = None, as_json: Json = False) -> None:
     Frame(as_json).show(done, _migrated)
 
 
-@with_problems
 def dashboard(
     job: Annotated[
         str,
@@ -204,7 +198,6 @@ def _has_display() -> bool:
     )
 
 
-@with_problems
 def doctor(as_json: Json = False) -> None:
     """Check the key, home, database, storage and Ray, and say how to fix problems. The exit status is 1 if there is a problem."""
     from tuner.service.doctor import examine
@@ -218,7 +211,6 @@ def doctor(as_json: Json = False) -> None:
 POLICIES = ("scheduler", "sampler")
 
 
-@with_problems
 def replay(
     job: JobId,
     instead: Annotated[

@@ -8,21 +8,26 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
+from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
 
+from tuner.cli import tables
 from tuner.cli.escape import harmless
 from tuner.cli.tables import Style
 from tuner.domain.errors import TunerError
 from tuner.domain.time import parse_duration_ns
+from tuner.settings import Settings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from rich.console import RenderableType
 
-    from tuner.client import ApiError, Client
+    from tuner.client import ApiError, Client, Job
     from tuner.schemas.base import Answer
 
 P = ParamSpec("P")
@@ -31,6 +36,7 @@ A = TypeVar("A", bound="Answer | DataclassInstance")
 
 
 SILENT_S = 4.0
+MANY = 200  # How many of the newest jobs or trials are searched for a similar id or name.
 PROJECT: ContextVar[str | None] = ContextVar("project", default=None)
 """The value of `--project`, or None if it was not given."""
 
@@ -44,12 +50,12 @@ def connect() -> Client:
 
     project = PROJECT.get()
     client = Client(project=project) if project else Client()
-    waiting = Waiting(client.url)
-    client.on_request(waiting.begin, waiting.end)
+    note = SilenceNote(client.url)
+    client.on_request(note.begin, note.end)
     return client
 
 
-class Waiting:
+class SilenceNote:
     """Writes a note to standard error when a request has had no answer for `SILENT_S` seconds."""
 
     def __init__(self, url: str) -> None:
@@ -59,7 +65,7 @@ class Waiting:
     def begin(self) -> None:
         """Start the timer for a new request, and cancel that of the previous request, which may have failed without an answer."""
         self.end()
-        self._timer = threading.Timer(SILENT_S, self._say)
+        self._timer = threading.Timer(SILENT_S, self._write)
         self._timer.daemon = True
         self._timer.start()
 
@@ -68,7 +74,7 @@ class Waiting:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _say(self) -> None:
+    def _write(self) -> None:
         text = f"{self._url} has not answered for {SILENT_S:g} s; it may be stopped or overloaded. Still waiting; press Ctrl-C to stop"
         typer.echo(harmless(text), err=True)
 
@@ -81,50 +87,24 @@ class Frame:
             raise typer.BadParameter("give --json or --format, not both", param_hint="--format")
         self._as_json, self._style = as_json, style
 
-    def show(self, found: A, render: Callable[[A], RenderableType]) -> None:
-        if self._as_json:
-            typer.echo(json.dumps(_plain(found), indent=2))
+    def show(self, answer: A, render: Callable[[A], RenderableType]) -> None:
+        self._show(None if self._as_json else render(answer), answer)
+
+    def show_all(self, items: Sequence[A], render: Callable[[Sequence[A]], RenderableType]) -> None:
+        page = {"items": items, "next_cursor": None}
+        self._show(None if self._as_json else render(items), page)
+
+    def _show(self, text: RenderableType | None, answer: object) -> None:
+        if text is None:
+            typer.echo(json.dumps(answer, indent=2, default=_plain))
+        elif self._style is Style.TABLE and sys.stdout.isatty():
+            tables.show(text)
         else:
-            self._show(render(found))
-
-    def show_all(self, found: Sequence[A], render: Callable[[Sequence[A]], RenderableType]) -> None:
-        if self._as_json:
-            typer.echo(json.dumps({"items": [_plain(one) for one in found], "next_cursor": None}, indent=2))
-        else:
-            self._show(render(found))
-
-    def _show(self, shown: RenderableType) -> None:
-        from tuner.cli import tables
-
-        if self._style is Style.TABLE and sys.stdout.isatty():
-            tables.show(shown)
-        else:
-            typer.echo(tables.text(shown, self._style), nl=False)
+            typer.echo(tables.text(text, self._style), nl=False)
 
 
-def _plain(found: Answer | DataclassInstance) -> dict[str, Any]:
-    return dataclasses.asdict(found) if dataclasses.is_dataclass(found) else found.model_dump()
-
-
-def with_problems(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command so that errors of the service or the settings are printed to standard error and the exit status is 1."""
-
-    @functools.wraps(command)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except TunerError as error:
-            raise _exit(f"{error.title()}\n{error.detail}") from error
-        except ValueError as error:
-            if not str(error).startswith("TUNER_"):
-                raise
-            raise _exit(f"A setting is wrong\n{error}") from error
-        except _api_error() as error:
-            from tuner.cli import error_hints
-
-            raise _exit(error_hints.text_of(error)) from error
-
-    return call
+def _plain(answer: Any) -> dict[str, Any]:
+    return dataclasses.asdict(answer) if dataclasses.is_dataclass(answer) else answer.model_dump()  # type: ignore[arg-type, no-any-return]
 
 
 def duration_ns(text: str, option: str) -> int:
@@ -139,12 +119,101 @@ def duration_ns(text: str, option: str) -> int:
         raise typer.BadParameter(f"{error}, not {text!r}", param_hint=option) from error
 
 
+def with_problems(command: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a command so that errors of the service or the settings are printed to standard error and the exit status is 1."""
+
+    @functools.wraps(command)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except TunerError as error:
+            raise _exit(error.title(), error.detail) from error
+        except ValueError as error:
+            if not str(error).startswith("TUNER_"):
+                raise
+            raise _exit("A setting is wrong", str(error)) from error
+        except _api_error() as error:
+            raise _exit(error.title, *_details(error), *_advice(error)) from error
+
+    return call
+
+
 def _api_error() -> type[ApiError]:
     from tuner.client import ApiError
 
     return ApiError
 
 
-def _exit(text: str) -> typer.Exit:
-    typer.echo(harmless(text), err=True)
+def _exit(*lines: str) -> typer.Exit:
+    typer.echo(harmless("\n".join(lines)), err=True)
     return typer.Exit(1)
+
+
+def _details(error: ApiError) -> list[str]:
+    if error.status == 401:
+        return []
+    return [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors] or [error.detail]
+
+
+def _advice(error: ApiError) -> list[str]:
+    """Return what to do about an error, if anything can be said."""
+    from tuner.client.http import STRANGE
+
+    settings = Settings.from_env()
+    if error.status == 401:
+        return [_about_the_key(settings)]
+    if error.code == STRANGE or (error.status == 404 and not error.code):
+        return [f"is {settings.url} the address of the service? If not, set TUNER_URL"]
+    if error.code == "not-found":
+        with suppress(Exception):  # print the error without advice if a request for the advice fails
+            return _nearest_name(error.path)
+    return []
+
+
+def _about_the_key(settings: Settings) -> str:
+    service = f"the service at {settings.url}"
+    if settings.given_api_key:
+        return (
+            f"TUNER_API_KEY is not the key of {service}, which is kept in the file api_key of its TUNER_HOME"
+        )
+    path = settings.api_key_path
+    wrong = f"the key in {path} is not that of" if path.exists() else f"there is no key in {path} for"
+    return (
+        f"{wrong} {service}: set TUNER_HOME to the home that it was started with, or TUNER_API_KEY to its key"
+    )
+
+
+def _nearest_name(path: str) -> list[str]:
+    """Return names near to that of the missing job, trial or budget in the path of a request."""
+    from urllib.parse import unquote
+
+    client, names = connect(), [unquote(part) for part in path.split("/")[2:]]
+    match names:
+        case ["budgets", name]:
+            known = [budget.name for budget in client.budgets().items]
+            return [_nearest(name, known, "`tuner budgets list` lists them")]
+        case ["jobs", job, *rest]:
+            try:
+                client.job(job)
+            except _api_error():
+                return [_nearest_job(job, list(islice(client.jobs(), MANY)))]
+            if rest[:1] == ["trials"]:
+                known = [trial.id for trial in client.trials(job, limit=MANY)]
+                if rest[1] not in known:
+                    return [_nearest(rest[1], known, f"`tuner trials {job}` lists them")]
+    return []
+
+
+def _nearest_job(name: str, jobs: Sequence[Job]) -> str:
+    if not jobs:
+        return "there are no jobs yet: submit one with `tuner submit JOB.yaml`"
+    if similar := get_close_matches(name, [job.name for job in jobs], n=1):
+        job = next(job for job in jobs if job.name == similar[0])
+        return f"the newest that is named {job.name!r}: {job.id}; `tuner jobs` lists all"
+    newest = f"the newest is {jobs[0].id}, {jobs[0].name!r}; `tuner jobs` lists all"
+    return _nearest(name, [job.id for job in jobs], newest)
+
+
+def _nearest(name: str, known: Sequence[str], otherwise: str) -> str:
+    near = get_close_matches(name, known, n=3, cutoff=0.7)
+    return f"the nearest: {', '.join(near)}" if near else otherwise

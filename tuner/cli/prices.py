@@ -12,14 +12,13 @@ from rich.text import Text
 from tuner.cli import tables
 from tuner.cli.arguments import Json
 from tuner.cli.escape import number, usd
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.output import Frame, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
     from tuner.schemas.prices import CatalogueAge, Prices
 
 
-@with_problems
 def prices(
     cloud: Annotated[str | None, typer.Option(help="Only this cloud.")] = None,
     region: Annotated[str | None, typer.Option(help="Only this region.")] = None,

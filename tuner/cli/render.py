@@ -1,7 +1,8 @@
-"""Tables that show the answers of the service on the command line."""
+"""Texts and tables that show jobs, trials, bills, best configurations and reports."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,18 @@ from tuner.cli.escape import config, number, plural, usd
 if TYPE_CHECKING:
     from tuner.client import Job
     from tuner.schemas import answers as show
-    from tuner.schemas.job import Best, Driver, JobFacts
+    from tuner.schemas import best as choices
+    from tuner.schemas.job import Best, JobFacts
 
 ENDED = ("succeeded", "cancelled", "failed")
+WIDTH, HEIGHT, LABEL = 60, 8, 12  # of the chart of a report; LABEL fits the longest number, -1.2345e-123
+METHODS = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
 KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle")
 
 
-def jobs(found: Sequence[Job]) -> RenderableType:
+def jobs(items: Sequence[Job]) -> RenderableType:
     table = tables.plain("job", "name", "state", "why", "spent", "budget", "trials", "best")
-    for one in found:
+    for one in items:
         table.add_row(
             one.id,
             one.name,
@@ -34,19 +38,19 @@ def jobs(found: Sequence[Job]) -> RenderableType:
             str(sum(one.progress.trials.values())),
             number(one.best_so_far.metric) if one.best_so_far else "-",
         )
-    return table if found else Text("no jobs")
+    return table if items else Text("no jobs")
 
 
-def waits(one: Job) -> str:
+def waits(job: Job) -> str:
     """Return the opening of its time window or the place in the queue that a job waits for, or "" if it does not wait.
 
     A resumed job is `running` even before it has a driver again, so the result is "" for it too. The job's detail says why it waits.
     """
-    if one.state == "running":
+    if job.state == "running":
         return ""
-    if one.next_opening is not None:
-        return f"until {one.next_opening[:16]}Z"
-    return "" if one.queue_position is None else f"place {one.queue_position}"
+    if job.next_opening is not None:
+        return f"until {job.next_opening[:16]}Z"
+    return "" if job.queue_position is None else f"place {job.queue_position}"
 
 
 def job(one: Job) -> RenderableType:
@@ -64,31 +68,29 @@ def job(one: Job) -> RenderableType:
         table.add_row("GPU-hours", f"{one.spend.gpu_hours:g} of {number(one.budget['gpu_hours'])}")
     states = ", ".join(f"{count} {state}" for state, count in one.progress.trials.items() if count)
     table.add_row("trials", states or "none yet")
-    if one.driver is not None and one.driver.version is not None:
-        table.add_row("driver", f"launch {one.driver.launch}, {versions(one.driver)}")
+    driver = one.driver
+    if driver is not None and driver.version is not None:
+        versions = f"tuner {driver.version}, Ray {driver.ray}, Python {driver.python}"
+        table.add_row("driver", f"launch {driver.launch}, {versions}")
     if one.best_so_far:
         table.add_row("best", best_line(one.best_so_far, one.objective["metric"]))
         table.add_row("", config(one.best_so_far.config))
     return table
 
 
-def versions(driver: Driver) -> str:
-    return f"tuner {driver.version}, Ray {driver.ray}, Python {driver.python}"
-
-
 def best_line(found: Best, metric: str = "metric") -> str:
     return f"{metric} {number(found.metric)} by {found.trial} at step {found.step}, which costs {usd(found.cost_to_train_usd)} to train"
 
 
-def trials(found: Sequence[show.Trial], *, job: JobFacts | None = None) -> RenderableType:
+def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> RenderableType:
     """Return a table of trials. If their job has ended, a line below the table says why some trials are still pending or paused."""
     table = tables.plain("trial", "state", "steps", "best", "latest", "paid", "attempts", "configuration")
-    for one in found:
-        shown = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
+    for one in items:
+        text = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
         metrics = (number(one.metric), number(one.latest_metric))
         cells = (str(one.steps), *metrics, usd(one.paid_usd), str(one.attempts))
-        table.add_row(one.id, one.state, *cells, Text(shown))
-    if not found:
+        table.add_row(one.id, one.state, *cells, Text(text))
+    if not items:
         return Text("no trials")
     if job is None or job.state not in ENDED:
         return table
@@ -100,40 +102,42 @@ def trials(found: Sequence[show.Trial], *, job: JobFacts | None = None) -> Rende
 
 
 def trial(one: show.TrialDetail) -> RenderableType:
+    lines: list[RenderableType] = [
+        Text(f"{one.id}: {one.state} {one.reason}"),
+        Text(f"best {number(one.metric)}, latest {number(one.latest_metric)}, {usd(one.paid_usd)} paid"),
+        Text(config(one.config)),
+    ]
+    if one.environment is not None:
+        lines.append(Text(f"ran with {_environment(one.environment)}"))
     curve = tables.plain("step", "metric", "cost to train", "seconds to train")
     for point in one.curve:
         cells = (number(point.metric), usd(point.cost_to_train_usd), f"{point.duration_seconds:.2f}")
         curve.add_row(str(point.step), *cells)
     attempts = tables.plain("attempt", "steps", "machine", "end", "why", "paid")
     for attempt in one.attempt_list:
-        steps = f"{attempt.from_step} to {attempt.to_step}"
-        paid = usd(round(sum(attempt.bill.values()), 6))
-        end = attempt.end or "running"
-        attempts.add_row(str(attempt.attempt), steps, _machine(attempt), end, Text(attempt.reason), paid)
+        place = attempt.machine and f"{attempt.machine.instance_type} {attempt.machine.region or ''}".strip()
+        machine = f"{f'{place} ' if place else ''}{attempt.market} {usd(attempt.usd_per_hour)}/h"
+        attempts.add_row(
+            str(attempt.attempt),
+            f"{attempt.from_step} to {attempt.to_step}",
+            machine,
+            attempt.end or "running",
+            Text(attempt.reason),
+            usd(round(sum(attempt.bill.values()), 6)),
+        )
     details = [Text(attempt.detail) for attempt in one.attempt_list if attempt.detail]
-    metrics = f"best {number(one.metric)}, latest {number(one.latest_metric)}, {usd(one.paid_usd)} paid"
-    head = [Text(f"{one.id}: {one.state} {one.reason}"), Text(metrics), Text(config(one.config))]
-    if one.environment is not None:
-        head.append(Text(f"ran with {_environment(one.environment)}"))
-    return Group(*head, curve, attempts, *details)
+    return Group(*lines, curve, attempts, *details)
 
 
-def _environment(found: show.Environment) -> str:
+def _environment(environment: show.Environment) -> str:
     parts = [
-        plural(found.threads, "thread") if found.threads is not None else "",
-        f"seed {found.seed}" if found.seed is not None else "",
-        *(f"{name} {version}" for name, version in found.versions.items()),
-        *(f"{name}={value}" for name, value in found.variables.items()),
-        f"code {found.code[:12]}" if found.code is not None else "",
+        plural(environment.threads, "thread") if environment.threads is not None else "",
+        f"seed {environment.seed}" if environment.seed is not None else "",
+        *(f"{name} {version}" for name, version in environment.versions.items()),
+        *(f"{name}={value}" for name, value in environment.variables.items()),
+        f"code {environment.code[:12]}" if environment.code is not None else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _machine(attempt: show.Attempt) -> str:
-    where = (
-        "" if attempt.machine is None else f"{attempt.machine.instance_type} {attempt.machine.region or ''}"
-    )
-    return " ".join([*where.split(), attempt.market, f"{usd(attempt.usd_per_hour)}/h"])
 
 
 def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
@@ -143,22 +147,25 @@ def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
         share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
         total.add_row(kind, usd(found.by_kind[kind]), f"{share:.1%}")
     total.add_row("total", usd(found.total_usd), "")
-    lines: list[RenderableType] = [total, Text(), _bill_by_trial(found, dearest), Text()]
-    saved = found.savings.against_full_fidelity_usd
-    if saved is not None:
-        full = usd(found.savings.full_fidelity_usd)
-        lines.append(Text(f"{_all_trials(len(found.trials))} would have cost {full}: {_saved(saved)}."))
+    lines: list[RenderableType] = [total, Text(), *_bill_by_trial(found, dearest), Text()]
+    savings, count = found.savings, len(found.trials)
+    if (saved := savings.against_full_fidelity_usd) is not None:
+        every = (
+            "The trial to its last step" if count == 1 else f"All {plural(count, 'trial')} to the last step"
+        )
+        difference = f"{usd(saved)} saved" if saved >= 0 else f"{usd(-saved)} less than was spent"
+        lines.append(Text(f"{every} would have cost {usd(savings.full_fidelity_usd)}: {difference}."))
     if found.cost_per_completed_trial_usd is not None:
         per = usd(found.cost_per_completed_trial_usd)
         lines.append(Text(f"{plural(found.completed_trials, 'trial')} completed, at {per} each."))
-    if found.savings.against_on_demand_usd:
-        lines.append(Text(_spot_savings(found)))
+    if savings.against_on_demand_usd:
+        lines.append(Text(_spot_savings(found, savings.against_on_demand_usd)))
     if found.preemptions:
         lines.append(Text(f"{plural(found.preemptions, 'preemption')}."))
     return Group(*lines)
 
 
-def _bill_by_trial(found: show.Bill, dearest: int | None) -> RenderableType:
+def _bill_by_trial(found: show.Bill, dearest: int | None) -> list[RenderableType]:
     """Return a table with one row per trial, and a line below that sums up the trials that are not listed.
 
     Kinds of spend that are zero for all trials have no column.
@@ -171,53 +178,158 @@ def _bill_by_trial(found: show.Bill, dearest: int | None) -> RenderableType:
         costs = [usd(one.by_kind[kind]) for kind in kinds]
         table.add_row(one.trial, one.state, str(one.steps), *costs, usd(one.total_usd))
     rest = by_cost[len(listed) :]
-    return table if not rest else Group(table, Text(_others(rest)))
+    if not rest:
+        return [table]
+    sum_usd = usd(sum(one.total_usd for one in rest))
+    return [table, Text(f"and {plural(len(rest), 'cheaper trial')}, {sum_usd} together")]
 
 
-def _others(rest: Sequence[show.TrialBill]) -> str:
-    return f"and {plural(len(rest), 'cheaper trial')}, {usd(sum(one.total_usd for one in rest))} together"
-
-
-def _all_trials(count: int) -> str:
-    return "The trial to its last step" if count == 1 else f"All {plural(count, 'trial')} to the last step"
-
-
-def _saved(usd_saved: float) -> str:
-    return f"{usd(usd_saved)} saved" if usd_saved >= 0 else f"{usd(-usd_saved)} less than was spent"
-
-
-def _spot_savings(found: show.Bill) -> str:
-    demand, less = usd(found.savings.on_demand_usd), found.savings.against_on_demand_usd or 0
-    if less > 0:
-        return f"{usd(less)} saved by spot machines: on demand the same time costs {demand}."
+def _spot_savings(found: show.Bill, saved: float) -> str:
+    on_demand = usd(found.savings.on_demand_usd)
+    if saved > 0:
+        return f"{usd(saved)} saved by spot machines: on demand the same time costs {on_demand}."
     test = f", {usd(found.self_test_usd)} of it for the restore self-test" if found.self_test_usd else ""
-    return f"Spot machines cost {usd(-less)} more than the same time on demand ({demand}){test}."
+    return f"Spot machines cost {usd(-saved)} more than the same time on demand ({on_demand}){test}."
 
 
-def ledger(found: show.LedgerPage) -> RenderableType:
+def ledger(page: show.LedgerPage) -> RenderableType:
     table = tables.plain("at", "entry", "kind", "trial", "attempt", "slice", "amount")
-    for one in found.items:
-        where = (one.trial, str(one.attempt), str(one.slice))
-        table.add_row(one.at, one.entry, one.kind or "", *where, usd(one.usd))
+    for one in page.items:
+        table.add_row(
+            one.at, one.entry, one.kind or "", one.trial, str(one.attempt), str(one.slice), usd(one.usd)
+        )
     return table
 
 
 def trainables(found: show.Trainables) -> RenderableType:
-    table = tables.plain("trainable", "parameters", "what it is")
-    for one in found.items:
-        table.add_row(one.trainable, ", ".join(one.search_space or {}), Text(one.doc))
     if not found.items:
         return Text(
             "No module defines a trainable. Start the service in their folder, and set TUNER_ALLOWED_MODULES."
         )
-    return (
-        Group(table, Text("There are more files than were read; some are missing."))
-        if found.truncated
-        else table
-    )
+    table = _trainables(found.items)
+    more = Text("There are more files than were read; some are missing.")
+    return Group(table, more) if found.truncated else table
 
 
 def trainable(found: show.Trainable) -> RenderableType:
+    verdict = f"It cannot be tuned: {found.error}" if found.error else "It can be tuned."
+    return Group(_trainables([found]), Text(verdict))
+
+
+def _trainables(items: Sequence[show.Trainable]) -> Table:
     table = tables.plain("trainable", "parameters", "what it is")
-    table.add_row(found.trainable, ", ".join(found.search_space or {}), Text(found.doc))
-    return Group(table, Text(f"It cannot be tuned: {found.error}" if found.error else "It can be tuned."))
+    for one in items:
+        table.add_row(one.trainable, ", ".join(one.search_space or {}), Text(one.doc))
+    return table
+
+
+def best(found: choices.BestAnswer, metric: str = "metric") -> RenderableType:
+    lines = _choice(found, metric)
+    if found.next_better:
+        point = found.next_dollar.next_point
+        gain = "" if point is None else f", {usd(point.extra_usd)} more for {number(point.gain)}"
+        lines.append(Text(f"next better: {best_line(found.next_better, metric)}{gain}"))
+    forecast = found.next_dollar.forecast
+    if forecast is not None and not forecast.items:
+        lines.append(Text(f"training longer: {forecast.reason}"))
+    elif forecast is not None:
+        lines.append(Text("training longer, estimated from trials that did (80 % interval):"))
+        for one in forecast.items:
+            gain = f"gains {number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"
+            way = f"{one.trial} from step {one.from_step} to {one.to_step}"
+            lines.append(Text(f"  {way} for {usd(one.extra_usd)} {gain}"))
+    return Group(*lines)
+
+
+def best_of_all(found: choices.BestOfAll, metric: str = "metric") -> RenderableType:
+    return Group(Text(f"of {found.job}:"), *_choice(found, metric))
+
+
+def _choice(found: choices.BestAnswer | choices.BestOfAll, metric: str) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(best_line(found, metric), style="bold")]
+    grid = Table.grid(padding=(0, 2))
+    for name, value in found.config.items():
+        grid.add_row(f"  {name}", number(value) if isinstance(value, float) else str(value))
+    lines.append(grid)
+    if found.checkpoint:
+        lines.append(Text(f"checkpoint: {found.checkpoint}", no_wrap=True))
+    if found.pricing is not None and found.cost_low_usd != found.cost_high_usd:
+        lines.append(Text(f"between {usd(found.cost_low_usd)} and {usd(found.cost_high_usd)} there"))
+    return [*lines, *_pricing(found.pricing)]
+
+
+def pareto(found: choices.Pareto) -> RenderableType:
+    table = tables.plain("cost to train", "metric", "trial", "step", "configuration")
+    for point in found.items:
+        cost, low, high = usd(point.cost_to_train_usd), usd(point.cost_low_usd), usd(point.cost_high_usd)
+        between = "" if low == high else f" ({low} to {high})"
+        cells = (number(point.metric), point.trial, str(point.step), config(point.config))
+        table.add_row(f"{cost}{between}", *cells)
+    return Group(table, *_pricing(found.pricing))
+
+
+def _pricing(found: choices.Pricing | None) -> list[RenderableType]:
+    if found is None:
+        return []
+    place = f" in {found.region}" if found.region else ""
+    price = (
+        f"{found.instance_type}{place}, {found.market}: {usd(found.usd_per_hour)}/h ({found.price_source})"
+    )
+    speed = f"{number(found.relative_time)} times as long as where it ran ({found.speed_source})"
+    return [Text(f"priced on {price}, {speed}"), *(Text(f"  {note}") for note in found.notes)]
+
+
+def report(found: show.JobReport) -> RenderableType:
+    if found.best is None or found.best_spent_usd is None:
+        return Text(f"{usd(found.spent_usd)} spent; no trial has reported {found.metric} yet")
+    best, spent = found.best, usd(found.spent_usd)
+    estimates = tables.plain("for the same, estimated", "would have spent", "5 to 95 %", "saved")
+    notes = []
+    for one in found.estimates:
+        name = METHODS.get(one.method, one.method)
+        estimates.add_row(name, *_estimate(one))
+        notes.append(Text(f"{name}: {one.note}", style="dim"))
+    return Group(
+        Text(f"{usd(found.best_spent_usd)} bought {found.metric} {number(best.metric)}", style="bold"),
+        Text(f"{best.trial} at step {best.step}: {config(best.config)}"),
+        Text(f"{spent} was spent in all, on {plural(found.trials, 'trial')} that reported"),
+        *(Text(line, no_wrap=True) for line in curve(found.best_curve, found.spent_usd)),
+        estimates,
+        *notes,
+    )
+
+
+def _estimate(one: show.PeerEstimate) -> tuple[str, str, str]:
+    if one.status == "not_enough_data":
+        return "not enough data", "", ""
+    low = "never" if one.low_usd is None else usd(one.low_usd)
+    high = "never" if one.high_usd is None else usd(one.high_usd)
+    if one.usd is None or one.saved_usd is None:
+        return "would have missed it", f"{low} to {high}", ""
+    bias = ", likely more" if one.is_biased_low else ""
+    return f"{usd(one.usd)}{bias}", f"{low} to {high}", usd(one.saved_usd)
+
+
+def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:
+    """Return a text chart of the best metric so far over dollars spent. Better values are at the top, also when minimizing."""
+    whole_usd = max(spent_usd, points[-1].spent_usd)
+    first, last = points[0].value, points[-1].value
+    span = last - first
+    levels: list[int | None] = []
+    for value in columns(points, whole_usd):
+        flat = span == 0 or not math.isfinite(span)
+        top = HEIGHT - 1
+        levels.append(None if value is None else top if flat else round((value - first) / span * top))
+    names = {HEIGHT - 1: number(last), **({0: number(first)} if first != last else {})}
+    lines = []
+    for row in reversed(range(HEIGHT)):
+        drawn = "".join("•" if level == row else " " for level in levels)
+        lines.append(f"{names.get(row, ''):>{LABEL}} │{drawn}".rstrip())
+    lines.append(f"{'':>{LABEL}} └{'─' * WIDTH}")
+    return [*lines, f"{'':>{LABEL + 2}}$0{usd(whole_usd):>{WIDTH - 2}}"]
+
+
+def columns(points: Sequence[show.SpentPoint], whole_usd: float) -> list[float | None]:
+    """Return the best metric so far at the end of each of WIDTH equal parts of `whole_usd`. It is None before the first report."""
+    limits = [whole_usd * column / WIDTH for column in range(1, WIDTH)] + [whole_usd]
+    return [next((one.value for one in reversed(points) if one.spent_usd <= limit), None) for limit in limits]

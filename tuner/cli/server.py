@@ -6,6 +6,8 @@ import logging
 import os
 import socket
 import sys
+import threading
+from contextlib import suppress
 from datetime import datetime
 from typing import IO
 
@@ -13,17 +15,18 @@ import typer
 
 from tuner import web
 from tuner.api.app import create_app
-from tuner.cli.background import Beside
-from tuner.cli.graceful_shutdown import LeavingServer
-from tuner.domain.errors import AddressNotFree, HomeInUse
-from tuner.service.bootstrap import build
+from tuner.cli.http_server import GracefulServer
+from tuner.domain.errors import AddressNotFree, HomeInUse, Unavailable
+from tuner.service.bootstrap import Service, build
+from tuner.service.catalogue import fault_of_prices
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
-from tuner.service.doctor import refuse_unfit, refuse_without_key, warn_of_open_home
+from tuner.service.doctor import fault_of_cluster, refuse_unfit, refuse_without_key, warn_of_open_home
 from tuner.service.leading import Renewing
 from tuner.service.maintenance import StorageWatch
-from tuner.service.metrics_snapshot import has_live_jobs
+from tuner.service.metrics_snapshot import Reader, has_live_jobs
 from tuner.service.mirroring import Mirrors
+from tuner.service.preloading import preload
 from tuner.service.reconciler import Reconciler
 from tuner.service.replicas import is_led
 from tuner.settings import Settings
@@ -56,7 +59,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     listening = listen(settings)
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    home.serves(url)
+    home.describe(f"the service at {url}")
     service = build(settings)
     warn_of_open_home(settings)
     refuse_unfit(settings)
@@ -68,12 +71,12 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
     )
     leaves, end_streams = app.state.leaving, app.state.broadcaster.end
-    server = LeavingServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
+    server = GracefulServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
     gc.freeze()  # Imported objects stay alive. Scanning them in each collection would delay requests by 0.1 s.
     gc.enable()
     reconciler.start()
-    beside = Beside(service, app.state.figures, storage, mirrors, after=controller.ready)
-    beside.start()
+    postponed = PostponedStart(service, app.state.figures, storage, mirrors, after=controller.ready)
+    postponed.start()
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
     typer.echo(f"tuner serves {url}, with the key in {key}")
     if sys.stdout.isatty():  # Otherwise the output may go to a log, which must not contain the key.
@@ -82,7 +85,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     try:
         server.run(sockets=[listening])
     finally:
-        beside.stop()
+        postponed.cancel()
         storage.stop()
         mirrors.stop()
         reconciler.stop()
@@ -102,6 +105,53 @@ def stop_cluster() -> None:
         return
     RayCluster(settings).shut_down()
     typer.echo("the local Ray cluster has been stopped; a running service starts it again")
+
+
+LATEST_S = 10.0  # Begin the postponed work then even if the cluster is not ready: this work does not need it.
+FIRST_ANSWERS_S = 1.0  # Pause before the postponed work, so that it does not slow down the first requests.
+
+
+class PostponedStart(threading.Thread):
+    """A thread that does the part of the start on which no request depends, and then ends.
+
+    It starts the storage watch and the mirrors, prints warnings and preloads modules. On a machine with few cores, this work would
+    delay readiness.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        metrics: Reader,
+        storage: StorageWatch,
+        mirrors: Mirrors,
+        *,
+        after: threading.Event,
+    ) -> None:
+        """Create the thread. `after` is the event that is set when the service is ready."""
+        super().__init__(name="postponed-start", daemon=True)
+        self._service, self._metrics = service, metrics
+        self._storage, self._mirrors = storage, mirrors
+        self._after, self._is_cancelled = after, threading.Event()
+
+    def run(self) -> None:
+        self._after.wait(LATEST_S)
+        if self._is_cancelled.wait(FIRST_ANSWERS_S):
+            return
+        self._storage.start()
+        self._mirrors.start()
+        if fault := fault_of_prices(self._service.settings):
+            typer.echo(f"prices are unavailable and jobs are refused until this is fixed: {fault}", err=True)
+        if fault := fault_of_cluster(self._service.cluster):
+            typer.echo(f"jobs are refused until this is fixed: {fault}", err=True)
+        preload()
+        gc.freeze()
+        with suppress(Unavailable):
+            # The first read of the metrics takes seconds if the database is large. Later reads are incremental.
+            self._metrics.read()
+
+    def cancel(self) -> None:
+        """Cancel the work if it has not begun. Call this before you stop the storage watch and the mirrors, which it starts."""
+        self._is_cancelled.set()
 
 
 class HomeLock:
@@ -132,25 +182,19 @@ class HomeLock:
                 f"{holder} already uses TUNER_HOME {settings.home}: stop it first, or set TUNER_HOME and TUNER_PORT for this one"
             ) from error
         self._file = file
-        self._write(f"the service with pid {os.getpid()}, started at {_now()},")
+        self.describe("the service")
 
-    def serves(self, url: str) -> None:
-        """Write the address of this service to the lock file. A second service shows it in its error message."""
-        self._write(f"the service at {url} with pid {os.getpid()}, started at {_now()},")
+    def describe(self, name: str) -> None:
+        """Write to the lock file who holds the lock. A second service shows it in its error message."""
+        if self._file is not None:
+            now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
+            self._file.truncate(0)
+            self._file.write(f"{name} with pid {os.getpid()}, started at {now},")
+            self._file.flush()
 
     def release(self) -> None:
         if self._file is not None:
             self._file.close()
-
-    def _write(self, holder: str) -> None:
-        if self._file is not None:
-            self._file.truncate(0)
-            self._file.write(holder)
-            self._file.flush()
-
-
-def _now() -> str:
-    return f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def listen(settings: Settings) -> socket.socket:

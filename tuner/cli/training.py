@@ -14,7 +14,7 @@ import typer
 
 from tuner.cli import arguments
 from tuner.cli.escape import number
-from tuner.cli.output import connect, with_problems
+from tuner.cli.output import connect
 from tuner.domain.environment import Environment
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, Any]
 
 
-@with_problems
 def train(
     what: Annotated[
         str,
