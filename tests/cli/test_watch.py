@@ -17,7 +17,7 @@ from tests.cli.conftest import Tuner
 from tests.cli.test_watch_state import job, report, row, spend
 from tests.fakes import FakeService
 from tuner.cli import watch
-from tuner.cli.watch.follow import Follower
+from tuner.cli.watch.follow import JobFollower
 from tuner.cli.watch.plain import Log
 from tuner.client import Client, Event
 
@@ -46,14 +46,14 @@ def clock() -> Hands:
 
 
 @pytest.fixture
-def follower(client: Client, done: str, clock: Hands) -> Follower:
-    return Follower(client.job(done), clock=clock, today=lambda: datetime(2026, 1, 1, 12, 0, 0))
+def follower(client: Client, done: str, clock: Hands) -> JobFollower:
+    return JobFollower(client.job(done), clock=clock, today=lambda: datetime(2026, 1, 1, 12, 0, 0))
 
 
 def test_ended_job_is_shown_completely_on_a_terminal(client: Client, done: str) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, height=24, legacy_windows=False)
-    follower = Follower(client.job(done))
+    follower = JobFollower(client.job(done))
     watch.draw(client, follower, console)
     written = file.getvalue()
     assert "\x1b[?1049h" in written
@@ -62,18 +62,18 @@ def test_ended_job_is_shown_completely_on_a_terminal(client: Client, done: str) 
         assert word in last
     best = client.job(done).best_so_far
     assert best is not None
-    assert (follower.seen.best.trial, follower.seen.best.metric) == (best.trial, best.metric)  # type: ignore[union-attr]
-    assert len(follower.seen.trials) == len(list(client.trials(done)))
+    assert (follower.job.best.trial, follower.job.best.metric) == (best.trial, best.metric)  # type: ignore[union-attr]
+    assert len(follower.job.trials) == len(list(client.trials(done)))
 
 
-def test_control_characters_in_a_failure_reason_are_removed(follower: Follower) -> None:
+def test_control_characters_in_a_failure_reason_are_removed(follower: JobFollower) -> None:
     follower.take(Event(*job()))
     follower.take(Event(*row(2, 2, state="failed", reason="\x1b]0;title\x07\x1b[2Jit raised")))
     file, written = io.StringIO(), list[str]()
     Console(file=file, force_terminal=True, width=80, height=24, color_system=None).print(
         watch._Screen(follower, "")
     )
-    Log(follower, written.append).tell([found for _, found in follower.view().events])
+    Log(follower, written.append).add([found for _, found in follower.view().highlights])
     for shown in (file.getvalue(), "".join(written)):
         assert "it raised" in shown
         assert "\x1b" not in shown
@@ -90,7 +90,7 @@ def test_ended_job_is_printed_as_lines_without_a_terminal(tuner: Tuner, done: st
 
 
 def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
-    follower: Follower, clock: Hands
+    follower: JobFollower, clock: Hands
 ) -> None:
     written: list[str] = []
     log = Log(follower, written.append, clock)
@@ -100,7 +100,7 @@ def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
         del written[:]
         clock.at += after_s
         for kind, data in events:
-            log.tell(follower.take(Event(kind, data)))
+            log.add(follower.take(Event(kind, data)))
         log.tick()
         return [line[10:] for line in written]
 
@@ -128,7 +128,7 @@ def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
     assert [line[10:] for line in written] == [NOTE, "The service answers again."]
 
 
-def test_screen_notes_since_when_the_service_does_not_answer(follower: Follower) -> None:
+def test_screen_notes_since_when_the_service_does_not_answer(follower: JobFollower) -> None:
     follower.silence(SINCE)
     follower.connection(False)
     assert follower.view().note == NOTE
@@ -137,7 +137,7 @@ def test_screen_notes_since_when_the_service_does_not_answer(follower: Follower)
 
 
 def test_running_time_advances_between_events_only_while_the_job_runs(
-    follower: Follower, clock: Hands
+    follower: JobFollower, clock: Hands
 ) -> None:
     follower.take(Event(*spend(0.1)))
     follower.take(Event(*job()))
@@ -145,8 +145,8 @@ def test_running_time_advances_between_events_only_while_the_job_runs(
     view = follower.view()
     assert view.running_s == 150.0
     assert view.usd_per_hour == pytest.approx(0.1 / 150 * 3600)
-    assert view.end is not None
-    assert (view.end.limit, view.ends_at) == ("wall clock", "12:07")
+    assert view.limit is not None
+    assert (view.limit.limit, view.ends_at) == ("wall clock", "12:07")
     follower.take(Event(*job("paused")))
     clock.at = 900.0
     assert (follower.view().running_s, follower.view().usd_per_hour) == (60.0, None)
@@ -160,12 +160,12 @@ def test_paused_job_is_shown_completely_and_watching_ends(
     found = tuner("watch", paused)
     assert found.exit_code == 1
     assert "paused budget_usd" in found.stdout
-    follower = Follower(client.job(paused))
+    follower = JobFollower(client.job(paused))
     follower.complete(client)
     best = client.job(paused).best_so_far
     assert best is not None
-    assert follower.seen.best is not None
-    assert follower.seen.best.metric == best.metric
+    assert follower.job.best is not None
+    assert follower.job.best.metric == best.metric
 
 
 def interrupted(by: Callable[[], None]) -> Callable[..., Iterator[Event]]:

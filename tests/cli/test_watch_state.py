@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tuner.cli.watch.pace import End, Pace, first_end
-from tuner.cli.watch.screen import LoadShedder, View, lines, summary
-from tuner.cli.watch.state import Facts, Happening, RungCount, Watched
+from tuner.cli.watch.screen import ScreenSize, View, lines, summary
+from tuner.cli.watch.state import (
+    FirstLimit,
+    Highlight,
+    JobState,
+    RungCount,
+    SpendRate,
+    StaticFacts,
+    first_limit,
+)
 
-FACTS = Facts("job_0123456789abcdef", "digits", "val_accuracy", True, "epoch", 9, (1, 3, 9), 0.05)
+FACTS = StaticFacts("job_0123456789abcdef", "digits", "val_accuracy", True, "epoch", 9, (1, 3, 9), 0.05)
 BUDGET = {"usd": 0.5, "gpu_hours": None, "wall_clock": 600.0, "trials": 20, "on_exhausted": "finish"}
 EventData = tuple[str, Mapping[str, Any]]
 
@@ -58,15 +65,15 @@ def spend(usd: float = 0.125, held: float = 0.01) -> EventData:
     return "spend", {"usd": usd, "gpu_hours": 0.0, "held_usd": held}
 
 
-def seen(*events: EventData, facts: Facts = FACTS) -> Watched:
-    found = Watched(facts)
+def seen(*events: EventData, facts: StaticFacts = FACTS) -> JobState:
+    found = JobState(facts)
     for kind, data in events:
         found.take(kind, data)
     return found
 
 
 def told(*events: EventData) -> list[str]:
-    found = Watched(FACTS)
+    found = JobState(FACTS)
     return [one.text for kind, data in events for one in found.take(kind, data)]
 
 
@@ -88,21 +95,21 @@ def of_trials(draw: st.DrawFn) -> list[EventData]:
 def test_repeated_and_reordered_events_give_the_same_state(
     events: list[EventData], random: Random, maximise: bool
 ) -> None:
-    facts = Facts("j", "n", "m", maximise, "epoch", 9, (1, 3, 9), 0.05)
+    facts = StaticFacts("j", "n", "m", maximise, "epoch", 9, (1, 3, 9), 0.05)
     once, again = seen(*events, facts=facts), [*events, *random.choices(events, k=5)]
     random.shuffle(again)
     other = seen(*again, facts=facts)
-    assert (once.trials, once.best, once.leaders(9), once.ladder()) == (
+    assert (once.trials, once.best, once.leaders(9), once.rung_counts()) == (
         other.trials,
         other.best,
         other.leaders(9),
-        other.ladder(),
+        other.rung_counts(),
     )
 
 
 @given(of_trials(), st.integers(0, 40))
 def test_restarted_stream_reports_nothing_twice(events: list[EventData], back: int) -> None:
-    found = Watched(FACTS)
+    found = JobState(FACTS)
     for kind, data in events:
         found.take(kind, data)
     assert [one for kind, data in events[-back:] for one in found.take(kind, data)] == []
@@ -116,7 +123,7 @@ def test_leaders_are_ranked_by_their_best_reported_value() -> None:
 
 def test_rungs_count_trials_that_reached_and_passed_them() -> None:
     found = seen(report(0, 1, 0.5), report(0, 2, 0.5), report(0, 3, 0.5), report(1, 1, 0.1))
-    assert found.ladder() == [RungCount(1, 2, 1), RungCount(3, 1, 0), RungCount(9, 0, 0)]
+    assert found.rung_counts() == [RungCount(1, 2, 1), RungCount(3, 1, 0), RungCount(9, 0, 0)]
 
 
 def test_bests_promotions_preemptions_failures_and_states_are_reported() -> None:
@@ -148,7 +155,7 @@ def test_bests_promotions_preemptions_failures_and_states_are_reported() -> None
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 10**6)), max_size=20), st.floats(0, 1e5))
 def test_spend_rate_is_unknown_or_positive(samples: list[tuple[float, int]], running_s: float) -> None:
-    pace, at = Pace(), 0.0
+    pace, at = SpendRate(), 0.0
     for wait, micro in samples:
         at += wait
         pace.note(at, micro / 1e6)
@@ -157,7 +164,7 @@ def test_spend_rate_is_unknown_or_positive(samples: list[tuple[float, int]], run
 
 
 def test_spend_rate_is_that_of_the_last_minutes() -> None:
-    pace = Pace()
+    pace = SpendRate()
     for at in range(0, 1000, 10):
         pace.note(at, 1.0 + max(0, at - 500) * 0.01)
     assert pace.usd_per_hour(990, running_s=5000) == pytest.approx(36.0, rel=0.01)
@@ -165,11 +172,11 @@ def test_spend_rate_is_that_of_the_last_minutes() -> None:
 
 def test_limit_that_is_reached_first_is_named() -> None:
     spent = {"usd": 0.25, "gpu_hours": 1.0}
-    assert first_end(BUDGET, spent, 60.0, 0.5) == End("wall clock", 540.0)
-    assert first_end({**BUDGET, "wall_clock": None}, spent, 60.0, 0.5) == End("money", 1800.0)
+    assert first_limit(BUDGET, spent, 60.0, 0.5) == FirstLimit("wall clock", 540.0)
+    assert first_limit({**BUDGET, "wall_clock": None}, spent, 60.0, 0.5) == FirstLimit("money", 1800.0)
     hours = {**BUDGET, "usd": None, "wall_clock": None, "gpu_hours": 3.0}
-    assert first_end(hours, spent, 60.0, 0.5) == End("GPU-hours", 120.0)
-    assert first_end({**hours, "gpu_hours": None}, spent, 60.0, 0.5) is None
+    assert first_limit(hours, spent, 60.0, 0.5) == FirstLimit("GPU-hours", 120.0)
+    assert first_limit({**hours, "gpu_hours": None}, spent, 60.0, 0.5) is None
 
 
 @given(
@@ -183,9 +190,9 @@ def test_screen_fits_any_terminal_size(
     events: list[EventData], width: int, height: int, is_told: bool, count: int
 ) -> None:
     found = seen(*events, *([job(), spend(0.4)] if is_told else []))
-    happenings = [("12:00:00", Happening("best", "né " * 100))] * count
-    view = View(found, 60.0, 0.3, End("money", 90.0), "14:00", "x" * 300, happenings, "lost", "foot")
-    shown = lines(view, LoadShedder(width, height, ascii_only=True))
+    happenings = [("12:00:00", Highlight("best", "né " * 100))] * count
+    view = View(found, 60.0, 0.3, FirstLimit("money", 90.0), "14:00", "x" * 300, happenings, "lost", "foot")
+    shown = lines(view, ScreenSize(width, height, ascii_only=True))
     assert len(shown) <= height
     assert all(cell_len(line.plain) <= width and "\n" not in line.plain for line in shown)
 
@@ -198,10 +205,12 @@ def test_screen_of_eighty_by_twenty_four_shows_everything() -> None:
     ]
     found = seen(*events, *(row(trial, trial) for trial in range(6)), job(), spend())
     happenings = [
-        ("12:00:00", Happening("preempted", f"trial_0000{i} preempted at epoch {i}")) for i in range(9)
+        ("12:00:00", Highlight("preempted", f"trial_0000{i} preempted at epoch {i}")) for i in range(9)
     ]
-    view = View(found, 60.0, 7.5, End("money", 180.0), "14:00", "$0.10 for more", happenings, "", "Ctrl-C")
-    shown = "\n".join(line.plain for line in lines(view, LoadShedder(80, 24)))
+    view = View(
+        found, 60.0, 7.5, FirstLimit("money", 180.0), "14:00", "$0.10 for more", happenings, "", "Ctrl-C"
+    )
+    shown = "\n".join(line.plain for line in lines(view, ScreenSize(80, 24)))
     for word in (
         "$0.125 of $0.50, $0.01 held",
         "█",

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from tuner.cli.watch.follow import Follower
+    from tuner.cli.watch.follow import JobFollower
     from tuner.client import Client
 
 FOOT = "Press Ctrl-C to stop watching; the job keeps running."
@@ -28,14 +28,14 @@ def watch(client: "Client", job: str) -> str:
     """Show a job until it ends or is paused, and return its last state."""
     from rich.console import Console
 
-    from tuner.cli.watch.follow import Follower
+    from tuner.cli.watch.follow import JobFollower
 
-    console, follower = Console(highlight=False), Follower(client.job(job))
+    console, follower = Console(highlight=False), JobFollower(client.job(job))
     if console.is_terminal and not console.is_dumb_terminal:
         draw(client, follower, console)
     else:
         log(client, follower)
-    return follower.seen.state
+    return follower.job.state
 
 
 @contextmanager
@@ -92,20 +92,20 @@ def _left(job: str, status: int) -> typer.Exit:
 class _Screen:
     """The content of the live screen. Each time rich draws it, it is laid out for the current size of the terminal."""
 
-    def __init__(self, follower: "Follower", foot: str) -> None:
+    def __init__(self, follower: "JobFollower", foot: str) -> None:
         self._follower, self._foot = follower, foot
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.console import Group
 
         from tuner.cli.tables import Harmless
-        from tuner.cli.watch.screen import LoadShedder, lines
+        from tuner.cli.watch.screen import ScreenSize, lines
 
-        room = LoadShedder(options.max_width, options.height or console.height, options.ascii_only)
-        yield Harmless(Group(*lines(self._follower.view(self._foot), room)))
+        size = ScreenSize(options.max_width, options.height or console.height, options.ascii_only)
+        yield Harmless(Group(*lines(self._follower.view(self._foot), size)))
 
 
-def draw(client: "Client", follower: "Follower", console: "Console") -> None:
+def draw(client: "Client", follower: "JobFollower", console: "Console") -> None:
     """Show the job on the terminal's alternate screen, and print the last state on the normal screen afterwards.
 
     The alternate screen does not flicker, and no parts of old screens remain when the size of the terminal changes.
@@ -123,11 +123,11 @@ def draw(client: "Client", follower: "Follower", console: "Console") -> None:
                 pass
     finally:
         forecaster.stop()
-        if follower.seen.job:
+        if follower.job.data:
             console.print(_Screen(follower, ""))
 
 
-def log(client: "Client", follower: "Follower") -> None:
+def log(client: "Client", follower: "JobFollower") -> None:
     """Print the job's events as lines, and a summary when it has ended or is paused."""
     from tuner.cli.watch.follow import events
     from tuner.cli.watch.plain import Log
@@ -136,9 +136,9 @@ def log(client: "Client", follower: "Follower") -> None:
     follower.on_connection = log.connection
     over = log.run_ticks()
     try:
-        for found in events(client, follower):
-            log.tell(found)
+        for highlights in events(client, follower):
+            log.add(highlights)
     finally:
         over.set()
-    if follower.has_ended or follower.seen.state == "paused":
+    if follower.has_ended or follower.job.state == "paused":
         log.last()

@@ -9,21 +9,18 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tuner.cli.escape import number, usd
-from tuner.cli.watch.pace import Pace, first_end
 from tuner.cli.watch.screen import View
-from tuner.cli.watch.state import Facts, Happening, Watched
-from tuner.client.follow import silent_since
+from tuner.cli.watch.state import Highlight, JobState, SpendRate, StaticFacts, first_limit
+from tuner.client.follow import ENDED, silent_since
 
 if TYPE_CHECKING:
     from tuner.client import Client, Event, Job
     from tuner.schemas.best import BestAnswer
 
-
-ENDED = ("succeeded", "cancelled", "failed")
 FORECAST_EVERY_S = 60.0
 
 
-class Follower:
+class JobFollower:
     """The state of a job as known from its events, with the times at which the events arrived. Any thread may call `view`."""
 
     def __init__(
@@ -33,126 +30,112 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], datetime] = datetime.now,
     ) -> None:
-        self.seen = Watched(Facts.of(job.model_dump()))
+        self.job = JobState(StaticFacts.of(job.model_dump()))
         self.next_dollar = ""
+        self.note = ""  #: What is wrong with the connection.
         self.on_connection: Callable[[bool], None] = lambda _: None
         self._clock, self._today, self._lock = clock, today, threading.Lock()
-        self._pace, self._heard_at = Pace(), clock()
-        self._events: deque[tuple[str, Happening]] = deque(maxlen=100)
-        self._note = ""
+        self._rate, self._heard_at = SpendRate(), clock()
+        self._highlights: deque[tuple[str, Highlight]] = deque(maxlen=100)
 
     @property
     def has_ended(self) -> bool:
-        return self.seen.state in ENDED
+        return self.job.state in ENDED
 
-    def take(self, event: "Event") -> list[Happening]:
+    def take(self, event: "Event") -> list[Highlight]:
         """Add an event to the state and return what is new in it.
 
         Events up to the first `job` event happened before the watching began. What they contain is shown without a time of day, and only
         changes of state are returned.
         """
         with self._lock:
-            was_told = bool(self.seen.job)
-            found = self.seen.take(event.type, event.data)
+            is_live = bool(self.job.data)
+            highlights = self.job.take(event.type, event.data)
             if event.type == "job":
                 self._heard_at = self._clock()
             if event.type == "spend":
-                self._pace.note(self._clock(), event.data["usd"])
-            at = f"{self._today():%H:%M:%S}" if was_told else ""
-            self._events += [(at, one) for one in found]
-            return found if was_told else [one for one in found if one.kind == "state"]
+                self._rate.note(self._clock(), event.data["usd"])
+            at = f"{self._today():%H:%M:%S}" if is_live else ""
+            self._highlights += [(at, one) for one in highlights]
+            return highlights if is_live else [one for one in highlights if one.kind == "state"]
 
     def connection(self, is_there: bool) -> None:
         """Record whether the service answers. If it does not, call `silence` first, with the time since which it does not answer."""
         if is_there:
-            self._note = ""
+            self.note = ""
         self.on_connection(is_there)
 
     def silence(self, since: datetime) -> None:
-        self._note = silent_since(since)
-
-    @property
-    def note(self) -> str:
-        return self._note
+        self.note = silent_since(since)
 
     def complete(self, client: "Client") -> None:
         """Load the current state of a paused job and its trials, because its last events may not have arrived yet."""
-        job = client.job(self.seen.facts.job)
-        rows = list(client.trials(self.seen.facts.job))
+        job, name = self.job, self.job.facts.job
+        current, rows = client.job(name), list(client.trials(name))
         with self._lock:
             for row in rows:
-                self.seen.take("trial", row.model_dump())
-                self.seen.steps[row.id] = max(self.seen.steps.get(row.id, 0), row.steps)
-                if row.id not in self.seen.best_of:
+                job.take("trial", row.model_dump())
+                job.steps[row.id] = max(job.steps.get(row.id, 0), row.steps)
+                if row.id not in job.best_of:
                     report = {"trial": row.id, "step": row.steps, "cost_usd": row.paid_usd}
-                    self.seen.take("report", {**report, "metric": row.metric})
-                self.seen.latest[row.id] = (row.steps, row.latest_metric)
-            if job.best_so_far is not None:
-                self.seen.take("report", job.best_so_far.model_dump())
+                    job.take("report", {**report, "metric": row.metric})
+                job.latest[row.id] = (row.steps, row.latest_metric)
+            if current.best_so_far is not None:
+                job.take("report", current.best_so_far.model_dump())
 
     def view(self, foot: str = "") -> View:
         with self._lock:
-            return self._view(foot)
-
-    def _view(self, foot: str) -> View:
-        seen, now = self.seen, self._clock()
-        running = seen.job.get("progress", {}).get("running_seconds", 0.0)
-        rate = end = None
-        if seen.state == "running":
-            running += now - self._heard_at
-            rate = self._pace.usd_per_hour(now, running)
-        if rate is not None:
-            end = first_end(seen.job["budget"], seen.spend, running, rate)
-        return View(
-            seen=seen,
-            running_s=running,
-            usd_per_hour=rate,
-            end=end,
-            ends_at="" if end is None else self._time_of_day(end.seconds),
-            next_dollar=self.next_dollar,
-            events=list(self._events),
-            note=self._note,
-            foot=foot,
-        )
-
-    def _time_of_day(self, after_s: float) -> str:
-        now = self._today()
-        at = now + timedelta(seconds=min(after_s, 1e9))
-        return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
+            job, now = self.job, self._clock()
+            running_s = job.data.get("progress", {}).get("running_seconds", 0.0)
+            rate, limit, ends_at = None, None, ""
+            if job.state == "running":
+                running_s += now - self._heard_at
+                rate = self._rate.usd_per_hour(now, running_s)
+            if rate is not None:
+                limit = first_limit(job.data["budget"], job.spend, running_s, rate)
+            if limit is not None:
+                today = self._today()
+                at = today + timedelta(seconds=min(limit.seconds, 1e9))
+                ends_at = f"{at:%H:%M}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
+            return View(
+                job=job,
+                running_s=running_s,
+                usd_per_hour=rate,
+                limit=limit,
+                ends_at=ends_at,
+                next_dollar=self.next_dollar,
+                highlights=list(self._highlights),
+                note=self.note,
+                foot=foot,
+            )
 
 
-def events(client: "Client", follower: Follower, **options: float) -> Iterator[list[Happening]]:
+def events(client: "Client", follower: JobFollower, **options: float) -> Iterator[list[Highlight]]:
     """Yield what is new in each event until the job has ended or is paused. `options` are passed to `Client.events`."""
-    client.on_request(
-        _ignore, _ignore
-    )  # The follower itself shows if the service does not answer, so switch off the note that `connect` prints.
+    # The follower itself shows if the service does not answer, so switch off the note that `connect` prints.
+    client.on_request(lambda: None, lambda: None)
     callbacks = {"on_connection": follower.connection, "on_silence": follower.silence}
-    for event in client.events(follower.seen.facts.job, **callbacks, **options):  # type: ignore[arg-type]
+    for event in client.events(follower.job.facts.job, **callbacks, **options):  # type: ignore[arg-type]
         yield follower.take(event)
-        if follower.seen.state == "paused":
+        if follower.job.state == "paused":
             follower.complete(client)
             return
-
-
-def _ignore() -> None:
-    pass
 
 
 class Forecaster(threading.Thread):
     """A thread that requests every minute the gain that a larger budget would bring. If a request fails, the previous answer is kept."""
 
-    def __init__(self, client: "Client", follower: Follower) -> None:
+    def __init__(self, client: "Client", follower: JobFollower) -> None:
         super().__init__(name="forecast", daemon=True)
         self._client, self._follower, self._over = client, follower, threading.Event()
 
     def run(self) -> None:
         pause_s = 1.0
         while not self._over.wait(pause_s):
-            if self._follower.seen.best_of and self._follower.seen.state == "running":
-                with suppress(
-                    Exception
-                ):  # The screen works without a forecast, and the next request may succeed.
-                    self._follower.next_dollar = next_dollar(self._client.best(self._follower.seen.facts.job))
+            if self._follower.job.best_of and self._follower.job.state == "running":
+                # The screen works without a forecast, and the next request may succeed.
+                with suppress(Exception):
+                    self._follower.next_dollar = next_dollar(self._client.best(self._follower.job.facts.job))
                 pause_s = FORECAST_EVERY_S
 
     def stop(self) -> None:

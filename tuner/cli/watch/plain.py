@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from tuner.cli.escape import harmless
-from tuner.cli.watch.follow import Follower
+from tuner.cli.watch.follow import JobFollower
 from tuner.cli.watch.screen import summary
-from tuner.cli.watch.state import Happening
+from tuner.cli.watch.state import Highlight
 
 EVERY_S, EVERY_SHARE = 30.0, 0.1
-TOLD = ("best", "preempted", "failed", "state")
+LOGGED = ("best", "preempted", "failed", "state")
 
 
 class Log:
@@ -21,18 +21,18 @@ class Log:
     """
 
     def __init__(
-        self, follower: Follower, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self, follower: JobFollower, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._follower, self._write, self._clock = follower, write, clock
-        self._told_at, self._told_share = clock(), 0.0
+        self._written_at, self._written_share = clock(), 0.0
         self._lock, self._over, self._is_lost = threading.Lock(), threading.Event(), False
 
-    def tell(self, found: Sequence[Happening]) -> None:
+    def add(self, highlights: Sequence[Highlight]) -> None:
         with self._lock:
-            for one in found:
-                if one.kind in TOLD:
+            for one in highlights:
+                if one.kind in LOGGED:
                     self._line(one.text)
-            self._progress(also=self._share() >= self._told_share + EVERY_SHARE)
+            self._progress(also=self._share() >= self._written_share + EVERY_SHARE)
 
     def last(self) -> None:
         """Write the last summary of the job."""
@@ -62,14 +62,14 @@ class Log:
         return self._over
 
     def _progress(self, *, also: bool) -> None:
-        if not self._follower.seen.job or not self._follower.seen.spend:
+        if not self._follower.job.data or not self._follower.job.spend:
             return
-        if also or self._clock() - self._told_at >= EVERY_S:
-            self._told_at, self._told_share = self._clock(), self._share()
+        if also or self._clock() - self._written_at >= EVERY_S:
+            self._written_at, self._written_share = self._clock(), self._share()
             self._line(summary(self._follower.view()))
 
     def _share(self) -> float:
-        progress = self._follower.seen.job.get("progress")
+        progress = self._follower.job.data.get("progress")
         return 0.0 if progress is None else float(progress["budget_used"])
 
     def _line(self, text: str) -> None:

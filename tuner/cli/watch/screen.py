@@ -1,15 +1,13 @@
 """A job as lines of a terminal screen, limited to the screen's height and width."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from tuner.cli.escape import number, plural, span, usd
-from tuner.cli.watch.pace import End
-from tuner.cli.watch.state import Happening, Watched, config_of
+from tuner.cli.escape import config, number, plural, span, usd
+from tuner.cli.watch.state import FirstLimit, Highlight, JobState
 
 STATES = ("running", "pending", "paused", "completed", "stopped", "failed")
 STYLES = {
@@ -30,21 +28,20 @@ LABEL = 8
 class View:
     """Everything that the screen shows at one moment."""
 
-    seen: Watched
+    job: JobState
     running_s: float = 0.0
     usd_per_hour: float | None = None
-    end: End | None = None
+    limit: FirstLimit | None = None
     ends_at: str = ""  #: Time of day at which the first limit will be reached.
     next_dollar: str = ""
-    events: Sequence[
-        tuple[str, Happening]
-    ] = ()  #: Each with the time of day at which it arrived, newest last.
+    #: Each with the time of day at which it arrived, newest last.
+    highlights: Sequence[tuple[str, Highlight]] = ()
     note: str = ""  #: What is wrong with the connection.
     foot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadShedder:
+class ScreenSize:
     """The size of the terminal in characters, and whether it can only show ASCII."""
 
     width: int
@@ -52,25 +49,25 @@ class LoadShedder:
     ascii_only: bool = False
 
 
-def lines(view: View, room: LoadShedder) -> list[Text]:
+def lines(view: View, size: ScreenSize) -> list[Text]:
     """Return the lines of the screen.
 
     If the terminal is too small for everything, the rungs are left out first, and then some of the events and the best trials.
     """
-    top = [_head(view), *_bars(view, room)]
-    said = [*_forecast(view), *([Text(view.note, style="bold yellow")] if view.note else [])]
+    top = [_head(view), *_bars(view, size)]
+    forecast = [*_forecast(view), *([Text(view.note, style="bold yellow")] if view.note else [])]
     foot = [Text(view.foot, style="dim")] if view.foot else []
-    left = room.height - len(top) - len(said) - len(foot)
-    ladder = _ladder(view.seen, room.width)
-    if left < len(ladder) + 9:
-        ladder = []
-    left -= len(ladder)
-    leaders, events = _shares(left, min(len(view.seen.best_of), 10), len(view.events))
-    blocks = [top + said, ladder, _leaders(view.seen, leaders), _events(view, events)]
-    shown = _joined(blocks, room.height - len(foot))
+    left = size.height - len(top) - len(forecast) - len(foot)
+    rungs = _rungs(view.job, size.width)
+    if left < len(rungs) + 9:
+        rungs = []
+    left -= len(rungs)
+    leaders, highlights = _shares(left, min(len(view.job.best_of), 10), len(view.highlights))
+    blocks = [top + forecast, rungs, _leaders(view.job, leaders), _highlights(view, highlights)]
+    shown = _joined(blocks, size.height - len(foot))
     if foot:  # put the foot on the last line of the screen
-        shown += [Text()] * (room.height - 1 - len(shown)) + foot
-    return [_fitted(line, room.width) for line in shown[: room.height]]
+        shown += [Text()] * (size.height - 1 - len(shown)) + foot
+    return [_fitted(line, size.width) for line in shown[: size.height]]
 
 
 def _joined(blocks: Sequence[list[Text]], height: int) -> list[Text]:
@@ -104,62 +101,50 @@ def _fitted(line: Text, width: int) -> Text:
 
 
 def _head(view: View) -> Text:
-    seen = view.seen
-    why = seen.job.get("stop_reason")
-    state = f"{seen.state}{f' ({why})' if why else ''}"
+    job, reason = view.job, view.job.data.get("stop_reason")
     return Text.assemble(
-        (seen.facts.name, "bold"),
+        (job.facts.name, "bold"),
         "  ",
-        (seen.facts.job, "dim"),
+        (job.facts.job, "dim"),
         "  ",
-        (state, STYLES.get(seen.state, "bold")),
+        (f"{job.state}{f' ({reason})' if reason else ''}", STYLES.get(job.state, "bold")),
         f"  for {span(view.running_s)}" if view.running_s else "",
     )
 
 
-def _bars(view: View, room: LoadShedder) -> Iterator[Text]:
-    spend, budget = view.seen.spend, view.seen.job.get("budget")
+def _bars(view: View, size: ScreenSize) -> Iterator[Text]:
+    """Yield a line for each limit: its label, a bar, and the amounts."""
+    spend, budget = view.job.spend, view.job.data.get("budget")
     if not spend or budget is None:
         return
-    lines = [*_money(spend, budget), *_hours(spend, budget)]
+    held = f", {usd(spend['held_usd'])} held" if spend["held_usd"] else ""
+    of_limit = f" of {usd(budget['usd'])}" if budget["usd"] else ""
+    shares = [spend[name] / budget["usd"] if budget["usd"] else 0.0 for name in ("usd", "held_usd")]
+    rows = [("money", f"{usd(spend['usd'])}{of_limit}{held}", *shares)]
+    if budget["gpu_hours"]:
+        text = f"{number(spend['gpu_hours'])} of {number(budget['gpu_hours'])} GPU-hours"
+        rows.append(("GPUs", text, spend["gpu_hours"] / budget["gpu_hours"], 0.0))
     if budget["wall_clock"] is not None:
-        of = f"{span(view.running_s)} of {span(budget['wall_clock'])}"
-        lines.append(("time", of, view.running_s / budget["wall_clock"], 0.0))
-    lines.append(_trials(view.seen, budget["trials"]))
-    wide = max(cell_len(text) for _, text, *_ in lines)
-    length = max(6, min(60, room.width - LABEL - 2 - wide))
-    for label, text, done, held in lines:
-        bar = _bar(length, done, held, ascii_only=room.ascii_only)
+        text = f"{span(view.running_s)} of {span(budget['wall_clock'])}"
+        rows.append(("time", text, view.running_s / budget["wall_clock"], 0.0))
+    rows.append(("trials", *_trials(view.job, budget["trials"]), 0.0))
+    length = max(6, min(60, size.width - LABEL - 2 - max(cell_len(text) for _, text, *_ in rows)))
+    for label, text, done, kept in rows:
+        bar = _bar(length, done, kept, ascii_only=size.ascii_only)
         yield Text.assemble((set_cell_size(label, LABEL), "bold"), bar, "  ", text)
 
 
-def _money(spend: Mapping[str, Any], budget: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
-    held = f", {usd(spend['held_usd'])} held" if spend["held_usd"] else ""
-    if budget["usd"]:
-        done, more = spend["usd"] / budget["usd"], spend["held_usd"] / budget["usd"]
-        yield "money", f"{usd(spend['usd'])} of {usd(budget['usd'])}{held}", done, more
-    else:
-        yield "money", f"{usd(spend['usd'])}{held}", 0.0, 0.0
-
-
-def _hours(spend: Mapping[str, Any], budget: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
-    if budget["gpu_hours"]:
-        of = f"{number(spend['gpu_hours'])} of {number(budget['gpu_hours'])} GPU-hours"
-        yield "GPUs", of, spend["gpu_hours"] / budget["gpu_hours"], 0.0
-
-
-def _trials(seen: Watched, limit: int | None) -> tuple[str, str, float, float]:
-    """Return the parts of the bar of trials: its label, its text, and the shares that are done and held.
+def _trials(job: JobState, limit: int | None) -> tuple[str, float]:
+    """Return the number of trials by state, and the share that is done.
 
     Without a limit on trials, the share of started trials that have ended is done.
     """
-    states = seen.job["progress"]["trials"]
+    states = job.data["progress"]["trials"]
     count = sum(states.values())
-    over = sum(states.get(state, 0) for state in ("completed", "stopped", "failed"))
-    counts = ", ".join(f"{states[state]} {state}" for state in STATES if states.get(state))
-    of = f"{count} of {limit}" if limit else f"{count}"
-    done = count / limit if limit else over / count if count else 0.0
-    return "trials", f"{of}{': ' + counts if counts else ''}", done, 0.0
+    ended = sum(states.get(name, 0) for name in ("completed", "stopped", "failed"))
+    counts = ", ".join(f"{states[name]} {name}" for name in STATES if states.get(name))
+    done = count / limit if limit else ended / count if count else 0.0
+    return f"{count}{f' of {limit}' if limit else ''}{f': {counts}' if counts else ''}", done
 
 
 def _bar(length: int, done: float, held: float, *, ascii_only: bool) -> Text:
@@ -184,92 +169,88 @@ def _cells(length: int, share: float) -> int:
 
 
 def _forecast(view: View) -> list[Text]:
-    found = []
+    lines = []
     if view.usd_per_hour is not None:
         rate = f"{usd(round(view.usd_per_hour, 4 if view.usd_per_hour < 1 else 2))} an hour"
-        end = view.end
-        until = f": {end.limit} lasts {span(end.seconds)} more, until {view.ends_at}" if end else ""
-        found.append(Text.assemble(("rate".ljust(LABEL), "bold"), f"{rate}{until}"))
+        limit = view.limit
+        until = f": {limit.limit} lasts {span(limit.seconds)} more, until {view.ends_at}" if limit else ""
+        lines.append(Text.assemble(("rate".ljust(LABEL), "bold"), f"{rate}{until}"))
     if view.next_dollar:
-        found.append(Text.assemble(("next".ljust(LABEL), "bold"), view.next_dollar))
-    return found
+        lines.append(Text.assemble(("next".ljust(LABEL), "bold"), view.next_dollar))
+    return lines
 
 
-def _ladder(seen: Watched, width: int) -> list[Text]:
+def _rungs(job: JobState, width: int) -> list[Text]:
     """Return a table of how many trials reached each rung. If there is no room for all, the highest rungs are shown."""
     cells = [
-        (str(one.step), str(one.reached), "-" if one.step == seen.facts.last_step else str(one.promoted))
-        for one in seen.ladder()
+        (str(one.step), str(one.reached), "-" if one.step == job.facts.last_step else str(one.promoted))
+        for one in job.rung_counts()
     ]
     if not cells:
         return []
     label = 10
     wide = max(5, *(len(cell) for row in cells for cell in row)) + 2
     cells = cells[-max(1, (width - label) // wide) :]
-    names = (seen.facts.unit, "reached", "promoted")
+    names = (job.facts.unit, "reached", "promoted")
     return [
         Text.assemble((set_cell_size(name, label), "bold"), "".join(row[i].rjust(wide) for row in cells))
         for i, name in enumerate(names)
     ]
 
 
-def _leaders(seen: Watched, count: int) -> list[Text]:
-    found = seen.leaders(count)
-    if not found:
+def _leaders(job: JobState, count: int) -> list[Text]:
+    """Return a table of the best trials with a heading."""
+    leaders, facts = job.leaders(count), job.facts
+    if not leaders:
         return []
-    facts = seen.facts
-    rows = [("#", "trial", "state", facts.unit, facts.metric, "latest", "paid")]
-    for rank, one in enumerate(found, 1):
-        known = seen.trials.get(one.trial, {})
-        at = f"{one.step} of {known['steps']}" if known.get("steps", 0) > one.step else str(one.step)
-        state = str(known.get("state", ""))
+    rows = [("#", "trial", "state", facts.unit, facts.metric, "latest", "paid", "configuration")]
+    for rank, best in enumerate(leaders, 1):
+        trial = job.trials.get(best.trial, {})
+        at = f"{best.step} of {trial['steps']}" if trial.get("steps", 0) > best.step else str(best.step)
         rows.append(
             (
                 str(rank),
-                one.trial,
-                state,
+                best.trial,
+                str(trial.get("state", "")),
                 at,
-                number(one.metric),
-                number(seen.latest_of(one.trial)),
-                usd(known.get("paid_usd")),
+                number(best.metric),
+                number(job.latest_of(best.trial)),
+                usd(trial.get("paid_usd")),
+                config(trial.get("config", {})),
             )
         )
-    widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = []
-    for rank, row in enumerate(rows):
+    for rank, (*cells, shown_config) in enumerate(rows):
         style = "bold" if rank < 2 else ""
-        cells = [
+        aligned = [
             (cell.rjust if column in (0, 4, 5, 6) else cell.ljust)(widths[column])
-            for column, cell in enumerate(row)
+            for column, cell in enumerate(cells)
         ]
-        parts = [Text("  ".join(cells), style=style)]
-        config = config_of(seen, found[rank - 1].trial) if rank else "configuration"
-        parts.append(Text(f"  {config}", style=style or "dim"))
-        lines.append(Text.assemble(*parts))
+        lines.append(Text.assemble(("  ".join(aligned), style), (f"  {shown_config}", style or "dim")))
     return lines
 
 
-def _events(view: View, count: int) -> list[Text]:
-    if not count:
-        return []
-    shown = view.events[-count:]
+def _highlights(view: View, count: int) -> list[Text]:
+    """Return the newest highlights, newest first."""
+    newest = view.highlights[-count:] if count else []
     return [
-        Text.assemble((f"{at:>8}  ", "dim"), (happening.text, STYLES.get(happening.kind, "")))
-        for at, happening in reversed(shown)
+        Text.assemble((f"{at:>8}  ", "dim"), (highlight.text, STYLES.get(highlight.kind, "")))
+        for at, highlight in reversed(newest)
     ]
 
 
 def summary(view: View) -> str:
     """Return the state of the job in one line for a log."""
-    seen, states = view.seen, view.seen.job["progress"]["trials"]
-    spend, budget = seen.spend, seen.job["budget"]
-    of = f" of {usd(budget['usd'])}" if budget["usd"] is not None else ""
-    parts = [f"{usd(spend['usd'])}{of} spent"]
+    job, states = view.job, view.job.data["progress"]["trials"]
+    spend, budget = job.spend, job.data["budget"]
+    of_limit = f" of {usd(budget['usd'])}" if budget["usd"] is not None else ""
+    parts = [f"{usd(spend['usd'])}{of_limit} spent"]
     if budget["gpu_hours"] is not None:
         parts.append(f"{number(spend['gpu_hours'])} of {number(budget['gpu_hours'])} GPU-hours")
     parts.append(f"{plural(sum(states.values()), 'trial')}, {states.get('running', 0)} running")
-    if (best := seen.best) is not None:
-        parts.append(f"best {seen.facts.metric} {number(best.metric)}")
-    if view.usd_per_hour is not None and view.end is not None and seen.state == "running":
-        parts.append(f"{view.end.limit} lasts {span(view.end.seconds)} more")
+    if (best := job.best) is not None:
+        parts.append(f"best {job.facts.metric} {number(best.metric)}")
+    if view.usd_per_hour is not None and view.limit is not None and job.state == "running":
+        parts.append(f"{view.limit.limit} lasts {span(view.limit.seconds)} more")
     return "; ".join(parts)

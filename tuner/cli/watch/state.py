@@ -4,6 +4,7 @@ The state depends only on the events. It is the same if events are repeated, or 
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,7 +15,7 @@ Kind = Literal["best", "promoted", "preempted", "failed", "state"]
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class Highlight:
     """An event that is worth showing to the user."""
 
     kind: Kind
@@ -22,7 +23,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StaticFacts:
     """The properties of a job that do not change while it runs."""
 
     job: str
@@ -35,7 +36,7 @@ class Facts:
     usd_per_hour: float
 
     @classmethod
-    def of(cls, job: Mapping[str, Any]) -> "Facts":
+    def of(cls, job: Mapping[str, Any]) -> "StaticFacts":
         """Return the facts of a job from its REST representation."""
         fidelity, objective = job["fidelity"], job["objective"]
         return cls(
@@ -51,7 +52,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class BestReport:
     """A trial's metric at a step, and the cost of training to that step."""
 
     trial: str
@@ -68,33 +69,34 @@ class RungCount:
 
 
 @dataclass(slots=True)
-class Watched:
-    facts: Facts
-    job: Mapping[str, Any] = field(default_factory=dict)
+class JobState:
+    """The state of a job as known from its events."""
+
+    facts: StaticFacts
+    data: Mapping[str, Any] = field(default_factory=dict)  #: The job as REST returns it.
     spend: Mapping[str, Any] = field(default_factory=dict)
     trials: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    best_of: dict[str, Reached] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
-    """The last step that each trial reported."""
+    best_of: dict[str, BestReport] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)  #: The last step that each trial reported.
+    #: The step and the metric of each trial's newest report.
     latest: dict[str, tuple[int, float | None]] = field(default_factory=dict)
-    """The step and the metric of each trial's newest report."""
 
     @property
     def state(self) -> str:
-        return str(self.job.get("state", ""))
+        return str(self.data.get("state", ""))
 
     @property
-    def best(self) -> Reached | None:
+    def best(self) -> BestReport | None:
         return min(self.best_of.values(), key=self._order, default=None)
 
-    def take(self, kind: str, data: Mapping[str, Any]) -> list[Happening]:
+    def take(self, kind: str, data: Mapping[str, Any]) -> list[Highlight]:
         """Add an event to the state, and return what to show the user about it. Return [] if it contains nothing new."""
         if kind == "spend":
             self.spend = data
         notes = {"report": self._report, "trial": self._trial, "job": self._job}
         return notes[kind](data) if kind in notes else []
 
-    def leaders(self, count: int) -> list[Reached]:
+    def leaders(self, count: int) -> list[BestReport]:
         """Return the best report of each of the `count` best trials, best first."""
         return sorted(self.best_of.values(), key=self._order)[:count]
 
@@ -102,7 +104,7 @@ class Watched:
         """Return the metric of the trial's newest report."""
         return self.latest.get(trial, (0, None))[1]
 
-    def ladder(self) -> list[RungCount]:
+    def rung_counts(self) -> list[RungCount]:
         """Return for each rung how many trials reached it and how many continued beyond it."""
         steps = self.steps.values()
         return [
@@ -110,65 +112,67 @@ class Watched:
             for rung in self.facts.rungs
         ]
 
-    def _order(self, one: Reached) -> tuple[float, float, int, str]:
+    def _order(self, one: BestReport) -> tuple[float, float, int, str]:
         """Return a sort key: better metrics first, and the cheapest of equal ones first, as in `tuner best`."""
         return (-one.metric if self.facts.maximise else one.metric, one.cost_usd, one.step, one.trial)
 
-    def _report(self, data: Mapping[str, Any]) -> list[Happening]:
+    def _report(self, data: Mapping[str, Any]) -> list[Highlight]:
         trial, step, value = data["trial"], data["step"], data["metric"]
-        happenings = self._climbed(trial, step)
+        highlights = self._promotions(trial, step)
         if step >= self.latest.get(trial, (0, None))[0]:
             self.latest[trial] = (step, value)
         if not isinstance(value, int | float) or not math.isfinite(value):
-            return happenings
-        found, before, known = (
-            Reached(trial, step, value, data["cost_usd"]),
+            return highlights
+        report, before, known = (
+            BestReport(trial, step, value, data["cost_usd"]),
             self.best,
             self.best_of.get(trial),
         )
-        if known is None or self._order(found) < self._order(known):
-            self.best_of[trial] = found
-            if before is None or (found.metric != before.metric and self._order(found) < self._order(before)):
+        if known is None or self._order(report) < self._order(known):
+            self.best_of[trial] = report
+            if before is None or (
+                report.metric != before.metric and self._order(report) < self._order(before)
+            ):
                 text = f"best {self.facts.metric} {number(value)} by {trial} at {self.facts.unit} {step}"
-                happenings.append(Happening("best", text))
-        return happenings
+                highlights.append(Highlight("best", text))
+        return highlights
 
-    def _climbed(self, trial: str, step: int) -> list[Happening]:
+    def _promotions(self, trial: str, step: int) -> list[Highlight]:
         before = self.steps.get(trial)
         if before is not None and step <= before:
             return []
         self.steps[trial] = step
         passed = [rung for rung in self.facts.rungs if before is not None and before <= rung < step]
-        return [Happening("promoted", f"{trial} promoted beyond {self.facts.unit} {rung}") for rung in passed]
+        return [Highlight("promoted", f"{trial} promoted beyond {self.facts.unit} {rung}") for rung in passed]
 
-    def _trial(self, data: Mapping[str, Any]) -> list[Happening]:
+    def _trial(self, data: Mapping[str, Any]) -> list[Highlight]:
         known = self.trials.get(data["id"], {})
         if known and _age(data) <= _age(known):
             return []
         self.trials[data["id"]] = data
-        happenings = []
+        highlights = []
         preempted = data["preemptions"] - known.get("preemptions", 0)
         if preempted > 0:
             at = f"at {self.facts.unit} {data['steps']}"
             often = f" ({plural(data['preemptions'], 'time')})" if data["preemptions"] > 1 else ""
-            happenings.append(Happening("preempted", f"{data['id']} preempted {at}{often}"))
+            highlights.append(Highlight("preempted", f"{data['id']} preempted {at}{often}"))
         if data["state"] == "failed" and known.get("state") != "failed":
-            happenings.append(
-                Happening("failed", f"{data['id']} failed: {data['reason'] or 'for no known reason'}")
+            highlights.append(
+                Highlight("failed", f"{data['id']} failed: {data['reason'] or 'for no known reason'}")
             )
-        return happenings
+        return highlights
 
-    def _job(self, data: Mapping[str, Any]) -> list[Happening]:
-        before, self.job = self.job, data
-        happenings = []
+    def _job(self, data: Mapping[str, Any]) -> list[Highlight]:
+        before, self.data = self.data, data
+        highlights = []
         if data["state"] != before.get("state"):
             why = data["stop_reason"] or ""
             detail = f": {data['detail']}" if data["detail"] and data["state"] in ("failed", "paused") else ""
-            happenings.append(Happening("state", f"{data['state']} {why}".rstrip() + detail))
+            highlights.append(Highlight("state", f"{data['state']} {why}".rstrip() + detail))
         limits = data["budget"]
         if before and limits != before["budget"]:
-            happenings.append(Happening("state", f"the budget is now {budget_line(limits)}"))
-        return happenings
+            highlights.append(Highlight("state", f"the budget is now {budget_line(limits)}"))
+        return highlights
 
 
 def budget_line(limits: Mapping[str, Any]) -> str:
@@ -186,10 +190,66 @@ def budget_line(limits: Mapping[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def config_of(seen: Watched, trial: str) -> str:
+def config_of(seen: JobState, trial: str) -> str:
     known = seen.trials.get(trial)
     return "" if known is None else config(known["config"])
 
 
 def _age(row: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
     return row["updated_at"], row["steps"], row["attempts"], row["preemptions"], row["state"]
+
+
+WINDOW_S = (
+    300.0  # The rate is averaged over this time, because spend grows in jumps: it is posted once per lease.
+)
+LEAST_S = 30.0  # A rate over a shorter time would vary too much.
+
+
+class SpendRate:
+    """The rate at which a job splimits money, from samples with times of the watching process's clock."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque()
+
+    def note(self, at_s: float, usd: float) -> None:
+        self._samples.append((at_s, usd))
+        while len(self._samples) > 2 and self._samples[1][0] <= at_s - WINDOW_S:
+            self._samples.popleft()
+
+    def usd_per_hour(self, at_s: float, running_s: float) -> float | None:
+        """Return the rate of spending over the last minutes. If these show none yet, return the mean rate of the whole job.
+
+        Return None if nothing has been spent.
+        """
+        if not self._samples:
+            return None
+        (began, first), (_, last) = self._samples[0], self._samples[-1]
+        if at_s - began >= LEAST_S and last > first:
+            return (last - first) / (at_s - began) * 3600
+        return last / running_s * 3600 if last and running_s >= 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLimit:
+    """The limit that will be reached first, and the seconds until then."""
+
+    limit: str
+    seconds: float
+
+
+def first_limit(
+    budget: Mapping[str, Any], spend: Mapping[str, Any], running_s: float, usd_per_hour: float | None
+) -> FirstLimit | None:
+    """Return the limit that will be reached first, or None if none can be predicted.
+
+    The time until money runs out is computed from `usd_per_hour`, and that of GPU-hours from the mean of the whole job.
+    """
+    limits = []
+    if budget["wall_clock"] is not None:
+        limits.append(FirstLimit("wall clock", max(0.0, budget["wall_clock"] - running_s)))
+    if budget["usd"] is not None and usd_per_hour:
+        limits.append(FirstLimit("money", max(0.0, budget["usd"] - spend["usd"]) / usd_per_hour * 3600))
+    if budget["gpu_hours"] is not None and spend["gpu_hours"] and running_s >= 1:
+        left = max(0.0, budget["gpu_hours"] - spend["gpu_hours"])
+        limits.append(FirstLimit("GPU-hours", left / spend["gpu_hours"] * running_s))
+    return min(limits, key=lambda limit: limit.seconds, default=None)
