@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -71,10 +72,12 @@ def test_call_that_would_suspend_is_refused_instead_of_left_unfinished() -> None
 
 
 def test_methods_have_signatures_and_docstrings() -> None:
-    assert "idempotency_key" in inspect.signature(Client.submit).parameters
+    submit: Any = Client.submit
+    curves: Any = Job.curves
+    assert "idempotency_key" in inspect.signature(submit).parameters
+    assert not inspect.iscoroutinefunction(submit)
     assert inspect.iscoroutinefunction(AsyncClient.submit)
-    assert not inspect.iscoroutinefunction(Client.submit)
-    assert list(inspect.signature(Job.curves).parameters) == ["self", "metric"]
+    assert list(inspect.signature(curves).parameters) == ["self", "metric"]
     assert inspect.iscoroutinefunction(AsyncJob.curves)
     assert "learning curves" in str(Job.curves.__doc__)
     assert "job:" not in str(Job.curves.__doc__)

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from tests.fakes import FakeService
-from tuner.mirrors.follower import Follower
+from tuner.mirrors.follower import MirrorThread
 from tuner.mirrors.record import Mirror
 from tuner.service.mirroring import LeasedTurn, StoredRecord
 
 
-def follower(service: FakeService, opens: Callable[[], Mirror], name: str = "it") -> Follower:
-    return Follower(name, opens, StoredRecord(service), LeasedTurn(service, f"mirror:{name}"), rest=0)
+def follower(service: FakeService, opens: Callable[[], Mirror], name: str = "it") -> MirrorThread:
+    return MirrorThread(name, opens, StoredRecord(service), LeasedTurn(service, f"mirror:{name}"), rest=0)
 
 
 def mirror_all(service: FakeService, opens: Callable[[], Mirror]) -> None:
@@ -17,4 +17,4 @@ def mirror_all(service: FakeService, opens: Callable[[], Mirror]) -> None:
     one = follower(service, opens)
     one.one_pass()
     assert not one.is_failing
-    one._let_go()
+    one._release()

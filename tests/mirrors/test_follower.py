@@ -9,8 +9,8 @@ from tests.cluster.waiting import until
 from tests.fakes import FakeService
 from tuner.domain.money import FREE
 from tuner.domain.time import NS, Instant
-from tuner.mirrors.follower import Follower
-from tuner.mirrors.record import Changes, Job, Position
+from tuner.mirrors.follower import MirrorThread
+from tuner.mirrors.record import JobChanges, MirroredJob, Position
 from tuner.service import mirroring
 from tuner.service.mirroring import TURN_NS, LeasedTurn
 
@@ -24,9 +24,9 @@ class Lively:
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
         return {job: Position(seq, "running") for job, seq in self.seqs.items()}
 
-    def changes(self, job: str, after: Position | None) -> Changes:
+    def changes(self, job: str, after: Position | None) -> JobChanges:
         self.seqs["a"] += 1
-        return Changes(_job(job), [], Position(self.seqs[job], "running"))
+        return JobChanges(_job(job), [], Position(self.seqs[job], "running"))
 
 
 class Held:
@@ -39,7 +39,7 @@ class Held:
     def positions(self) -> dict[str, Position]:
         return {}
 
-    def write(self, changes: Changes) -> bool:
+    def write(self, changes: JobChanges) -> bool:
         if self.left == 0:
             raise RuntimeError("too many portions")
         self.left -= 1
@@ -63,7 +63,7 @@ class Always:
 
 def test_job_that_keeps_changing_does_not_block_other_jobs() -> None:
     record, held = Lively(), Held()
-    follower = Follower("it", lambda: held, record, Always(), rest=0)
+    follower = MirrorThread("it", lambda: held, record, Always(), rest=0)
     for job in ("a", "b", "c"):
         record.seqs.setdefault(job, 1)
         follower.one_pass()
@@ -92,8 +92,8 @@ def test_lease_can_be_taken_over_after_the_clock_is_set_back(service: FakeServic
     assert not mine.is_mine()
 
 
-def _job(name: str) -> Job:
-    return Job(
+def _job(name: str) -> MirroredJob:
+    return MirroredJob(
         name,
         name,
         None,

@@ -12,7 +12,6 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
 from tests.mirrors.test_optuna import trials_of
-from tuner.mirrors import mlflow_environment
 from tuner.service import mirroring
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses deprecated features of SQLAlchemy
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses deprecated feat
 
 def mirror_to(uri: str, experiment: str) -> Any:
     """Open a mirror. MLflow is imported here, because that takes seconds."""
-    mlflow_environment.set_defaults()
     from tuner.mirrors.mlflow import MlflowMirror
 
     return MlflowMirror(uri, experiment)
@@ -103,7 +101,7 @@ def test_runs_equal_the_record_after_failures_at_any_write(
         one = follower(service, opens(left))
         one.one_pass()
         failed += one.is_failing
-        one._let_go()
+        one._release()
     assert failed > 3
     mirror_all(service, lambda: mirror_to(uri, "some"))
     check_equal(client, job, uri, "some")
@@ -127,5 +125,5 @@ def test_mirror_catches_up_after_the_server_was_down(
     at = uri
     one.one_pass()
     assert not one.is_failing
-    one._let_go()
+    one._release()
     check_equal(client, job, uri, "other")

@@ -121,7 +121,7 @@ def test_study_follows_a_running_job(service: FakeService, client: TestClient, t
     one.one_pass()
     assert not one.is_failing
     check_equal(client, job, study_of(tmp_path, job))
-    one._let_go()
+    one._release()
 
 
 class FailsAt:
@@ -166,7 +166,7 @@ def test_study_has_no_duplicates_or_gaps_after_failures_at_any_write(
         one = follower(service, opens(left))
         one.one_pass()
         failed += one.is_failing
-        one._let_go()
+        one._release()
     run.run(turns_max=100_000)
     assert failed > 4
     mirror_all(service, lambda: opened(tmp_path))
@@ -185,7 +185,7 @@ def test_resumed_job_keeps_its_study(service: FakeService, client: TestClient, t
         tx.append(ControlRequested(now, "resume"))
     one.one_pass()
     assert not one.is_failing
-    one._let_go()
+    one._release()
     check_equal(client, job, study_of(tmp_path, job))
     assert len(study_of(tmp_path, job).trials) == len(before.trials)
 
@@ -208,14 +208,14 @@ def test_only_one_of_several_services_writes(
     assert len(study_of(tmp_path, other).trials) > 3
     assert len(study_of(tmp_path, job).trials) == written
     first.one_pass()
-    second._let_go()
+    second._release()
     first.one_pass()
     assert not first.is_failing
 
 
 def test_long_curves_are_thinned_but_keep_their_rungs() -> None:
-    shown = mirrored._kept(max_step=1000, rungs=(1, 3, 9, 27, 81, 243, 729))
-    steps = [step for step in range(1, 1001) if shown(step)]
-    assert {1, 3, 9, 27, 81, 243, 729, 1000} <= set(steps)
+    rungs = (1, 3, 9, 27, 81, 243, 729)
+    steps = [step for step in range(1, 1001) if mirrored.is_written(step, 1000, rungs)]
+    assert {*rungs, 1000} <= set(steps)
     assert 20 < len(steps) <= 30
-    assert all(mirrored._kept(max_step=20, rungs=())(step) for step in range(1, 21))
+    assert all(mirrored.is_written(step, 20, ()) for step in range(1, 21))

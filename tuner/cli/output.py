@@ -104,7 +104,7 @@ class Frame:
 
 
 def _plain(answer: Any) -> dict[str, Any]:
-    return dataclasses.asdict(answer) if dataclasses.is_dataclass(answer) else answer.model_dump()  # type: ignore[arg-type, no-any-return]
+    return dataclasses.asdict(answer) if dataclasses.is_dataclass(answer) else answer.model_dump()  # type: ignore[arg-type]
 
 
 def duration_ns(text: str, option: str) -> int:
@@ -201,6 +201,8 @@ def _nearest_name(path: str) -> list[str]:
                 known = [trial.id for trial in client.trials(job, limit=MANY)]
                 if rest[1] not in known:
                     return [_nearest(rest[1], known, f"`tuner trials {job}` lists them")]
+        case _:
+            pass
     return []
 
 

@@ -61,7 +61,7 @@ class _Method:
     function, through which one call awaits another.
     """
 
-    body: Callable[..., Any]
+    body: Any
     _blocking: Callable[..., Any]
 
     def _get(self, owner: object, kind: type) -> Any:
@@ -73,6 +73,8 @@ class _Method:
 
 class call(_Method, Generic[P, R]):
     """Decorate a coroutine function. An answer of type `JobFacts` is a `Job` or an `AsyncJob` for the caller."""
+
+    body: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 
     def __init__(self, body: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
         @functools.wraps(body)
@@ -99,6 +101,8 @@ class call(_Method, Generic[P, R]):
 
 class series(_Method, Generic[P, T]):
     """Decorate an asynchronous generator function, for calls that return an iterator."""
+
+    body: Callable[Concatenate[Any, P], Items[T]]
 
     def __init__(self, body: Callable[Concatenate[Any, P], Items[T]]) -> None:
         @functools.wraps(body)

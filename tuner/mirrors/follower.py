@@ -1,4 +1,4 @@
-"""The follower of one mirror: it reads new changes of jobs from the database and writes them to the mirror while the service runs.
+"""The thread of one mirror: it reads new changes of jobs from the database and writes them to the mirror while the service runs.
 
 It never blocks other work: it only reads the database, and a failure of the mirror affects nothing else. A failed mirror is
 opened again after a while and continues from the positions that it stores.
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tuner.domain.job import FINAL
-from tuner.mirrors.record import Mirror, Position, Record
+from tuner.mirrors.record import Mirror, Position, ResultSource
 
 log = logging.getLogger("tuner.mirrors")
 
@@ -22,7 +22,7 @@ WATCHED_MAX = 5000
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
 
 
-class Turn(Protocol):
+class WriteTurn(Protocol):
     """Decides which of several service replicas writes to a mirror."""
 
     def is_mine(self) -> bool:
@@ -34,15 +34,15 @@ class Turn(Protocol):
     def give_back(self) -> None: ...
 
 
-class Follower(threading.Thread):
+class MirrorThread(threading.Thread):
     """The thread that writes one mirror. It cannot be started again after `stop()`."""
 
     def __init__(
         self,
         name: str,
         open_mirror: Callable[[], Mirror],
-        record: Record,
-        turn: Turn,
+        results: ResultSource,
+        turn: WriteTurn,
         *,
         rest: float = 1.0,
     ) -> None:
@@ -55,7 +55,7 @@ class Follower(threading.Thread):
         """
         super().__init__(name=f"mirror-{name}", daemon=True)
         self.mirror_name = name
-        self._open_mirror, self._record, self._turn = open_mirror, record, turn
+        self._open_mirror, self._results, self._turn = open_mirror, results, turn
         self._over, self._rest = threading.Event(), rest
         self._mirror: Mirror | None = None
         self._held: dict[str, Position] = {}
@@ -71,7 +71,7 @@ class Follower(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(_retry_s(self._failures) if self._failures else PASS_S):
             self.one_pass()
-        self._let_go()
+        self._release()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop the thread. Wait at most `timeout_s`, because the mirror may not answer."""
@@ -88,8 +88,8 @@ class Follower(threading.Thread):
             self._close()
             self._failures += 1
             if not failed_before:
-                said = str(error).strip().partition("\n")[0] or type(error).__name__
-                log.warning("results are not mirrored to %s: %s; retrying", self.mirror_name, said[:500])
+                reason = str(error).strip().partition("\n")[0] or type(error).__name__
+                log.warning("results are not mirrored to %s: %s; retrying", self.mirror_name, reason[:500])
             log.debug("mirroring to %s", self.mirror_name, exc_info=error)
             return
         self._failures = 0
@@ -121,7 +121,7 @@ class Follower(threading.Thread):
         now = time.monotonic()
         if self._watched is None or len(self._watched) > WATCHED_MAX or now - self._swept_at > SWEEP_S:
             self._watched, self._swept_at = None, now
-        heads = self._record.heads(self._watched)
+        heads = self._results.heads(self._watched)
         self._watched = frozenset(
             job for job, head in heads.items() if self._held.get(job) != head or head.state not in FINAL
         )
@@ -133,14 +133,14 @@ class Follower(threading.Thread):
     def _step(self, mirror: Mirror, job: str) -> bool:
         """Write one batch of a job's changes. Return False if another replica has the turn to write now."""
         began = time.monotonic()
-        changes = self._record.changes(job, self._held.get(job))
+        changes = self._results.changes(job, self._held.get(job))
         if not self._turn.is_mine():
             self._close()
             return False
         try:
             with self._turn.kept():
-                is_told = mirror.write(changes)
-            if is_told:
+                is_written = mirror.write(changes)
+            if is_written:
                 self._held[job] = changes.upto
             else:
                 self._held.pop(job, None)
@@ -161,7 +161,7 @@ class Follower(threading.Thread):
             except Exception as error:
                 log.debug("closing %s", self.mirror_name, exc_info=error)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._close()
         try:
             self._turn.give_back()

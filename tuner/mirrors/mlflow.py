@@ -3,17 +3,24 @@
 Each job is a run with a child run per trial, with parameters, metrics and cost by step, tags and the outcome.
 """
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+# MLflow's client reads these variables when it is imported.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # otherwise MLflow reports its use to its makers
+# Otherwise the client repeats a failed request for minutes. The mirror is retried anyway.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tuner.domain.time import Instant
-from tuner.mirrors.record import Changes, Job, Point, Position, Trial
+from tuner.mirrors.record import JobChanges, MirroredJob, MirroredTrial, Position
 
 T = TypeVar("T")
 MS = 1_000_000
@@ -25,7 +32,7 @@ _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED
 
 
 @dataclass
-class _Known:
+class _TrialRun:
     """The MLflow run of a trial. `last_step` is None until it is looked up."""
 
     run: str
@@ -34,10 +41,10 @@ class _Known:
 
 
 @dataclass
-class _Parent:
+class _JobRun:
     run: str
     status: str
-    trials: dict[str, _Known] = field(default_factory=dict)
+    trials: dict[str, _TrialRun] = field(default_factory=dict)
 
 
 class MlflowMirror:
@@ -46,7 +53,7 @@ class MlflowMirror:
     def __init__(self, uri: str, experiment: str) -> None:
         self._client = MlflowClient(tracking_uri=uri)
         self._experiment = self._experiment_of(experiment)
-        self._parents: dict[str, _Parent] = {}
+        self._parents: dict[str, _JobRun] = {}
 
     def positions(self) -> dict[str, Position]:
         found = {}
@@ -56,13 +63,13 @@ class MlflowMirror:
                 found[run.data.tags[JOB]] = position
         return found
 
-    def write(self, changes: Changes) -> bool:
+    def write(self, changes: JobChanges) -> bool:
         job = changes.job
         parent = self._parents.get(job.id) or self._find(job)
         self._parents[job.id] = parent
         for trial in changes.trials:
-            self._bring(parent, job, trial, ends=changes.is_end or trial.is_final)
-        tags = {**_tags_of_job(job), POSITION: str(changes.upto)}
+            self._update(parent, job, trial, ends=changes.is_end or trial.is_final)
+        tags = {**job.tags, **_prefixed(job.attributes()), POSITION: str(changes.upto)}
         self._client.log_batch(parent.run, tags=_tags(tags), metrics=[])
         self._end(parent, _JOB_STATUS.get(job.state, "RUNNING"), job.ended_at)
         if changes.is_end:
@@ -73,16 +80,15 @@ class MlflowMirror:
         pass
 
     def _experiment_of(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        if found is not None:
-            return str(found.experiment_id)
-        try:
-            return str(self._client.create_experiment(name))
-        except MlflowException:  # another client created it in the meantime
-            found = self._client.get_experiment_by_name(name)
-            if found is None:
-                raise
-            return str(found.experiment_id)
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:  # otherwise another client created it in the meantime
+                    raise
+        return str(experiment.experiment_id)
 
     def _runs(self, condition: str) -> Iterator[Any]:
         token = None
@@ -93,26 +99,26 @@ class MlflowMirror:
             if not token:
                 return
 
-    def _find(self, job: Job) -> _Parent:
-        parent, trials = None, dict[str, _Known]()
+    def _find(self, job: MirroredJob) -> _JobRun:
+        parent, trials = None, dict[str, _TrialRun]()
         for run in self._runs(f"tags.`{JOB}` = '{job.id}'"):
             if TRIAL in run.data.tags:
-                trials[run.data.tags[TRIAL]] = _Known(run.info.run_id, run.info.status, None)
+                trials[run.data.tags[TRIAL]] = _TrialRun(run.info.run_id, run.info.status, None)
             else:
-                parent = _Parent(run.info.run_id, run.info.status)
+                parent = _JobRun(run.info.run_id, run.info.status)
         if parent is None:
             tags = {JOB: job.id, "mlflow.note.content": f"[{job.name}]({job.page})"}
             made = self._client.create_run(self._experiment, job.created_at // MS, tags, job.name)
-            parent = _Parent(made.info.run_id, made.info.status)
+            parent = _JobRun(made.info.run_id, made.info.status)
         parent.trials = trials
         return parent
 
-    def _bring(self, parent: _Parent, job: Job, trial: Trial, *, ends: bool) -> None:
+    def _update(self, parent: _JobRun, job: MirroredJob, trial: MirroredTrial, *, ends: bool) -> None:
         known = parent.trials.get(trial.id)
         if known is None:
-            tags = {JOB: job.id, TRIAL: trial.id, "mlflow.parentRunId": parent.run}
-            made = self._client.create_run(self._experiment, trial.created_at // MS, tags, trial.id)
-            known = parent.trials[trial.id] = _Known(made.info.run_id, made.info.status, 0)
+            ids = {JOB: job.id, TRIAL: trial.id, "mlflow.parentRunId": parent.run}
+            made = self._client.create_run(self._experiment, trial.created_at // MS, ids, trial.id)
+            known = parent.trials[trial.id] = _TrialRun(made.info.run_id, made.info.status, 0)
         if known.last_step is None:
             held = self._client.get_metric_history(known.run, "cost_usd")
             known.last_step = max((point.step for point in held), default=0)
@@ -120,16 +126,21 @@ class MlflowMirror:
         params = [Param(_name(name), str(value)[:VALUE_MAX]) for name, value in trial.config.items()]
         for some in _portions(params, PARAMS_AT_ONCE):
             self._client.log_batch(known.run, params=some)
-        new = [point for point in trial.points if point.step > known.last_step]
-        metrics = [metric for point in new for metric in _metrics(job, point)]
+        new = [report for report in trial.reports if report.step > known.last_step]
+        metrics = [
+            Metric(_name(name), value, report.at // MS, report.step)
+            for report in new
+            for name, value in report.numbers(job.metric).items()
+        ]
         for portion in _portions(metrics, METRICS_AT_ONCE):
             self._client.log_batch(known.run, metrics=portion)
-        known.last_step = max((point.step for point in new), default=known.last_step)
-        self._client.log_batch(known.run, tags=_tags(_tags_of_trial(trial)))
+        known.last_step = max((report.step for report in new), default=known.last_step)
+        tags = {**trial.attributes(), "state": trial.state, "best_metric": trial.best}
+        self._client.log_batch(known.run, tags=_tags(_prefixed(tags)))
         status = "FAILED" if trial.state == "failed" else "FINISHED" if ends else "RUNNING"
         self._end(known, status, trial.updated_at)
 
-    def _end(self, known: _Known | _Parent, status: str, at: Instant | None) -> None:
+    def _end(self, known: _TrialRun | _JobRun, status: str, at: Instant | None) -> None:
         if status == known.status:
             return
         if status == "RUNNING":
@@ -139,45 +150,12 @@ class MlflowMirror:
         known.status = status
 
 
-def _metrics(job: Job, point: Point) -> list[Any]:
-    """Return the metrics of a step, with the cost last: if a run has the cost of a step, it has all metrics of that step."""
-    cost = {"gpu_hours": point.cost.gpu_hours, "cost_usd": point.cost.usd.usd}
-    numbers = {**point.numbers(job.metric), **cost}
-    return [Metric(_name(name), value, point.at // MS, point.step) for name, value in numbers.items()]
+def _prefixed(attributes: Mapping[str, object]) -> dict[str, object]:
+    return {f"tuner.{name}": value for name, value in attributes.items() if value is not None}
 
 
-def _tags_of_job(job: Job) -> dict[str, object]:
-    ours = {
-        "owner": job.owner,
-        "trainable": job.trainable,
-        "budget_usd": job.budget_usd,
-        "budget_gpu_hours": job.budget_gpu_hours,
-        "spent_usd": job.spent.usd.usd,
-        "spent_gpu_hours": round(job.spent.gpu_hours, 9),
-        "best_trial": None if job.best is None else job.best[0],
-        "best_metric": None if job.best is None else job.best[1],
-        "state": job.state,
-        "stop_reason": job.stop_reason,
-    }
-    return {**job.tags, **{f"tuner.{name}": value for name, value in ours.items() if value is not None}}
-
-
-def _tags_of_trial(trial: Trial) -> dict[str, object]:
-    ours = {
-        "state": trial.state,
-        "reason": trial.reason or None,
-        "paid_usd": trial.cost.usd.usd,
-        "best_metric": trial.best,
-        "latest_metric": trial.value,
-        "gpu_hours": round(trial.cost.gpu_hours, 9),
-        "attempts": trial.attempts,
-        "preemptions": trial.preemptions,
-    }
-    return {f"tuner.{name}": value for name, value in ours.items() if value is not None}
-
-
-def _tags(found: dict[str, object]) -> list[Any]:
-    return [RunTag(_name(name), str(value)[:VALUE_MAX]) for name, value in found.items()][:PARAMS_AT_ONCE]
+def _tags(tags: Mapping[str, object]) -> list[Any]:
+    return [RunTag(_name(name), str(value)[:VALUE_MAX]) for name, value in tags.items()][:PARAMS_AT_ONCE]
 
 
 def _name(name: str) -> str:

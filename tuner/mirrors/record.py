@@ -1,4 +1,4 @@
-"""The record of jobs that mirrors write, and the port through which a follower reads it."""
+"""The results of jobs that mirrors write, and the port through which a follower reads it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MirroredJob:
     id: str
     name: str
     owner: str | None
@@ -54,9 +54,24 @@ class Job:
     ended_at: Instant | None
     best: tuple[str, float] | None = None  #: The trial with the best metric, and that metric.
 
+    def attributes(self) -> dict[str, Any]:
+        best_trial, best_metric = self.best or (None, None)
+        return {
+            "owner": self.owner,
+            "trainable": self.trainable,
+            "budget_usd": self.budget_usd,
+            "budget_gpu_hours": self.budget_gpu_hours,
+            "spent_usd": self.spent.usd.usd,
+            "spent_gpu_hours": round(self.spent.gpu_hours, 9),
+            "best_trial": best_trial,
+            "best_metric": best_metric,
+            "state": self.state,
+            "stop_reason": self.stop_reason,
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MirroredReport:
     """One report: `value` is the objective's metric, `best` the best up to this step, `cost` what training to this step costs."""
 
     step: int
@@ -67,16 +82,20 @@ class Point:
     best: float | None = None
 
     def numbers(self, metric: str) -> dict[str, float]:
-        """Return every reported metric that is a number. Add the objective's best value so far as `best_METRIC`."""
-        found = {name: value for name, value in self.metrics.items() if _is_number(value)}
-        if self.best is not None:
-            found = {f"best_{metric}": self.best, **found}
-        return found if self.value is None else {**found, metric: self.value}
+        """Return every reported metric that is a number, the objective's best value so far as `best_METRIC`, and the cost.
+
+        The cost comes last: if a mirror that writes them in this order has the cost of a step, it has the whole step.
+        """
+        numbers = {} if self.best is None else {f"best_{metric}": self.best}
+        numbers |= {name: value for name, value in self.metrics.items() if _is_number(value)}
+        if self.value is not None:
+            numbers[metric] = self.value
+        return {**numbers, "gpu_hours": self.cost.gpu_hours, "cost_usd": self.cost.usd.usd}
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A trial after a set of changes, and its reports in these changes (`points`).
+class MirroredTrial:
+    """A trial after a set of changes, and its `reports` in these changes.
 
     `value` is the objective's metric of its newest step, and `best` the best of all its steps.
     """
@@ -93,7 +112,19 @@ class Trial:
     preemptions: int
     created_at: Instant
     updated_at: Instant
-    points: Sequence[Point] = ()
+    reports: Sequence[MirroredReport] = ()
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes that are known."""
+        attributes = {
+            "paid_usd": self.cost.usd.usd,
+            "gpu_hours": round(self.cost.gpu_hours, 9),
+            "attempts": self.attempts,
+            "preemptions": self.preemptions,
+            "latest_metric": self.value,
+            "reason": self.reason or None,
+        }
+        return {name: value for name, value in attributes.items() if value is not None}
 
     @property
     def is_final(self) -> bool:
@@ -101,11 +132,11 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class JobChanges:
     """The changes of a job from one position to another."""
 
-    job: Job
-    trials: Sequence[Trial]
+    job: MirroredJob
+    trials: Sequence[MirroredTrial]
     upto: Position
 
     @property
@@ -117,7 +148,7 @@ class Changes:
         return self.job.state in FINAL and self.upto.state == self.job.state
 
 
-class Record(Protocol):
+class ResultSource(Protocol):
     """The port through which mirrors read jobs. It may be called from several threads.
 
     Its methods raise TunerError if the database does not answer.
@@ -126,7 +157,7 @@ class Record(Protocol):
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
         """Return the current positions of the jobs that have not ended and of those in `among`, or of all jobs if it is None."""
 
-    def changes(self, job: str, after: Position | None) -> Changes:
+    def changes(self, job: str, after: Position | None) -> JobChanges:
         """Return the next changes of a job after a position. Their number is bounded."""
 
 
@@ -139,7 +170,7 @@ class Mirror(Protocol):
     def positions(self) -> dict[str, Position]:
         """Return the position of each job in the mirror."""
 
-    def write(self, changes: Changes) -> bool:
+    def write(self, changes: JobChanges) -> bool:
         """Write the changes that the mirror does not have yet, then the position, so that a repeat creates no duplicates.
 
         Return False if the mirror had to delete the job, which must then be mirrored from its start.

@@ -16,7 +16,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams
 
 from tuner.domain.time import NS, Instant
-from tuner.mirrors.record import Changes, Job, Position, Trial
+from tuner.mirrors.record import JobChanges, MirroredJob, MirroredTrial, Position
 
 POSITION = ".position"
 _HEAD = struct.Struct("<QI")
@@ -40,7 +40,7 @@ class TensorBoardMirror:
                 found[job] = position
         return found
 
-    def write(self, changes: Changes) -> bool:
+    def write(self, changes: JobChanges) -> bool:
         job = changes.job
         folder = self._folder / f"{job.name} {job.id}".replace(" ", "-")
         folder.mkdir(exist_ok=True)
@@ -56,24 +56,21 @@ class TensorBoardMirror:
     def close(self) -> None:
         pass
 
-    def _write(self, run: Path, job: Job, trial: Trial) -> None:
+    def _write(self, run: Path, job: MirroredJob, trial: MirroredTrial) -> None:
         run.mkdir(exist_ok=True)
         file = run / f"events.out.tfevents.{trial.created_at // NS:010d}.tuner"
         if run not in self._last_steps:
             self._last_steps[run] = _fix(file)
         last, events = self._last_steps[run], []
         if not file.exists() or file.stat().st_size == 0:
-            events += _first(job, trial)
-        for point in trial.points:
-            if point.step > last:
-                numbers = {
-                    **point.numbers(job.metric),
-                    "cost_usd": point.cost.usd.usd,
-                    "gpu_hours": point.cost.gpu_hours,
-                }
+            events.append(_event(trial.created_at, file_version="brain.Event:2"))
+            events += [_event(trial.created_at, summary=one) for one in _hparams(job, trial)[:2]]
+        for report in trial.reports:
+            if report.step > last:
+                numbers = report.numbers(job.metric)
                 values = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
-                events.append(_event(point.at, step=point.step, summary=Summary(value=values)))
-                last = point.step
+                events.append(_event(report.at, step=report.step, summary=Summary(value=values)))
+                last = report.step
         if trial.is_final:
             events.append(_event(trial.updated_at, summary=_hparams(job, trial)[2]))
         with file.open("ab") as out:
@@ -81,19 +78,12 @@ class TensorBoardMirror:
         self._last_steps[run] = last
 
 
-def _first(job: Job, trial: Trial) -> list[Any]:
-    experiment, start, _ = _hparams(job, trial)
-    made = _event(trial.created_at, file_version="brain.Event:2")
-    return [made, _event(trial.created_at, summary=experiment), _event(trial.created_at, summary=start)]
-
-
-def _hparams(job: Job, trial: Trial) -> tuple[Any, Any, Any]:
+def _hparams(job: MirroredJob, trial: MirroredTrial) -> tuple[Any, Any, Any]:
     """Return the HParams summaries of the experiment, of the start of this trial and of its end."""
     config = {name: "null" if value is None else value for name, value in trial.config.items()}
-    found: tuple[Any, Any, Any] = hparams(
-        config, dict.fromkeys((f"best_{job.metric}", job.metric, "cost_usd", "gpu_hours"))
-    )
-    return found
+    metrics = dict.fromkeys((f"best_{job.metric}", job.metric, "cost_usd", "gpu_hours"))
+    summaries: tuple[Any, Any, Any] = hparams(config, metrics)
+    return summaries
 
 
 def _event(at: Instant, **parts: Any) -> Any:

@@ -13,9 +13,8 @@ from tuner.domain.errors import TunerError
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
-from tuner.mirrors import mlflow_environment
-from tuner.mirrors.follower import Follower
-from tuner.mirrors.record import Changes, Job, Mirror, Point, Position, Trial
+from tuner.mirrors.follower import MirrorThread
+from tuner.mirrors.record import JobChanges, Mirror, MirroredJob, MirroredReport, MirroredTrial, Position
 from tuner.service.bootstrap import Service
 from tuner.store import best as stored_best
 from tuner.store import jobs, leadership, mirrored
@@ -43,7 +42,7 @@ class StoredRecord:
             found = mirrored.heads(db, among)
         return {job: Position(seq, state) for job, (seq, state) in found.items()}
 
-    def changes(self, job: str, after: Position | None) -> Changes:
+    def changes(self, job: str, after: Position | None) -> JobChanges:
         before = after or Position(0, "")
         with self.service.database.read() as db:
             row = jobs.get(db, job)
@@ -55,7 +54,7 @@ class StoredRecord:
             )
             best = stored_best.best(db, job)
             newest = jobs.newest_event(db, job)
-        shown = Job(
+        shown = MirroredJob(
             row.id,
             row.spec.name,
             row.tags.get("owner"),
@@ -77,20 +76,20 @@ class StoredRecord:
             None if best is None or best.value is None else (best.trial, best.value),
         )
         state = row.state if upto >= newest else before.state
-        return Changes(shown, [_trial(trial) for trial in trials], Position(upto, state))
+        return JobChanges(shown, [_trial(trial) for trial in trials], Position(upto, state))
 
 
 def _rungs(row: JobRow) -> tuple[int, ...]:
     return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
 
 
-def _trial(trial: ChangedTrial) -> Trial:
+def _trial(trial: ChangedTrial) -> MirroredTrial:
     """Return a trial as it was after the last change that has been read.
 
     If the trial has changed again since, it is shown as running, because its state at that time is not recorded.
     """
     row = trial.row
-    return Trial(
+    return MirroredTrial(
         row.trial,
         row.number,
         row.config,
@@ -103,7 +102,7 @@ def _trial(trial: ChangedTrial) -> Trial:
         row.preemptions,
         row.created_at,
         row.updated_at,
-        [Point(r.step, r.at, r.value, r.metrics, r.cost, best) for r, best in trial.reports],
+        [MirroredReport(r.step, r.at, r.value, r.metrics, r.cost, best) for r, best in trial.reports],
     )
 
 
@@ -169,7 +168,7 @@ class Mirrors:
     def __init__(self, service: Service) -> None:
         record = StoredRecord(service)
         self._followers = [
-            Follower(name, opens, record, LeasedTurn(service, f"mirror:{name}"))
+            MirrorThread(name, opens, record, LeasedTurn(service, f"mirror:{name}"))
             for name, opens in _configured(service).items()
         ]
 
@@ -217,7 +216,6 @@ def _tensorboard(folder: str) -> Mirror:
 
 
 def _mlflow(uri: str, experiment: str) -> Mirror:
-    mlflow_environment.set_defaults()
     with _IMPORTING:
         from tuner.mirrors.mlflow import MlflowMirror
 

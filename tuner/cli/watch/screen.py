@@ -120,7 +120,9 @@ def _bars(view: View, size: ScreenSize) -> Iterator[Text]:
     held = f", {usd(spend['held_usd'])} held" if spend["held_usd"] else ""
     of_limit = f" of {usd(budget['usd'])}" if budget["usd"] else ""
     shares = [spend[name] / budget["usd"] if budget["usd"] else 0.0 for name in ("usd", "held_usd")]
-    rows = [("money", f"{usd(spend['usd'])}{of_limit}{held}", *shares)]
+    rows: list[tuple[str, str, float, float]] = [
+        ("money", f"{usd(spend['usd'])}{of_limit}{held}", shares[0], shares[1])
+    ]
     if budget["gpu_hours"]:
         text = f"{number(spend['gpu_hours'])} of {number(budget['gpu_hours'])} GPU-hours"
         rows.append(("GPUs", text, spend["gpu_hours"] / budget["gpu_hours"], 0.0))
