@@ -36,7 +36,7 @@ def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) ->
     fakes.simulate(service, job, messages=120)
     said = operator("backup", file)
     assert said.exit_code == 0, said.output
-    assert "1 jobs" in said.stdout
+    assert ": 1 job, " in said.stdout
     later = fakes.submit(client)
 
     refused = operator("restore", file)

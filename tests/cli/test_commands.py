@@ -16,6 +16,7 @@ from tests import fakes
 from tests.api.test_advice import use
 from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
+from tuner.cli.escape import plural, usd
 from tuner.cli.main import app
 from tuner.database.tables import trials
 from tuner.domain.time import NS
@@ -138,35 +139,23 @@ def test_every_command_with_json_output_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_json_output_equals_the_rest_response(tuner: Tuner, rest: TestClient, done: str, name: str) -> None:
+def test_json_output_equals_the_rest_response_and_default_output_is_text(
+    tuner: Tuner, rest: TestClient, done: str, name: str
+) -> None:
     words, path, query = ASKING[name]
-    found = printed(tuner(*(word.replace("JOB", done) for word in words), "--json"))
-    assert found == get(rest, path.replace("JOB", done), **query)
-
-
-@pytest.mark.parametrize("name", ASKING)
-def test_default_output_is_not_json(tuner: Tuner, done: str, name: str) -> None:
-    words, *_ = ASKING[name]
-    result = tuner(*(word.replace("JOB", done) for word in words))
+    words = [word.replace("JOB", done) for word in words]
+    assert printed(tuner(*words, "--json")) == get(rest, path.replace("JOB", done), **query)
+    result = tuner(*words)
     assert result.exit_code == 0, result.output
     assert result.stdout.strip()
     assert not result.stdout.lstrip().startswith("{")
 
 
-def test_ids_are_not_truncated_in_tables(tuner: Tuner, done: str) -> None:
+def test_tables_show_whole_ids_and_as_many_trials_as_the_limit_says(tuner: Tuner, done: str) -> None:
     assert done in tuner("jobs").stdout
     assert done in tuner("job", done).stdout
     assert "trial_00000" in tuner("trials", done).stdout
-
-
-def test_limit_option_sets_the_number_of_listed_trials(tuner: Tuner, done: str) -> None:
     assert len(printed(tuner("trials", done, "--limit", "2", "--json"))["items"]) == 2
-
-
-def test_bill_shows_every_kind_of_cost(tuner: Tuner, rest: TestClient, done: str) -> None:
-    shown = tuner("bill", done).stdout
-    for kind in get(rest, f"/v1/jobs/{done}/bill")["by_kind"]:
-        assert kind in shown
 
 
 def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient) -> None:
@@ -263,15 +252,13 @@ def test_report_of_a_waiting_job_says_that_nothing_was_reported(tuner: Tuner, wa
     assert "no trial has reported acc yet" in tuner("report", waiting).stdout
 
 
-def test_watching_an_ended_job_prints_all_events_and_exits(tuner: Tuner, rest: TestClient, done: str) -> None:
-    assert tuner("watch", done).exit_code == 0
+def test_watching_an_ended_job_prints_all_events_and_its_stop_reason(tuner: Tuner, done: str) -> None:
+    shown = tuner("watch", done)
+    assert shown.exit_code == 0
+    assert "succeeded budget_usd" in shown.stdout
     events = [json.loads(line) for line in tuner("watch", done, "--json").stdout.splitlines()]
     assert {event["event"] for event in events} == {"report", "trial", "spend", "job"}
     assert events[-1]["data"]["state"] == "succeeded"
-
-
-def test_watching_an_ended_job_prints_its_stop_reason(tuner: Tuner, done: str) -> None:
-    assert "succeeded budget_usd" in tuner("watch", done).stdout
 
 
 # Commands that change something
@@ -310,20 +297,20 @@ def test_submit_with_wait_exits_with_the_status_of_the_job(
     assert json.loads(result.stdout)["state"] == state
 
 
-@pytest.mark.parametrize(("action", "state"), [("pause", "paused"), ("cancel", "cancelled")])
-def test_job_is_paused_and_cancelled(
-    tuner: Tuner, rest: TestClient, waiting: str, action: str, state: str
+@pytest.mark.parametrize(
+    ("actions", "state"),
+    [(["pause"], "paused"), (["cancel"], "cancelled"), (["pause", "resume"], "running")],
+)
+def test_job_is_paused_cancelled_and_resumed(
+    tuner: Tuner, rest: TestClient, waiting: str, actions: list[str], state: str
 ) -> None:
-    found = printed(tuner(action, waiting, "--json"))
-    assert found == get(rest, f"/v1/jobs/{waiting}")
-    assert found["state"] == state
+    *before, action = actions
+    for earlier in before:
+        tuner(earlier, waiting)
+    job = printed(tuner(action, waiting, "--json"))
+    assert job == get(rest, f"/v1/jobs/{waiting}")
+    assert job["state"] == state
     assert state in tuner(action, waiting).stdout
-
-
-def test_paused_job_is_resumed(tuner: Tuner, rest: TestClient, waiting: str) -> None:
-    tuner("pause", waiting)
-    assert printed(tuner("resume", waiting, "--json"))["state"] == "running"
-    assert "running" in tuner("resume", waiting).stdout
 
 
 def test_top_up_raises_the_budget_and_leaves_a_waiting_job_queued(
@@ -359,14 +346,19 @@ def test_priority_of_a_waiting_job_is_changed(
     assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
 
 
-def test_bill_lists_the_most_expensive_trials_or_all_with_an_option(
+def test_bill_lists_kinds_and_the_most_expensive_trials_or_all_with_an_option(
     tuner: Tuner, done: str, rest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trials = sorted(rest.get(f"/v1/jobs/{done}/bill").json()["trials"], key=lambda one: -one["total_usd"])
+    bill = get(rest, f"/v1/jobs/{done}/bill")
+    trials = sorted(bill["trials"], key=lambda trial: -trial["total_usd"])
     assert len(trials) > 3
     monkeypatch.setattr("tuner.cli.main.SHOWN", 2)
     shown = tuner("bill", done).stdout
-    assert [one["trial"] for one in trials if one["trial"] in shown] == [one["trial"] for one in trials[:2]]
-    assert f"and {len(trials) - 2} cheaper trials" in shown
+    assert all(kind in shown for kind in bill["by_kind"])
+    assert [trial["trial"] for trial in trials if trial["trial"] in shown] == [
+        trial["trial"] for trial in trials[:2]
+    ]
+    sum_usd = usd(sum(trial["total_usd"] for trial in trials[2:]))
+    assert f"and {plural(len(trials) - 2, 'cheaper trial')}, {sum_usd} together" in shown
     everything = tuner("bill", done, "--all").stdout
-    assert all(one["trial"] in everything for one in trials)
+    assert all(trial["trial"] in everything for trial in trials)

@@ -65,6 +65,9 @@ def test_best_below_the_lowest_cost_names_the_cheapest_trial(tuner: Tuner, done:
         ["trials", "JOB", "--limit", "0"],
         ["topup", "JOB"],
         ["topup", "JOB", "--gpu-hours", "1"],
+        ["topup", "JOB", "--usd", "-5"],
+        ["topup", "JOB", "--usd", "0"],
+        ["topup", "JOB", "--gpu-hours", "nan"],
         ["submit"],
         ["submit", "/nowhere/job.yaml"],
         ["jobs", "--colour"],
@@ -78,24 +81,18 @@ def test_wrong_usage_exits_with_status_2(tuner: Tuner, waiting: str, words: list
     assert result.stderr
 
 
-@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "a: [", "\x00"])
-def test_file_without_a_job_is_wrong_usage(tuner: Tuner, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"- a\n- b\n", b"just words", b"a: [", b"\x00", b"\xff\xfe\x00"),
+        yaml.safe_dump(fakes.body()).encode() + b"constants: {since: 2026-01-01}\n",
+    ],
+)
+def test_file_without_a_valid_job_is_wrong_usage(tuner: Tuner, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(text)
-    assert tuner("submit", str(file)).exit_code == 2
-
-
-def test_binary_file_is_wrong_usage(tuner: Tuner, tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_bytes(b"\xff\xfe\x00")
-    assert tuner("submit", str(file)).exit_code == 2
-
-
-def test_unquoted_date_in_a_file_is_refused(tuner: Tuner, tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(fakes.body()) + "constants: {since: 2026-01-01}\n")
+    file.write_bytes(content)
     result = tuner("submit", str(file))
-    assert result.exit_code in (1, 2)
+    assert result.exit_code == 2
     assert result.stderr
 
 
@@ -180,13 +177,6 @@ def test_missing_or_wrong_key_is_reported_with_its_location(
     assert says in result.stderr
     assert "TUNER_HOME" in result.stderr
     assert "header" not in result.stderr
-
-
-@pytest.mark.parametrize("words", [["--usd", "-5"], ["--usd", "0"], ["--gpu-hours", "nan"]])
-def test_zero_negative_or_nan_top_up_is_wrong_usage(tuner: Tuner, waiting: str, words: list[str]) -> None:
-    result = tuner("topup", waiting, *words)
-    assert result.exit_code == 2
-    assert "must be more than 0" in one_line(result.stderr)
 
 
 def test_silent_service_is_reported_while_the_command_waits(

@@ -11,10 +11,9 @@ from rich.text import Text
 from starlette.testclient import TestClient
 
 from tests.cli.conftest import Tuner
-from tuner.cli import render, tables
+from tuner.cli import tables
 from tuner.cli.escape import plural, span, usd
 from tuner.cli.tables import Style
-from tuner.schemas.answers import Bill
 
 CELL = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=30)
 ROWS = st.integers(1, 4).flatmap(
@@ -75,16 +74,6 @@ def test_bill_is_printed_as_markdown_and_csv(tuner: Tuner, rest: TestClient, don
     first = next(row for row in rows if row and row[0] == bill["trials"][0]["trial"])
     assert float(first[-1]) == bill["trials"][0]["total_usd"]
     assert ["total", f"{bill['total_usd']}", ""] in rows
-
-
-def test_short_bill_lists_the_most_expensive_trials_and_the_sum_of_the_others(
-    rest: TestClient, done: str
-) -> None:
-    bill = Bill.model_validate(rest.get(f"/v1/jobs/{done}/bill").json())
-    costs = sorted((one.total_usd for one in bill.trials), reverse=True)
-    shown = tables.text(render.bill(bill, dearest=2), Style.TABLE)
-    assert [one.trial in shown for one in bill.trials].count(True) == 2
-    assert f"and {plural(len(costs) - 2, 'cheaper trial')}, {usd(sum(costs[2:]))} together" in shown
 
 
 def test_table_lines_are_not_truncated_without_a_terminal(tuner: Tuner, rest: TestClient, done: str) -> None:

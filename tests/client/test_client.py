@@ -131,22 +131,16 @@ def test_other_errors_are_not_retried(status: int) -> None:
     assert len(server.requests) == 1
 
 
-def test_retries_share_one_idempotency_key_and_each_submission_gets_its_own() -> None:
+def test_idempotency_key_is_shared_by_retries_and_differs_between_submissions() -> None:
     server = Server(SILENCE)
-    for _ in range(2):
+    for options in ({}, {}, {"idempotency_key": "mine"}):
         with pytest.raises(ApiError):
-            server.client().submit({})
+            server.client().submit({}, **options)
     keys = [request.headers["Idempotency-Key"] for request in server.requests]
-    assert len(keys) == 2 * TRIES
-    assert len(set(keys[:TRIES])) == len(set(keys[TRIES:])) == 1
-    assert keys[0] != keys[-1]
-
-
-def test_given_idempotency_key_is_sent_unchanged() -> None:
-    server = Server(problem(422))
-    with pytest.raises(ApiError):
-        server.client().submit({}, idempotency_key="mine")
-    assert server.requests[0].headers["Idempotency-Key"] == "mine"
+    first, second, third = (set(keys[at : at + TRIES]) for at in range(0, 3 * TRIES, TRIES))
+    assert len(first) == len(second) == 1
+    assert first != second
+    assert third == {"mine"}
     assert server.requests[0].headers["Authorization"] == "Bearer key"
 
 
@@ -157,13 +151,15 @@ def test_problem_document_becomes_error_with_all_fields() -> None:
     assert (error.status, error.title, error.detail) == (422, PROBLEM["title"], PROBLEM["detail"])
     assert [(field.pointer, field.detail) for field in error.errors] == [("/name", "too long")]
     assert str(error) == "The request is not valid: /name: too long"
+    assert (error.code, error.path) == ("invalid", "/v1/trainables")
 
 
+@pytest.mark.parametrize("status", [200, 502])
 @pytest.mark.parametrize("content", [b"<html>gateway</html>", b"", b"[]", b'{"a": 1}'])
-def test_error_response_without_problem_document_raises_api_error(content: bytes) -> None:
+def test_response_of_another_server_raises_api_error(status: int, content: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        Server(httpx2.Response(502, content=content)).client().trainables()
-    assert caught.value.status == 502
+        Server(httpx2.Response(status, content=content)).client().trainables()
+    assert (caught.value.status, caught.value.code) == (status, "strange-answer")
     assert caught.value.title
 
 
@@ -173,12 +169,6 @@ def test_unreachable_service_is_named_in_the_error() -> None:
     assert caught.value.status == 0
     assert "http://tuner" in caught.value.detail
     assert "tuner serve" in caught.value.detail
-
-
-@pytest.mark.parametrize("content", [b"<html>another server</html>", b'{"a": 1}', b"[]"])
-def test_unexpected_success_response_raises_api_error(content: bytes) -> None:
-    with pytest.raises(ApiError):
-        Server(httpx2.Response(200, content=content)).client().trainables()
 
 
 def test_nan_is_sent_so_that_the_service_can_refuse_the_field() -> None:
@@ -266,16 +256,13 @@ def test_events_start_after_the_given_id() -> None:
     assert server.requests[0].headers["Last-Event-ID"] == "7"
 
 
-def test_events_of_unknown_job_raise_an_error() -> None:
+@pytest.mark.parametrize(("answer", "status"), [(problem(404), 404), (SILENCE, 0)], ids=["404", "silence"])
+def test_events_of_an_unknown_job_or_an_unreachable_service_raise_an_error(
+    answer: httpx2.Response | Exception, status: int
+) -> None:
     with pytest.raises(ApiError) as caught:
-        list(Server(problem(404)).client().events("job_1"))
-    assert caught.value.status == 404
-
-
-def test_unreachable_event_stream_raises_an_error_after_all_retries() -> None:
-    with pytest.raises(ApiError) as caught:
-        list(Server(SILENCE).client().events("job_1"))
-    assert caught.value.status == 0
+        list(Server(answer).client().events("job_1"))
+    assert caught.value.status == status
 
 
 def test_event_frames_are_parsed_as_the_standard_defines() -> None:

@@ -138,45 +138,41 @@ def revoke_key(key: KeyId) -> None:
 
 
 def _whoami(one: WhoAmI) -> RenderableType:
-    until = f", with {one.key} until {_when(one.key_expires_at)}" if one.key else ""
+    until = f", with {one.key} until {escape.moment(one.key_expires_at)}" if one.key else ""
     return Text(f"{one.user}, {one.role} of {one.project}{until}")
 
 
-def _projects(found: Sequence[Project]) -> RenderableType:
+def _projects(items: Sequence[Project]) -> RenderableType:
     table = tables.plain("project", "since")
-    for one in found:
-        table.add_row(one.name, _when(one.created_at))
+    for one in items:
+        table.add_row(one.name, escape.moment(one.created_at))
     return table
 
 
-def _users(found: Sequence[User]) -> RenderableType:
+def _users(items: Sequence[User]) -> RenderableType:
     table = tables.plain("user", "since", "disabled")
-    for one in found:
-        table.add_row(one.name, _when(one.created_at), _when(one.disabled_at))
-    return table if found else Text("no users")
+    for one in items:
+        table.add_row(one.name, escape.moment(one.created_at), escape.moment(one.disabled_at))
+    return table if items else Text("no users")
 
 
-def _members(found: Sequence[Member]) -> RenderableType:
+def _members(items: Sequence[Member]) -> RenderableType:
     table = tables.plain("user", "role", "since", "disabled")
-    for one in found:
-        table.add_row(one.user, one.role, _when(one.since), "yes" if one.disabled else "-")
-    return table if found else Text("no members")
+    for one in items:
+        table.add_row(one.user, one.role, escape.moment(one.since), "yes" if one.disabled else "-")
+    return table if items else Text("no members")
 
 
-def _keys(found: Sequence[Key]) -> RenderableType:
+def _keys(items: Sequence[Key]) -> RenderableType:
     table = tables.plain("key", "user", "for", "state", "made", "ends", "replaced by")
-    for one in found:
-        when = (_when(one.created_at), _when(one.revoked_at or one.expires_at))
+    for one in items:
+        when = (escape.moment(one.created_at), escape.moment(one.revoked_at or one.expires_at))
         table.add_row(one.id, one.user, one.name, one.state, *when, one.replaced_by or "-")
-    return table if found else Text("no keys")
+    return table if items else Text("no keys")
 
 
 def _key(one: Key) -> RenderableType:
     return Group(_keys([one]), Text(f"the key, which is shown only now: {one.secret}"))
-
-
-def _when(at: str | None) -> str:
-    return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
 
 
 def audit(
@@ -204,13 +200,13 @@ def audit(
     Frame(as_json, style).show_all(list(connect().audit(**chosen, limit=limit)), _table)
 
 
-def _table(found: Sequence[AuditEntry]) -> RenderableType:
+def _table(items: Sequence[AuditEntry]) -> RenderableType:
     table = tables.plain("when", "who", "what", "of", "before", "after")
-    for one in found:
+    for one in items:
         who = f"{one.user} ({one.key})" if one.key else one.user
         facts = (_facts(one.before), _facts(one.after))
         table.add_row(f"{one.at[:19]}Z".replace("T", " "), who, one.action, one.target, *facts)
-    return table if found else Text("no changes")
+    return table if items else Text("no changes")
 
 
 def _facts(facts: dict[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli import arguments, tables
+from tuner.cli import arguments, render, tables
 from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import number, usd
@@ -44,12 +44,12 @@ def curves(
     Frame(as_json).show(connect().curves(job, metric=metric), _shown_curve)
 
 
-def _shown_curve(found: Curves) -> RenderableType:
-    values = [one for trial in found.trials for one in trial.metric if one is not None]
+def _shown_curve(answer: Curves) -> RenderableType:
+    values = [one for trial in answer.trials for one in trial.metric if one is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
-    curve = f"curve of {found.metric}"
+    curve = f"curve of {answer.metric}"
     table = tables.plain("trial", "state", "steps", "best", "paid", "promoted at", "preempted at", curve)
-    for one in found.trials:
+    for one in answer.trials:
         table.add_row(
             one.id,
             one.state,
@@ -60,9 +60,9 @@ def _shown_curve(found: Curves) -> RenderableType:
             _steps(one.preemptions_at),
             spark(one.metric, low, high),
         )
-    if not found.trials:
+    if not answer.trials:
         return Text("no trials")
-    return Group(table, Text(f"Reported metrics: {', '.join(found.metrics)}"))
+    return Group(table, Text(f"Reported metrics: {', '.join(answer.metrics)}"))
 
 
 def spark(values: Sequence[float | None], low: float, high: float) -> str:
@@ -82,8 +82,8 @@ def spark(values: Sequence[float | None], low: float, high: float) -> str:
     )
 
 
-def _steps(found: Sequence[int]) -> str:
-    return ", ".join(map(str, found)) or "-"
+def _steps(items: Sequence[int]) -> str:
+    return ", ".join(map(str, items)) or "-"
 
 
 def advice(
@@ -94,16 +94,16 @@ def advice(
     Frame(as_json).show(connect().advice(job), _shown)
 
 
-def _shown(found: Advice) -> RenderableType:
-    head = f"{usd(found.spent_usd)} spent, {usd(found.measured_usd)} of it measured; prices: {found.prices}, {found.prices_age}"
+def _shown(answer: Advice) -> RenderableType:
+    head = f"{usd(answer.spent_usd)} spent, {usd(answer.measured_usd)} of it measured; prices: {answer.prices}, {answer.prices_age}"
     parts: list[RenderableType] = [Text(head)]
-    if not found.findings:
-        parts.append(Text("no change was found that would have saved money"))
-    for one in found.findings:
+    if not answer.findings:
+        parts.append(Text("no change was answer that would have saved money"))
+    for one in answer.findings:
         parts += [Text(""), _finding(one)]
-    if found.not_measured:
+    if answer.not_measured:
         table = tables.plain("not measured", "why", "to have it measured")
-        for gap in found.not_measured:
+        for gap in answer.not_measured:
             table.add_row(Text(gap.what), Text(gap.why), Text(gap.how))
         parts += [Text(""), table]
     return Group(*parts)
@@ -162,16 +162,15 @@ def get(
     Frame(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
 
 
-def _line(found: Downloaded) -> Text:
+def _line(answer: Downloaded) -> Text:
     return Text(
-        f"{found.trial} at step {found.step}: {found.size_bytes} bytes in {found.directory}", no_wrap=True
+        f"{answer.trial} at step {answer.step}: {answer.size_bytes} bytes in {answer.directory}", no_wrap=True
     )
 
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 MOST_BYTES = 512 << 10  # the service returns at most this much per request
 TRIAL_ENDED = ("completed", "stopped", "failed")
-JOB_ENDED = ("succeeded", "cancelled", "failed")
 LOOK_S = 1.0
 
 
@@ -201,11 +200,11 @@ def logs(
     if follow:
         _follow(client, job, trial, attempt, size, as_json=as_json)
         return
-    found = client.logs(job, trial, attempt=attempt, tail=size)
+    answer = client.logs(job, trial, attempt=attempt, tail=size)
     if as_json:
-        typer.echo(json.dumps(found.model_dump(), indent=2))
+        typer.echo(json.dumps(answer.model_dump(), indent=2))
     else:
-        typer.echo(found.text, nl=not found.text.endswith("\n"))
+        typer.echo(answer.text, nl=not answer.text.endswith("\n"))
 
 
 def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, *, as_json: bool) -> None:
@@ -215,12 +214,17 @@ def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, 
     """
     attempt, after, size = named, 0, tail
     while True:
-        found = _look(client, job, trial, attempt, size, after)
-        if found is not None:
-            _print(found, after, as_json=as_json)
-            attempt, after, size = found.attempt, found.bytes_until, MOST_BYTES
-            if found.complete or (found.ended and not found.text):
-                later = [number for number in found.attempts if number > found.attempt and named is None]
+        log = _stored_log(client, job, trial, attempt, size, after)
+        if log is not None:
+            if log.text and as_json:
+                typer.echo(json.dumps(log.model_dump()))
+            elif log.text:
+                if after and log.bytes_left_out:
+                    typer.echo(f"[{log.bytes_left_out} bytes are omitted]", err=True)
+                typer.echo(log.text, nl=False)
+            attempt, after, size = log.attempt, log.bytes_until, MOST_BYTES
+            if log.complete or (log.ended and not log.text):
+                later = [number for number in log.attempts if number > log.attempt and named is None]
                 if later:
                     attempt, after = later[0], 0
                     continue
@@ -229,18 +233,7 @@ def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, 
         time.sleep(LOOK_S)
 
 
-def _print(found: TrialLog, after: int, *, as_json: bool) -> None:
-    if not found.text:
-        return
-    if as_json:
-        typer.echo(json.dumps(found.model_dump()))
-        return
-    if after and found.bytes_left_out:
-        typer.echo(f"[{found.bytes_left_out} bytes are omitted]", err=True)
-    typer.echo(found.text, nl=False)
-
-
-def _look(
+def _stored_log(
     client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int
 ) -> TrialLog | None:
     """Return the output after the first `after` bytes, or None if a trial that has not ended has stored no output yet."""
@@ -255,7 +248,7 @@ def _look(
 
 
 def _is_over(client: Client, job: str, trial: str) -> bool:
-    return client.trial(job, trial).state in TRIAL_ENDED or client.job(job).state in JOB_ENDED
+    return client.trial(job, trial).state in TRIAL_ENDED or client.job(job).state in render.ENDED
 
 
 def _bytes(text: str) -> int:

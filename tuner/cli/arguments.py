@@ -32,9 +32,9 @@ def trials(ctx: typer.Context, incomplete: str) -> Offered:
     job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
     if not job:
         return []
-    found = _items(f"/v1/jobs/{quote(job, safe='')}/trials")
+    items = _items(f"/v1/jobs/{quote(job, safe='')}/trials")
     return _those(
-        [(trial["id"], f"{trial['state']} at step {trial['steps']}") for trial in found], incomplete
+        [(trial["id"], f"{trial['state']} at step {trial['steps']}") for trial in items], incomplete
     )
 
 
@@ -46,8 +46,8 @@ def sorts(incomplete: str) -> list[str]:
     return [sort for sort in SORTS if sort.startswith(incomplete)]
 
 
-def _those(found: Offered, incomplete: str) -> Offered:
-    return [one for one in found if one[0].startswith(incomplete)]
+def _those(offered: Offered, incomplete: str) -> Offered:
+    return [(name, hint) for name, hint in offered if name.startswith(incomplete)]
 
 
 def _items(path: str) -> list[Mapping[str, Any]]:

@@ -54,7 +54,7 @@ def best(
 ) -> None:
     """Show the best configuration within limits on its training cost, and what a larger limit would gain."""
     client = connect()
-    found = client.best(
+    answer = client.best(
         job,
         max_cost_usd=max_cost_usd,
         max_gpu_hours=max_gpu_hours,
@@ -63,7 +63,7 @@ def best(
         instance_type=instance_type,
         region=region,
     )
-    _show(client, job, found, render.best, as_json=as_json)
+    _show(client, job, answer, render.best, as_json=as_json)
 
 
 def best_of_all(
@@ -81,7 +81,7 @@ def best_of_all(
 ) -> None:
     """Show the best configuration of all jobs of a trainable, within limits on its training cost."""
     client = connect()
-    found = client.best_of_all(
+    answer = client.best_of_all(
         trainable,
         metric,
         max_cost_usd=max_cost_usd,
@@ -91,7 +91,7 @@ def best_of_all(
         instance_type=instance_type,
         region=region,
     )
-    _show(client, found.job, found, render.best_of_all, as_json=as_json)
+    _show(client, answer.job, answer, render.best_of_all, as_json=as_json)
 
 
 def pareto(
@@ -103,19 +103,19 @@ def pareto(
     as_json: Json = False,
 ) -> None:
     """List the Pareto front of metric against cost."""
-    found = connect().pareto(job, market=market, instance_type=instance_type, region=region)
-    Frame(as_json, style).show(found, render.pareto)
+    answer = connect().pareto(job, market=market, instance_type=instance_type, region=region)
+    Frame(as_json, style).show(answer, render.pareto)
 
 
 def _show(
-    client: Client, name: str, found: P, shown: Callable[[P, str], RenderableType], *, as_json: bool
+    client: Client, name: str, answer: P, shown: Callable[[P, str], RenderableType], *, as_json: bool
 ) -> None:
     """Show the best configuration. Unless it is shown as JSON, also print the command that trains it without a service."""
     if as_json:
-        Frame(as_json).show(found, lambda one: shown(one, ""))
+        Frame(as_json).show(answer, lambda one: shown(one, ""))
         return
     job = client.job(name)
-    Frame(as_json).show(found, lambda one: shown(one, job.objective["metric"]))
-    environment = client.trial(name, found.trial).environment
-    line = command(job.trainable, {**job.constants, **found.config}, found.step, environment)
+    Frame(as_json).show(answer, lambda one: shown(one, job.objective["metric"]))
+    environment = client.trial(name, answer.trial).environment
+    line = command(job.trainable, {**job.constants, **answer.config}, answer.step, environment)
     typer.echo(f"\nto train it:\n  {line}")

@@ -61,16 +61,16 @@ def preempt(
     taking.preempt(settings, node, notice_ns=notice_ns, say=typer.echo)
 
 
-def _as_json(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
+def _as_json(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:
     shown = [{k: v for k, v in dataclasses.asdict(node).items() if k != "session"} for node in nodes]
-    print(json.dumps({"nodes": shown, "said": said}), flush=True)
+    print(json.dumps({"nodes": shown, "said": changes}), flush=True)
 
 
-def _as_table(nodes: "Sequence[KeptNode]", said: list[str]) -> None:
-    """Print the lines `said` about changes of nodes. If there are none, as on the first call, print the table of nodes."""
-    for line in said:
+def _as_table(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:
+    """Print the changes of nodes, one a line. If there are none, as on the first call, print the table of nodes."""
+    for line in changes:
         print(line, flush=True)
-    if said:
+    if changes:
         return
     table = tables.plain("node", "id", "market", "kind", "price an hour", "CPUs", "GPUs", "state")
     for n in nodes:

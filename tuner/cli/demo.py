@@ -101,10 +101,10 @@ def _ready(process: subprocess.Popen[str], home: Path) -> Client:
     from tuner.client import Client
 
     assert process.stdout is not None
-    said = process.stdout.readline()
-    if "http://" not in said:
+    line = process.stdout.readline()
+    if "http://" not in line:
         raise Unavailable(f"the service did not start; see {home / 'serve.log'}")
-    url = said.split()[2].rstrip(",")
+    url = line.split()[2].rstrip(",")
     client = Client(url, (home / "api_key").read_text().strip())
     deadline = time.monotonic() + START_TIMEOUT_S
     while not client.is_ready():

@@ -40,6 +40,15 @@ def config(values: Mapping[str, Any]) -> str:
     return "  ".join(f"{name}={number(v) if isinstance(v, float) else v}" for name, v in values.items())
 
 
+def moment(at: str | None) -> str:
+    """Return the minute of a time that REST returned, or "-" for None.
+
+    >>> moment("2026-01-31T09:30:15.123456Z")
+    '2026-01-31 09:30Z'
+    """
+    return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
+
+
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Return a count with its noun in the singular or plural.
 

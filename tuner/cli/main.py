@@ -134,11 +134,10 @@ def trials(
 ) -> None:
     """List a job's trials."""
     client = connect()
-    found = list(client.trials(job, sort=sort, limit=limit))
-    ended = None
-    if not as_json and any(one.state in ("pending", "paused") for one in found):
-        ended = client.job(job)
-    Frame(as_json, style).show_all(found, partial(render.trials, job=ended))
+    items = list(client.trials(job, sort=sort, limit=limit))
+    is_unfinished = any(trial.state in ("pending", "paused") for trial in items)
+    of_job = client.job(job) if is_unfinished and not as_json else None
+    Frame(as_json, style).show_all(items, partial(render.trials, job=of_job))
 
 
 def trial(job: JobId, trial: TrialId, as_json: Json = False) -> None:

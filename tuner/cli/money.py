@@ -29,7 +29,7 @@ budgets = CommandGroup("budgets", help="Manage shared budgets over all jobs with
 @budgets.add("list")
 def list_budgets(as_json: Json = False) -> None:
     """List all shared budgets with their spend, holds and limits, and when each is expected to run out."""
-    Frame(as_json).show(connect().budgets(), lambda found: _budgets_table(found.items))
+    Frame(as_json).show(connect().budgets(), lambda answer: _budgets_table(answer.items))
 
 
 @budgets.add("show")
@@ -92,13 +92,13 @@ def _alert(text: str) -> dict[str, Any]:
 
 
 def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
-    first, found, second = text.partition(mark)
-    if not found or not first:
+    first, separator, second = text.partition(mark)
+    if not separator or not first:
         raise typer.BadParameter(f"write it as {example}", param_hint=option)
     return first, second
 
 
-def _budgets_table(found: Sequence[BudgetAbove]) -> RenderableType:
+def _budgets_table(items: Sequence[BudgetAbove]) -> RenderableType:
     columns = (
         "budget",
         "spent",
@@ -112,13 +112,13 @@ def _budgets_table(found: Sequence[BudgetAbove]) -> RenderableType:
         "jobs waiting",
     )
     table = tables.plain(*columns)
-    for one in found:
+    for one in items:
         spend = one.spend
         hours = (f"{spend.gpu_hours:g}", escape.number(one.gpu_hours))
-        when = (one.period or "-", _when(one.period_end), _when(one.forecast.runs_out_at))
+        when = (one.period or "-", escape.moment(one.period_end), escape.moment(one.forecast.runs_out_at))
         money = (escape.usd(spend.usd), escape.usd(spend.held_usd), escape.usd(one.usd))
         table.add_row(one.name, *money, *hours, *when, str(len(one.waiting_jobs)))
-    return table if found else Text("no budgets")
+    return table if items else Text("no budgets")
 
 
 def _budget(one: BudgetAbove) -> RenderableType:
@@ -138,10 +138,6 @@ def _budget(one: BudgetAbove) -> RenderableType:
     if one.webhook_secret:
         lines.append(Text(f"webhooks are signed with {one.webhook_secret}, which is shown only now"))
     return Group(*lines)
-
-
-def _when(at: str | None) -> str:
-    return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
 
 
 quota = CommandGroup("quota", help="Show or set limits on what the project may spend and run at once.")
@@ -219,11 +215,11 @@ def spend(
     if as_csv or (style is Style.CSV and not as_json):
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
         return
-    found = client.spend(groups, since=since, until=until, timezone=timezone)
-    Frame(as_json, style).show(found, _with_idle)
+    answer = client.spend(groups, since=since, until=until, timezone=timezone)
+    Frame(as_json, style).show(answer, _with_idle)
 
 
-def _spend(found: SpendAnswer) -> Table:
+def _spend(answer: SpendAnswer) -> Table:
     figures = (
         "spent",
         "GPU-hours",
@@ -235,35 +231,35 @@ def _spend(found: SpendAnswer) -> Table:
         "retried",
         "lost",
     )
-    table = tables.plain(*found.group_by, *figures)
-    for group in found.items:
-        table.add_row(*(group.keys[name] or "-" for name in found.group_by), *_cells(group))
-    if found.group_by:
-        table.add_row("total", *[""] * (len(found.group_by) - 1), *_cells(found.total), style="bold")
+    table = tables.plain(*answer.group_by, *figures)
+    for group in answer.items:
+        table.add_row(*(group.keys[name] or "-" for name in answer.group_by), *_cells(group))
+    if answer.group_by:
+        table.add_row("total", *[""] * (len(answer.group_by) - 1), *_cells(answer.total), style="bold")
     return table
 
 
-def _with_idle(found: SpendAnswer) -> RenderableType:
+def _with_idle(answer: SpendAnswer) -> RenderableType:
     """Return a table of spend and, below it, the cost of idle machines, which no job's bill contains."""
-    cluster = found.cluster
+    cluster = answer.cluster
     if cluster is None:
-        return _spend(found)
+        return _spend(answer)
     by_kind = [_machines(cluster)] if cluster.kinds else []
-    return Group(_spend(found), Text(_idle(found, cluster)), *by_kind)
+    return Group(_spend(answer), Text(_idle(answer, cluster)), *by_kind)
 
 
-def _idle(found: SpendAnswer, cluster: ClusterCost) -> str:
-    if found.cluster_idle_usd is None:
-        said = "idle machines: it is not known what they cost"
+def _idle(answer: SpendAnswer, cluster: ClusterCost) -> str:
+    if answer.cluster_idle_usd is None:
+        text = "idle machines: it is not known what they cost"
     else:
-        idle, whole = escape.usd(found.cluster_idle_usd), escape.usd(cluster.usd)
-        said = f"idle machines: {idle} of the {whole} that workers cost, in no bill"
+        idle, whole = escape.usd(answer.cluster_idle_usd), escape.usd(cluster.usd)
+        text = f"idle machines: {idle} of the {whole} that workers cost, in no bill"
     if cluster.unpriced_node_hours:
-        said += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
+        text += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
     if cluster.unseen_hours:
-        said += f"; the cluster was not observed for {cluster.unseen_hours:g} h"
-    is_older = found.since is None or found.since < cluster.known_since
-    return f"{said}; counted since {cluster.known_since}" if is_older else said
+        text += f"; the cluster was not observed for {cluster.unseen_hours:g} h"
+    is_older = answer.since is None or answer.since < cluster.known_since
+    return f"{text}; counted since {cluster.known_since}" if is_older else text
 
 
 def _machines(cluster: ClusterCost) -> Table:
@@ -349,7 +345,6 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
 
 
 def _limits(budget: dict[str, Any]) -> str:
-    found = [] if budget.get("usd") is None else [escape.usd(budget["usd"])]
-    if budget.get("gpu_hours") is not None:
-        found.append(f"{budget['gpu_hours']:g} GPU-hours")
-    return " and ".join(found)
+    usd, gpu_hours = budget.get("usd"), budget.get("gpu_hours")
+    limits = [escape.usd(usd)] if usd is not None else []
+    return " and ".join([*limits, f"{gpu_hours:g} GPU-hours"] if gpu_hours is not None else limits)

@@ -19,7 +19,7 @@ from tuner import web
 from tuner.cli import arguments, tables
 from tuner.cli.arguments import JobId, Json
 from tuner.cli.command_group import CommandGroup
-from tuner.cli.escape import harmless
+from tuner.cli.escape import harmless, moment, plural
 from tuner.cli.output import Frame, connect
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
@@ -55,31 +55,32 @@ def restore(
     Frame(as_json).show(its.restore(Settings.from_env(), file, replace=replace), _restored)
 
 
-def _backed_up(found: BackedUp) -> str:
+def _backed_up(answer: BackedUp) -> str:
     return (
-        f"{found.file}: {found.jobs} jobs, {found.bytes / 1e6:.1f} MB, {found.kind} at revision {found.revision}, "
-        f"of {found.taken_at}"
+        f"{answer.file}: {plural(answer.jobs, 'job')}, {answer.bytes / 1e6:.1f} MB, {answer.kind} at revision {answer.revision}, "
+        f"of {answer.taken_at}"
     )
 
 
-def _restored(found: Restored) -> str:
-    lines = [f"{found.jobs} jobs were restored to their state at {found.taken_at}"]
-    if found.revision_before != found.revision:
-        lines.append(f"the database was migrated from revision {found.revision_before} to {found.revision}")
-    if found.kept:
-        lines.append(f"the damaged database is kept as {found.kept}")
-    lines += _some("these are not in the backup but were in the replaced database", found.gone)
+def _restored(answer: Restored) -> str:
+    were = "job was restored to its" if answer.jobs == 1 else "jobs were restored to their"
+    lines = [f"{answer.jobs:,} {were} state at {answer.taken_at}"]
+    if answer.revision_before != answer.revision:
+        lines.append(f"the database was migrated from revision {answer.revision_before} to {answer.revision}")
+    if answer.kept:
+        lines.append(f"the damaged database is kept as {answer.kept}")
+    lines += _some("these are not in the backup but were in the replaced database", answer.gone)
     lines += _some(
-        "the storage does not have these checkpoints; trials continue from older ones", found.missing
+        "the storage does not have these checkpoints; trials continue from older ones", answer.missing
     )
-    if found.storage_fault:
-        lines.append(f"the storage could not be searched for checkpoints: {found.storage_fault}")
-    if found.paused:
+    if answer.storage_fault:
+        lines.append(f"the storage could not be searched for checkpoints: {answer.storage_fault}")
+    if answer.paused:
         lines += [
             "",
             "These jobs had not ended and are now paused. Their holds at the time of the backup count as spent:",
         ]
-        lines += [_paused(one) for one in found.paused]
+        lines += [_paused(one) for one in answer.paused]
         lines.append(
             "Start the service, then continue a job with `tuner resume JOB` or end it with `tuner cancel JOB`."
         )
@@ -135,12 +136,11 @@ def show_package(
     Frame(as_json).show(connect().package(package), lambda one: _table([one]))
 
 
-def _table(found: Sequence[Package]) -> RenderableType:
+def _table(items: Sequence[Package]) -> RenderableType:
     table = tables.plain("package", "name", "files", "bytes", "uploaded")
-    for one in found:
-        when = f"{one.created_at[:16]}Z".replace("T", " ")
-        table.add_row(one.id, one.name, str(one.files), str(one.bytes), when)
-    return table if found else Text("no packages")
+    for one in items:
+        table.add_row(one.id, one.name, str(one.files), str(one.bytes), moment(one.created_at))
+    return table if items else Text("no packages")
 
 
 To = Annotated[
@@ -180,31 +180,26 @@ def dashboard(
         )
     # On a terminal the printed address contains the key, as the address that `tuner serve` prints does. The browser is started without the
     # key, because other users of this machine can see the arguments of processes. The page asks for the key if the browser has none.
-    key = _key() if sys.stdout.isatty() else ""
+    key = ""
+    if sys.stdout.isatty():
+        from tuner.client.http import address
+
+        key = address(None, None).headers.get("Authorization", "").removeprefix("Bearer ")
     typer.echo(harmless(web.ray_address(client.url, key, job)))
-    if open_browser and not (_has_display() and webbrowser.open(web.ray_address(client.url, "", job))):
-        typer.echo("No browser could be opened here. Open the address above in one.", err=True)
-
-
-def _key() -> str:
-    from tuner.client.http import address
-
-    return address(None, None).headers.get("Authorization", "").removeprefix("Bearer ")
-
-
-def _has_display() -> bool:
-    return sys.platform in ("darwin", "win32") or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    has_display = sys.platform in ("darwin", "win32") or any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
     )
+    if open_browser and not (has_display and webbrowser.open(web.ray_address(client.url, "", job))):
+        typer.echo("No browser could be opened here. Open the address above in one.", err=True)
 
 
 def doctor(as_json: Json = False) -> None:
     """Check the key, home, database, storage and Ray, and say how to fix problems. The exit status is 1 if there is a problem."""
     from tuner.service.doctor import examine
 
-    found = examine(Settings.from_env())
-    Frame(as_json).show(found, _findings)
-    if not found.ok:
+    findings = examine(Settings.from_env())
+    Frame(as_json).show(findings, _findings)
+    if not findings.ok:
         raise typer.Exit(1)
 
 
@@ -225,14 +220,14 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Replay a job's recorded events and show the first decision that differs from its record. The exit status is 1 if one differs."""
-    found = connect().replay(job, **_policies(instead or []))
-    Frame(as_json).show(found, _replayed)
-    if found.difference is not None and found.instead is None:
+    answer = connect().replay(job, **_policies(instead or []))
+    Frame(as_json).show(answer, _replayed)
+    if answer.difference is not None and answer.instead is None:
         raise typer.Exit(1)
 
 
 def _policies(given: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    answer: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if name not in POLICIES or not equals or not value:
@@ -240,16 +235,16 @@ def _policies(given: Sequence[str]) -> dict[str, str]:
             hint = f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
             problem = f"write it as scheduler=NAME or sampler=NAME, not {text!r}{hint}"
             raise typer.BadParameter(problem, param_hint="--with")
-        found[name] = value
-    return found
+        answer[name] = value
+    return answer
 
 
-def _replayed(found: Replay) -> RenderableType:
-    seen = f"{found.events} events, {found.decisions} decisions and {found.answers} answers of the sampler were replayed"
-    parts: list[RenderableType] = [Text(seen)]
-    own = f"{found.policy.scheduler} and {found.policy.sampler}"
-    other = "" if found.instead is None else f"{found.instead.scheduler} and {found.instead.sampler}"
-    if found.difference is None:
+def _replayed(answer: Replay) -> RenderableType:
+    counts = f"{plural(answer.events, 'event')}, {plural(answer.decisions, 'decision')} and {plural(answer.answers, 'answer')}"
+    parts: list[RenderableType] = [Text(f"{counts} of the sampler were replayed")]
+    own = f"{answer.policy.scheduler} and {answer.policy.sampler}"
+    other = "" if answer.instead is None else f"{answer.instead.scheduler} and {answer.instead.sampler}"
+    if answer.difference is None:
         same = (
             f"the other policy ({other}) decides the same"
             if other
@@ -257,10 +252,10 @@ def _replayed(found: Replay) -> RenderableType:
         )
         parts.append(Text(f"no difference: {same}"))
     else:
-        parts.append(_difference(found.difference, own if other else "decided", other or "recorded"))
-    if found.not_checked:
+        parts.append(_difference(answer.difference, own if other else "decided", other or "recorded"))
+    if answer.not_checked:
         table = tables.plain("not checked", "why")
-        for one in found.not_checked:
+        for one in answer.not_checked:
             table.add_row(Text(one.what), Text(one.why))
         parts += [Text(""), table]
     return Group(*parts)
@@ -278,15 +273,15 @@ def _difference(one: ReplayDifference, ours: str, theirs: str) -> Table:
     return table
 
 
-def _findings(found: Findings) -> Table:
+def _findings(answer: Findings) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    for one in found.findings:
-        said = one.seen if one.ok else f"{one.seen}\n{one.fix}"
-        table.add_row("OK" if one.ok else "WRONG", one.part, Text(said))
+    for one in answer.findings:
+        text = one.seen if one.ok else f"{one.seen}\n{one.fix}"
+        table.add_row("OK" if one.ok else "WRONG", one.part, Text(text))
     return table
 
 
-def _migrated(found: Migrated) -> str:
-    if found.before == found.after:
-        return f"the database is up to date, at revision {found.after}"
-    return f"the database was {'empty' if found.before is None else f'at revision {found.before}'}, and is at {found.after}"
+def _migrated(answer: Migrated) -> str:
+    if answer.before == answer.after:
+        return f"the database is up to date, at revision {answer.after}"
+    return f"the database was {'empty' if answer.before is None else f'at revision {answer.before}'}, and is at {answer.after}"

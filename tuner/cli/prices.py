@@ -71,7 +71,7 @@ def _update(file: Path) -> CatalogueAge:
     return catalogue_age(found, datetime.now(UTC).date())
 
 
-def _prices(found: Prices) -> RenderableType:
+def _prices(answer: Prices) -> RenderableType:
     table = tables.plain(
         "cloud",
         "region",
@@ -83,7 +83,7 @@ def _prices(found: Prices) -> RenderableType:
         "spot",
         "dates",
     )
-    for one in found.items:
+    for one in answer.items:
         gpus = f"{one.accelerators:g} {one.accelerator} of {number(one.gpu_memory_gib)} GiB"
         dates = dict.fromkeys(
             date
@@ -104,14 +104,14 @@ def _prices(found: Prices) -> RenderableType:
             usd(one.spot_usd_per_hour),
             ", ".join(dates),
         )
-    lines: list[RenderableType] = [table if found.items else Text("no machine matches all of this")]
-    if found.total > len(found.items):
-        lines.append(Text(f"{len(found.items)} of {found.total}: more with --limit"))
-    lines.append(_catalogue(found.catalogue))
-    if found.warning:
-        lines.append(Text(found.warning, style="bold"))
+    lines: list[RenderableType] = [table if answer.items else Text("no machine matches all of this")]
+    if answer.total > len(answer.items):
+        lines.append(Text(f"{len(answer.items)} of {answer.total}: more with --limit"))
+    lines.append(_catalogue(answer.catalogue))
+    if answer.warning:
+        lines.append(Text(answer.warning, style="bold"))
     return Group(*lines)
 
 
-def _catalogue(found: CatalogueAge) -> RenderableType:
-    return Text(f"{found.listings} prices, {found.name}: {found.age}")
+def _catalogue(answer: CatalogueAge) -> RenderableType:
+    return Text(f"{answer.listings} prices, {answer.name}: {answer.age}")

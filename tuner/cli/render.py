@@ -78,8 +78,8 @@ def job(one: Job) -> RenderableType:
     return table
 
 
-def best_line(found: Best, metric: str = "metric") -> str:
-    return f"{metric} {number(found.metric)} by {found.trial} at step {found.step}, which costs {usd(found.cost_to_train_usd)} to train"
+def best_line(answer: Best, metric: str = "metric") -> str:
+    return f"{metric} {number(answer.metric)} by {answer.trial} at step {answer.step}, which costs {usd(answer.cost_to_train_usd)} to train"
 
 
 def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> RenderableType:
@@ -140,39 +140,39 @@ def _environment(environment: show.Environment) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def bill(found: show.Bill, *, dearest: int | None = None) -> RenderableType:
+def bill(answer: show.Bill, *, dearest: int | None = None) -> RenderableType:
     """Return a bill by kind and by trial. List only the `dearest` most expensive trials, or all if it is None."""
     total = tables.plain("kind", "paid", "share")
     for kind in KINDS:
-        share = found.by_kind[kind] / found.total_usd if found.total_usd else 0
-        total.add_row(kind, usd(found.by_kind[kind]), f"{share:.1%}")
-    total.add_row("total", usd(found.total_usd), "")
-    lines: list[RenderableType] = [total, Text(), *_bill_by_trial(found, dearest), Text()]
-    savings, count = found.savings, len(found.trials)
+        share = answer.by_kind[kind] / answer.total_usd if answer.total_usd else 0
+        total.add_row(kind, usd(answer.by_kind[kind]), f"{share:.1%}")
+    total.add_row("total", usd(answer.total_usd), "")
+    lines: list[RenderableType] = [total, Text(), *_bill_by_trial(answer, dearest), Text()]
+    savings, count = answer.savings, len(answer.trials)
     if (saved := savings.against_full_fidelity_usd) is not None:
         every = (
             "The trial to its last step" if count == 1 else f"All {plural(count, 'trial')} to the last step"
         )
         difference = f"{usd(saved)} saved" if saved >= 0 else f"{usd(-saved)} less than was spent"
         lines.append(Text(f"{every} would have cost {usd(savings.full_fidelity_usd)}: {difference}."))
-    if found.cost_per_completed_trial_usd is not None:
-        per = usd(found.cost_per_completed_trial_usd)
-        lines.append(Text(f"{plural(found.completed_trials, 'trial')} completed, at {per} each."))
+    if answer.cost_per_completed_trial_usd is not None:
+        per = usd(answer.cost_per_completed_trial_usd)
+        lines.append(Text(f"{plural(answer.completed_trials, 'trial')} completed, at {per} each."))
     if savings.against_on_demand_usd:
-        lines.append(Text(_spot_savings(found, savings.against_on_demand_usd)))
-    if found.preemptions:
-        lines.append(Text(f"{plural(found.preemptions, 'preemption')}."))
+        lines.append(Text(_spot_savings(answer, savings.against_on_demand_usd)))
+    if answer.preemptions:
+        lines.append(Text(f"{plural(answer.preemptions, 'preemption')}."))
     return Group(*lines)
 
 
-def _bill_by_trial(found: show.Bill, dearest: int | None) -> list[RenderableType]:
+def _bill_by_trial(answer: show.Bill, dearest: int | None) -> list[RenderableType]:
     """Return a table with one row per trial, and a line below that sums up the trials that are not listed.
 
     Kinds of spend that are zero for all trials have no column.
     """
-    by_cost = sorted(found.trials, key=lambda one: -one.total_usd)
-    listed = found.trials if dearest is None else by_cost[:dearest]
-    kinds = [kind for kind in KINDS if any(one.by_kind[kind] for one in found.trials)]
+    by_cost = sorted(answer.trials, key=lambda one: -one.total_usd)
+    listed = answer.trials if dearest is None else by_cost[:dearest]
+    kinds = [kind for kind in KINDS if any(one.by_kind[kind] for one in answer.trials)]
     table = tables.plain("trial", "state", "steps", *kinds, "total")
     for one in listed:
         costs = [usd(one.by_kind[kind]) for kind in kinds]
@@ -184,11 +184,11 @@ def _bill_by_trial(found: show.Bill, dearest: int | None) -> list[RenderableType
     return [table, Text(f"and {plural(len(rest), 'cheaper trial')}, {sum_usd} together")]
 
 
-def _spot_savings(found: show.Bill, saved: float) -> str:
-    on_demand = usd(found.savings.on_demand_usd)
+def _spot_savings(answer: show.Bill, saved: float) -> str:
+    on_demand = usd(answer.savings.on_demand_usd)
     if saved > 0:
         return f"{usd(saved)} saved by spot machines: on demand the same time costs {on_demand}."
-    test = f", {usd(found.self_test_usd)} of it for the restore self-test" if found.self_test_usd else ""
+    test = f", {usd(answer.self_test_usd)} of it for the restore self-test" if answer.self_test_usd else ""
     return f"Spot machines cost {usd(-saved)} more than the same time on demand ({on_demand}){test}."
 
 
@@ -201,19 +201,19 @@ def ledger(page: show.LedgerPage) -> RenderableType:
     return table
 
 
-def trainables(found: show.Trainables) -> RenderableType:
-    if not found.items:
+def trainables(answer: show.Trainables) -> RenderableType:
+    if not answer.items:
         return Text(
             "No module defines a trainable. Start the service in their folder, and set TUNER_ALLOWED_MODULES."
         )
-    table = _trainables(found.items)
+    table = _trainables(answer.items)
     more = Text("There are more files than were read; some are missing.")
-    return Group(table, more) if found.truncated else table
+    return Group(table, more) if answer.truncated else table
 
 
-def trainable(found: show.Trainable) -> RenderableType:
-    verdict = f"It cannot be tuned: {found.error}" if found.error else "It can be tuned."
-    return Group(_trainables([found]), Text(verdict))
+def trainable(answer: show.Trainable) -> RenderableType:
+    verdict = f"It cannot be tuned: {answer.error}" if answer.error else "It can be tuned."
+    return Group(_trainables([answer]), Text(verdict))
 
 
 def _trainables(items: Sequence[show.Trainable]) -> Table:
@@ -223,13 +223,13 @@ def _trainables(items: Sequence[show.Trainable]) -> Table:
     return table
 
 
-def best(found: choices.BestAnswer, metric: str = "metric") -> RenderableType:
-    lines = _choice(found, metric)
-    if found.next_better:
-        point = found.next_dollar.next_point
+def best(answer: choices.BestAnswer, metric: str = "metric") -> RenderableType:
+    lines = _choice(answer, metric)
+    if answer.next_better:
+        point = answer.next_dollar.next_point
         gain = "" if point is None else f", {usd(point.extra_usd)} more for {number(point.gain)}"
-        lines.append(Text(f"next better: {best_line(found.next_better, metric)}{gain}"))
-    forecast = found.next_dollar.forecast
+        lines.append(Text(f"next better: {best_line(answer.next_better, metric)}{gain}"))
+    forecast = answer.next_dollar.forecast
     if forecast is not None and not forecast.items:
         lines.append(Text(f"training longer: {forecast.reason}"))
     elif forecast is not None:
@@ -241,59 +241,57 @@ def best(found: choices.BestAnswer, metric: str = "metric") -> RenderableType:
     return Group(*lines)
 
 
-def best_of_all(found: choices.BestOfAll, metric: str = "metric") -> RenderableType:
-    return Group(Text(f"of {found.job}:"), *_choice(found, metric))
+def best_of_all(answer: choices.BestOfAll, metric: str = "metric") -> RenderableType:
+    return Group(Text(f"of {answer.job}:"), *_choice(answer, metric))
 
 
-def _choice(found: choices.BestAnswer | choices.BestOfAll, metric: str) -> list[RenderableType]:
-    lines: list[RenderableType] = [Text(best_line(found, metric), style="bold")]
+def _choice(answer: choices.BestAnswer | choices.BestOfAll, metric: str) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(best_line(answer, metric), style="bold")]
     grid = Table.grid(padding=(0, 2))
-    for name, value in found.config.items():
+    for name, value in answer.config.items():
         grid.add_row(f"  {name}", number(value) if isinstance(value, float) else str(value))
     lines.append(grid)
-    if found.checkpoint:
-        lines.append(Text(f"checkpoint: {found.checkpoint}", no_wrap=True))
-    if found.pricing is not None and found.cost_low_usd != found.cost_high_usd:
-        lines.append(Text(f"between {usd(found.cost_low_usd)} and {usd(found.cost_high_usd)} there"))
-    return [*lines, *_pricing(found.pricing)]
+    if answer.checkpoint:
+        lines.append(Text(f"checkpoint: {answer.checkpoint}", no_wrap=True))
+    if answer.pricing is not None and answer.cost_low_usd != answer.cost_high_usd:
+        lines.append(Text(f"between {usd(answer.cost_low_usd)} and {usd(answer.cost_high_usd)} there"))
+    return [*lines, *_pricing(answer.pricing)]
 
 
-def pareto(found: choices.Pareto) -> RenderableType:
+def pareto(answer: choices.Pareto) -> RenderableType:
     table = tables.plain("cost to train", "metric", "trial", "step", "configuration")
-    for point in found.items:
+    for point in answer.items:
         cost, low, high = usd(point.cost_to_train_usd), usd(point.cost_low_usd), usd(point.cost_high_usd)
         between = "" if low == high else f" ({low} to {high})"
         cells = (number(point.metric), point.trial, str(point.step), config(point.config))
         table.add_row(f"{cost}{between}", *cells)
-    return Group(table, *_pricing(found.pricing))
+    return Group(table, *_pricing(answer.pricing))
 
 
-def _pricing(found: choices.Pricing | None) -> list[RenderableType]:
-    if found is None:
+def _pricing(answer: choices.Pricing | None) -> list[RenderableType]:
+    if answer is None:
         return []
-    place = f" in {found.region}" if found.region else ""
-    price = (
-        f"{found.instance_type}{place}, {found.market}: {usd(found.usd_per_hour)}/h ({found.price_source})"
-    )
-    speed = f"{number(found.relative_time)} times as long as where it ran ({found.speed_source})"
-    return [Text(f"priced on {price}, {speed}"), *(Text(f"  {note}") for note in found.notes)]
+    place = f" in {answer.region}" if answer.region else ""
+    price = f"{answer.instance_type}{place}, {answer.market}: {usd(answer.usd_per_hour)}/h ({answer.price_source})"
+    speed = f"{number(answer.relative_time)} times as long as where it ran ({answer.speed_source})"
+    return [Text(f"priced on {price}, {speed}"), *(Text(f"  {note}") for note in answer.notes)]
 
 
-def report(found: show.JobReport) -> RenderableType:
-    if found.best is None or found.best_spent_usd is None:
-        return Text(f"{usd(found.spent_usd)} spent; no trial has reported {found.metric} yet")
-    best, spent = found.best, usd(found.spent_usd)
+def report(answer: show.JobReport) -> RenderableType:
+    if answer.best is None or answer.best_spent_usd is None:
+        return Text(f"{usd(answer.spent_usd)} spent; no trial has reported {answer.metric} yet")
+    best, spent = answer.best, usd(answer.spent_usd)
     estimates = tables.plain("for the same, estimated", "would have spent", "5 to 95 %", "saved")
     notes = []
-    for one in found.estimates:
+    for one in answer.estimates:
         name = METHODS.get(one.method, one.method)
         estimates.add_row(name, *_estimate(one))
         notes.append(Text(f"{name}: {one.note}", style="dim"))
     return Group(
-        Text(f"{usd(found.best_spent_usd)} bought {found.metric} {number(best.metric)}", style="bold"),
+        Text(f"{usd(answer.best_spent_usd)} bought {answer.metric} {number(best.metric)}", style="bold"),
         Text(f"{best.trial} at step {best.step}: {config(best.config)}"),
-        Text(f"{spent} was spent in all, on {plural(found.trials, 'trial')} that reported"),
-        *(Text(line, no_wrap=True) for line in curve(found.best_curve, found.spent_usd)),
+        Text(f"{spent} was spent in all, on {plural(answer.trials, 'trial')} that reported"),
+        *(Text(line, no_wrap=True) for line in curve(answer.best_curve, answer.spent_usd)),
         estimates,
         *notes,
     )

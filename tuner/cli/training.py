@@ -111,14 +111,14 @@ def command(
 
 def _parsed(config: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(config or "{}")
+        values = json.loads(config or "{}")
     except ValueError as error:
         raise typer.BadParameter(f"is no JSON: {error}", param_hint="--config") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise typer.BadParameter(
             "must be an object, such as '{\"learning_rate\": 0.01}'", param_hint="--config"
         )
-    return found
+    return values
 
 
 def _of_job(
@@ -131,12 +131,12 @@ def _of_job(
     job = client.job(name)
     if trial is None:
         best = client.best(name, forecast=False)
-        found, last = client.trial(name, best.trial), best.step
+        answer, last = client.trial(name, best.trial), best.step
     else:
-        found = client.trial(name, trial)
-        last = steps or _best_step(found, maximise=job.objective["mode"] == "max")
-    recorded = None if found.environment is None else Environment.parse(found.environment.model_dump())
-    return job.trainable, {**job.constants, **found.config}, steps or last, recorded
+        answer = client.trial(name, trial)
+        last = steps or _best_step(answer, maximise=job.objective["mode"] == "max")
+    recorded = None if answer.environment is None else Environment.parse(answer.environment.model_dump())
+    return job.trainable, {**job.constants, **answer.config}, steps or last, recorded
 
 
 def _best_step(trial: TrialDetail, *, maximise: bool) -> int:

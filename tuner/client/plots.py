@@ -44,7 +44,7 @@ WIDE = (
 )
 
 
-class Picture(Figure):
+class NotebookFigure(Figure):
     """A figure that a notebook displays as PNG, even if matplotlib's notebook integration is not set up."""
 
     def __init__(self, width: float, height: float) -> None:
@@ -52,9 +52,9 @@ class Picture(Figure):
         FigureCanvasAgg(self)
 
     def _repr_png_(self) -> bytes:
-        held = io.BytesIO()
-        self.savefig(held, format="png", dpi=100)
-        return held.getvalue()
+        png = io.BytesIO()
+        self.savefig(png, format="png", dpi=100)
+        return png.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +80,35 @@ def draw(data: PlotData, kinds: Sequence[str]) -> Figure:
     """Draw one plot per kind, two in a row."""
     columns = min(2, len(kinds))
     rows = math.ceil(len(kinds) / columns)
-    picture = Picture(6.4 * columns, 4.4 * rows)
-    _text(picture.suptitle, data.job.name)
-    for axes, kind in zip(picture.subplots(rows, columns, squeeze=False).flat, kinds, strict=False):
+    figure = NotebookFigure(6.4 * columns, 4.4 * rows)
+    _text(figure.suptitle, data.job.name)
+    for axes, kind in zip(figure.subplots(rows, columns, squeeze=False).flat, kinds, strict=False):
         DRAWN[kind](axes, data)
         axes.grid(visible=True, alpha=0.25)
         axes.set_axisbelow(True)
-    return picture
+    return figure
 
 
 def draw_curves(axes: Axes, data: PlotData) -> None:
     """Draw the curves of all trials, the best in colour. Rungs are lines, promotions are triangles, and preemptions are crosses."""
     assert data.curves is not None
-    began = [one for one in data.curves.trials if one.steps]
-    ranked = sorted(began, key=lambda one: _reached(one, data.sign), reverse=True)
-    rest = [list(zip(one.steps, _numbers(one.metric), strict=True)) for one in ranked[len(LEADERS) :]]
+    began = [trial for trial in data.curves.trials if trial.steps]
+    ranked = sorted(began, key=lambda trial: _reached(trial, data.sign), reverse=True)
+    rest = [list(zip(trial.steps, _numbers(trial.metric), strict=True)) for trial in ranked[len(LEADERS) :]]
     axes.add_collection(LineCollection(rest, colors=OTHERS, linewidths=0.8, alpha=0.6))
     for rung in data.job.rungs:
         axes.axvline(rung, color="#555555", linewidth=0.8, linestyle=":", zorder=0)
-    for one, (colour, marker) in zip(ranked, LEADERS, strict=False):
-        sparse = max(1, len(one.steps) // 10)
+    for trial, (colour, marker) in zip(ranked, LEADERS, strict=False):
+        sparse = max(1, len(trial.steps) // 10)
         axes.plot(
-            one.steps,
-            _numbers(one.metric),
+            trial.steps,
+            _numbers(trial.metric),
             color=colour,
             marker=marker,
             markevery=sparse,
             markersize=4,
             linewidth=1.6,
-            label=one.id,
+            label=trial.id,
         )
     _marks(axes, ranked, "promotions_at", marker="^", color="#333333", label="promoted")
     _marks(axes, ranked, "preemptions_at", marker="X", color=RED, label="preempted")
@@ -147,7 +147,7 @@ def draw_best(axes: Axes, data: PlotData) -> None:
 def draw_pareto(axes: Axes, data: PlotData) -> None:
     """Draw the Pareto front: the best metric that can be trained for each amount of dollars."""
     assert data.pareto is not None
-    points = [(one.cost_usd, one.metric) for one in data.pareto.items if one.metric is not None]
+    points = [(point.cost_usd, point.metric) for point in data.pareto.items if point.metric is not None]
     points.sort()
     if points:
         cost, metric = zip(*points, strict=True)
@@ -163,7 +163,7 @@ def draw_bill(axes: Axes, data: PlotData) -> None:
     names, kinds = bars(data.bill)
     left = [0.0] * len(names)
     for kind, colour, hatch in KINDS:
-        widths = [one.get(kind, 0.0) for one in kinds]
+        widths = [costs.get(kind, 0.0) for costs in kinds]
         if any(widths):
             axes.barh(names, widths, left=left, color=colour, hatch=hatch, edgecolor="white", label=kind)
         left = [a + b for a, b in zip(left, widths, strict=True)]
@@ -183,15 +183,15 @@ def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
     """
     reports = sorted(
         (spent, metric)
-        for one in curves.trials
-        for spent, metric in zip(one.spent_usd, one.metric, strict=True)
+        for trial in curves.trials
+        for spent, metric in zip(trial.spent_usd, trial.metric, strict=True)
         if metric is not None and spent is not None
     )
-    found: list[tuple[float, float]] = []
+    best: list[tuple[float, float]] = []
     for spent, metric in reports:
-        if not found or sign * metric > sign * found[-1][1]:
-            found.append((spent, metric))
-    return [*found, (reports[-1][0], found[-1][1])] if found else []
+        if not best or sign * metric > sign * best[-1][1]:
+            best.append((spent, metric))
+    return [*best, (reports[-1][0], best[-1][1])] if best else []
 
 
 def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
@@ -199,9 +199,9 @@ def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
 
     The sum over all bars is the bill's total without the self-test.
     """
-    ranked = sorted(bill.trials, key=lambda one: one.total_usd, reverse=True)
+    ranked = sorted(bill.trials, key=lambda trial: trial.total_usd, reverse=True)
     shown, rest = ranked[:BARS], ranked[BARS:]
-    names, kinds = [one.trial for one in shown], [one.by_kind for one in shown]
+    names, kinds = [trial.trial for trial in shown], [trial.by_kind for trial in shown]
     if rest:
         names.append(f"{len(rest)} others")
         kinds.append(_sum(rest))
@@ -209,11 +209,11 @@ def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
 
 
 def _sum(trials: Sequence[TrialBill]) -> dict[str, float]:
-    return {kind: sum(one.by_kind.get(kind, 0.0) for one in trials) for kind, *_ in KINDS}
+    return {kind: sum(trial.by_kind.get(kind, 0.0) for trial in trials) for kind, *_ in KINDS}
 
 
-def _reached(one: TrialCurve, sign: int) -> float:
-    return max((sign * value for value in one.metric if value is not None), default=-math.inf)
+def _reached(trial: TrialCurve, sign: int) -> float:
+    return max((sign * value for value in trial.metric if value is not None), default=-math.inf)
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
@@ -223,9 +223,9 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
 def _marks(axes: Axes, trials: Sequence[TrialCurve], what: str, **look: Any) -> None:
     points = [
         (step, metric)
-        for one in trials
-        for step, metric in zip(one.steps, one.metric, strict=True)
-        if step in getattr(one, what) and metric is not None
+        for trial in trials
+        for step, metric in zip(trial.steps, trial.metric, strict=True)
+        if step in getattr(trial, what) and metric is not None
     ]
     if points:
         steps, metrics = zip(*points, strict=True)
