@@ -25,12 +25,13 @@ from tuner.cluster.jobs import JobStatus
 from tuner.cluster.nodes import Node
 from tuner.database.database import Database
 from tuner.database.tables import jobs, reports, trials
+from tuner.domain.job import SamplerName, SchedulerName
 from tuner.domain.time import NS
 from tuner.ledger.readable import entries
 from tuner.service.controller import Controller, has_room
 from tuner.service.offers import offers_of
 from tuner.service.reconciler import Reconciler
-from tuner.service.simulation import Request, simulate
+from tuner.service.simulation import simulate
 from tuner.store import jobs as rows
 
 NODES, RUNNING, WAITING, OWNERS = 1000, 250, 1000, 10
@@ -196,10 +197,10 @@ def core() -> None:
         f"decisions alone, 10,000 trials, {NODES:,} at once: {len(took) / seconds:,.0f} a second; median {took[len(took) // 2] / 1000:.0f} "
         f"µs, 99 of 100 within {took[len(took) * 99 // 100] / 1000:.0f}"
     )
-    for scheduler, sampler in (("asha", "random"), ("auto", "auto")):
-        asked = Request(TABLE, 1000, workers=NODES, scheduler=scheduler, sampler=sampler)
+    policies: list[tuple[SchedulerName, SamplerName]] = [("asha", "random"), ("auto", "auto")]
+    for scheduler, sampler in policies:
         began = time.process_time()
-        done = simulate(asked)
+        done = simulate(TABLE, 1000, workers=NODES, scheduler=scheduler, sampler=sampler)
         seconds = time.process_time() - began
         print(
             f"a simulated job, {scheduler} and {sampler}, {NODES:,} workers: {done.trials:,} trials, {done.steps:,} steps, {seconds:.1f} s "

@@ -18,9 +18,8 @@ from benchmarks.spot_replay.tracks import Track, load
 from tuner.domain.job import Algorithm
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS
-from tuner.service.simulation import conditions
 from tuner.simulator.recorded import RecordedTable
-from tuner.simulator.table_run import Spot, table_run
+from tuner.simulator.table_run import SpotConditions, table_run
 from tuner.simulator.traces import Trace
 from tuner.simulator.world import SimulatedRun
 
@@ -38,10 +37,12 @@ class Case:
     start_ns: int
     steps: int
 
-    def spot(self) -> Spot:
-        return Spot(trace=_alone(self.track), start_ns=self.start_ns, notice_ns=self.track.trace.notice_ns)
+    def spot(self) -> SpotConditions:
+        return SpotConditions(
+            trace=_alone(self.track), start_ns=self.start_ns, notice_ns=self.track.trace.notice_ns
+        )
 
-    def run(self, spot: Spot, wall_clock_ns: int | None = None) -> SimulatedRun:
+    def run(self, spot: SpotConditions, wall_clock_ns: int | None = None) -> SimulatedRun:
         run = table_run(
             _table(self.steps),
             budget_trainings=GIVEN_UP,
@@ -60,7 +61,7 @@ class Case:
 def _table(steps: int) -> RecordedTable:
     """Return a table with a single row."""
     space, ones = Space({"x": Float(0, 1)}), np.ones((1, steps))
-    return RecordedTable("one", space, np.array([[0.5]]), ones, ones * STEP_S, [{"x": 0.5}])
+    return RecordedTable("one", space, ones, ones * STEP_S, [{"x": 0.5}])
 
 
 def _alone(track: Track) -> Trace:
@@ -89,6 +90,24 @@ def done(run: SimulatedRun) -> bool:
     return run.loop.end is not None and run.loop.end.reason == "trials"
 
 
+def conditions(spot: SpotConditions) -> dict[str, SpotConditions]:
+    """Return the conditions under which a job is run.
+
+    `every_15m`, `every_30m` and `from_zero` imitate programs that ignore preemption notices and save only at
+    intervals, or never. They lose the training since the last checkpoint.
+    """
+    deaf = replace(spot, notice_ns=None)
+    return {
+        "ours": spot,
+        "with fallback": replace(spot, market="spot_with_fallback"),
+        "uninterrupted": replace(spot, trace=None, market="spot"),
+        "on_demand": replace(spot, market="on_demand"),
+        "every_15m": replace(deaf, every_ns=15 * 60 * NS),
+        "every_30m": replace(deaf, every_ns=30 * 60 * NS),
+        "from_zero": replace(deaf, every_ns=None),
+    }
+
+
 def costs(found: Sequence[Case]) -> None:
     """Print costs without a deadline, on spot alone and with fallback."""
     print("| condition | finished | cost | calm | markets within 1.10 | median | worst | lost |")
@@ -96,7 +115,7 @@ def costs(found: Sequence[Case]) -> None:
     calm = {case.track.name for case in found if mean_up_ns(case.track) >= CALM_NS}
     ideal = {case: usd(case.run(conditions(case.spot())["uninterrupted"])) for case in found}
     for name in ("ours", "every_15m", "every_30m", "from_zero", "with fallback", "on_demand"):
-        runs = [(case, case.run(_condition(case.spot(), name))) for case in found]
+        runs = [(case, case.run(conditions(case.spot())[name])) for case in found]
         by_track: dict[str, list[float]] = {}
         for case, run in runs:
             by_track.setdefault(case.track.name, []).append(usd(run) / ideal[case])
@@ -109,11 +128,6 @@ def costs(found: Sequence[Case]) -> None:
             f"| {statistics.median(means):.3f} | {max(means):.3f} | {lost:.1%} |",
             flush=True,
         )
-
-
-def _condition(spot: Spot, name: str) -> Spot:
-    own = {"ours": spot, "with fallback": replace(spot, market="spot_with_fallback")}
-    return {**own, **conditions(spot)}[name]
 
 
 def _ratio(runs: Sequence[tuple[Case, SimulatedRun]], ideal: dict[Case, int]) -> float:

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from benchmarks.search.tables import Curve
-from tuner.service.simulation import Request, simulate
+from tuner.domain.job import SamplerName, SchedulerName
+from tuner.service.simulation import simulate
 
 # Scheduler and sampler of each method.
-ALGORITHMS = {
+ALGORITHMS: dict[str, tuple[SchedulerName, SamplerName]] = {
     "ours": ("auto", "auto"),
     "ours_asha_random": ("asha", "random"),
     "ours_asha_stopping_random": ("asha_stopping", "random"),
@@ -20,11 +21,19 @@ def run_ours(
     workers: int,
     seed: int,
     startup: float,
-    scheduler: str = "auto",
-    sampler: str = "auto",
+    scheduler: SchedulerName = "auto",
+    sampler: SamplerName = "auto",
 ) -> tuple[Curve, int, float]:
     """(mean trainings paid, best value) at each improvement; the number of trials; the share of the bill that idled."""
-    found = simulate(Request(table, budget, workers, seed, scheduler, sampler, startup))
+    found = simulate(
+        table,
+        budget,
+        workers=workers,
+        seed=seed,
+        scheduler=scheduler,
+        sampler=sampler,
+        startup_steps=startup,
+    )
     if found.overspend_usd > 0:
         raise AssertionError(f"{found.overspend_usd} dollars too much were spent")
     idle = found.bill_usd["idle"] / sum(found.bill_usd.values())

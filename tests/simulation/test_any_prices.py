@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.test_simulated_jobs import QuickCurves, check_books, spec
-from tests.simulation.watched import watched
 from tests.strategies import examples
 from tuner.domain.cost import total
 from tuner.domain.money import Money, Price, Rate
@@ -18,6 +17,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import LoopConfig
+from tuner.simulator.invariants import watch
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.world import Faults, SimulatedRun
 
@@ -119,7 +119,7 @@ def test_no_limit_is_exceeded_with_attempts_at_any_prices(market: Market) -> Non
         notice_ns=None if market.notice_s is None else round(market.notice_s * NS),
         placement=Whims(market),
     )
-    invariants = watched(run)
+    invariants = watch(run)
     check, limit = run.on_turn, run.journal.tables.account.limit
 
     def each_turn() -> None:

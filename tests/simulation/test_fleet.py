@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
-from tests.simulation.watched import watched
 from tuner.domain import events as ev
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
+from tuner.simulator.invariants import watch
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import SimulatedRun
@@ -27,7 +27,7 @@ def run_with(*up_times: Iterator[UpTimes], notice_s: float | None = None, **budg
         up_times=list(up_times),
         notice_ns=None if notice_s is None else round(notice_s * NS),
     )
-    watched(run)
+    watch(run)
     return run
 
 

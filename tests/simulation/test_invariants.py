@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
-from tests.simulation.watched import run_watched, watched
+from tests.simulation.watched import run_watched
 from tuner.domain.budget import Budget
 from tuner.domain.ledger import Account, Entry
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import Instant
-from tuner.simulator.invariants import InvariantBroken, Invariants
+from tuner.simulator.invariants import InvariantBroken, Invariants, watch
 from tuner.simulator.journal import Committed, MemoryJournal, MemoryTx, Tables
 from tuner.simulator.world import Faults, SimulatedRun
 
@@ -126,7 +126,7 @@ def test_decreasing_posted_amount_is_caught() -> None:
 
 def part_way(turns: int = 60) -> tuple[SimulatedRun, Invariants]:
     run = SimulatedRun(spec("0.01"), loop_config(2), Curves())
-    invariants = watched(run)
+    invariants = watch(run)
     for _ in range(turns):
         run.clock.run_next()
     invariants.after_turn(run)
@@ -138,7 +138,7 @@ def ended() -> tuple[SimulatedRun, Invariants]:
     run = SimulatedRun(
         spec("0.001"), loop_config(2), Curves(), faults=Faults(crash=0.02, driver_restart=0.01)
     )
-    invariants = watched(run)
+    invariants = watch(run)
     run.run()
     invariants.at_end(run)
     return run, invariants

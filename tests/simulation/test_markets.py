@@ -9,12 +9,12 @@ import pytest
 
 from tests import seeds
 from tests.simulation.test_simulated_jobs import QuickCurves, check_books, outcome, spec
-from tests.simulation.watched import watched
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import LoopConfig
+from tuner.simulator.invariants import watch
 from tuner.simulator.world import Faults, SimulatedRun
 
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=(("ray.io/market-type", "spot"),))
@@ -80,7 +80,7 @@ def restless(run: SimulatedRun) -> list[str]:
 @pytest.mark.parametrize("seed", seeds.first(3, 20))
 def test_budget_and_invariants_hold_with_random_placement(seed: int) -> None:
     run = run_of(seed, crash=0.02, repeat=0.02, driver_restart=0.01, loss=0.02)
-    invariants = watched(run)
+    invariants = watch(run)
     moved = restless(run)
     run.fleet.workers[2].up = False  # so that an attempt always waits
     run.run()

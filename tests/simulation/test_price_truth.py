@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.simulation.test_simulated_jobs import PRICE, QuickCurves, check_books, spec
-from tests.simulation.watched import watched
+from tests.simulation.watched import run_watched
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Machine, Offer
@@ -92,9 +92,7 @@ def test_budget_and_invariants_hold_on_unexpected_machines(seed: int) -> None:
         concurrency=3,
         faults=Faults(crash=0.02, repeat=0.02, driver_restart=0.01, loss=0.02),
     )
-    invariants = watched(run)
-    run.run()
-    invariants.at_end(run)
+    run_watched(run)
     check_books(run)
 
 

@@ -11,13 +11,13 @@ import pytest
 from tests import seeds
 from tests.simulation.made_tables import arrays, written
 from tests.simulation.test_simulated_jobs import check_books, outcome
+from tests.simulation.watched import run_watched
 from tuner.domain.job import Algorithm, Market, SchedulerName
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
-from tuner.simulator.invariants import Invariants
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
-from tuner.simulator.table_run import Spot, table_run
+from tuner.simulator.table_run import SpotConditions, table_run
 from tuner.simulator.traces import Trace, load_traces
 from tuner.simulator.world import Faults, SimulatedRun
 
@@ -53,25 +53,22 @@ def drawn(seed: int) -> Trace:
 
 def run_of(
     table: RecordedTable,
-    spot: Spot,
+    spot: SpotConditions,
     *,
     budget: float = 1000,
     seed: int = 0,
     scheduler: SchedulerName = "none",
     **more: Any,
 ) -> SimulatedRun:
-    invariants = Invariants()
-    run = table_run(
-        table,
-        budget_trainings=budget,
-        algorithm=Algorithm(scheduler, "random", seed),
-        spot=spot,
-        watchers=[invariants.recorded],
-        **{"workers": 1, "startup_steps": 0.5, **more},
+    run = run_watched(
+        table_run(
+            table,
+            budget_trainings=budget,
+            algorithm=Algorithm(scheduler, "random", seed),
+            spot=spot,
+            **{"workers": 1, "startup_steps": 0.5, **more},
+        )
     )
-    run.on_turn = lambda: invariants.after_turn(run)
-    run.run(turns_max=10**6)
-    invariants.at_end(run)
     check_books(run)
     assert run.journal.tables.account.held == Cost()
     return run
@@ -102,7 +99,7 @@ def markets(run: SimulatedRun) -> list[str]:
 def test_job_stays_within_budget_on_any_recorded_market(table: RecordedTable, seed: int) -> None:
     rng = Random(f"recorded/{seed}")
     trace = rng.choice([*SHIPPED, drawn(seed)])
-    spot = Spot(
+    spot = SpotConditions(
         trace=trace,
         start_ns=rng.randrange(trace.length_ns),
         notice_ns=rng.choice((None, 15 * NS, trace.notice_ns)),
@@ -156,7 +153,7 @@ def test_frequent_preemptions_do_not_change_decisions(
     table: RecordedTable, scheduler: SchedulerName, market: Market, notice_ns: int | None
 ) -> None:
     def run(trace: Trace | None) -> SimulatedRun:
-        spot = Spot(trace=trace, market=market, notice_ns=notice_ns)
+        spot = SpotConditions(trace=trace, market=market, notice_ns=notice_ns)
         return run_of(table, spot, scheduler=scheduler, seed=1, trials=12)
 
     calm, rough = run(None), run(made(*(2, 1, 4, 0.5, 3, 1) * 10))
@@ -173,12 +170,12 @@ def in_time(
     table: RecordedTable, trace: Trace, seed: int, spare: float, **more: Any
 ) -> tuple[SimulatedRun, int]:
     """Run one training with a deadline that leaves, on demand alone, a share `spare` of its duration."""
-    took = run_of(table, Spot(market="on_demand"), seed=seed, trials=1).clock.elapsed_ns()
+    took = run_of(table, SpotConditions(market="on_demand"), seed=seed, trials=1).clock.elapsed_ns()
     limits = {"seed": seed, "trials": 1, "wall_clock_ns": round(took * (1 + spare))}
-    assert ended(run_of(table, Spot(market="on_demand"), **limits)) == "trials"
+    assert ended(run_of(table, SpotConditions(market="on_demand"), **limits)) == "trials"
     start_ns = Random(f"start/{seed}").randrange(trace.length_ns)
     notice_ns = None if seed % 2 else 30 * NS
-    spot = Spot(trace=trace, start_ns=start_ns, market="spot_with_fallback", notice_ns=notice_ns)
+    spot = SpotConditions(trace=trace, start_ns=start_ns, market="spot_with_fallback", notice_ns=notice_ns)
     return run_of(table, replace(spot, **more), **limits), took
 
 
@@ -219,7 +216,7 @@ def hours(run: SimulatedRun, market: str) -> dict[int, float]:
 
 def test_job_falls_back_to_on_demand_and_returns_to_lasting_spot(table: RecordedTable) -> None:
     trace = Trace("back", ((0, 10 * MINUTE, 1), (10 * MINUTE, 25 * MINUTE, 0), (25 * MINUTE, 900 * HOUR, 1)))
-    run = run_of(table, Spot(trace=trace, market="spot_with_fallback", notice_ns=30 * NS), trials=1)
+    run = run_of(table, SpotConditions(trace=trace, market="spot_with_fallback", notice_ns=30 * NS), trials=1)
     assert markets(run) == ["spot", "on_demand", "spot"]
     assert run.preemptions == 1
     assert sum(hours(run, "on_demand").values()) == pytest.approx(0.25, abs=0.05)
@@ -233,8 +230,8 @@ def test_repeated_preemptions_end_on_demand(table: RecordedTable, seed: int) -> 
     The training ends on demand, which it leaves for spot a few times without getting a machine.
     """
     storm = made(*(0.9, 0.1) * 10)
-    alone = run_of(table, Spot(market="on_demand"), seed=seed, trials=1)
-    run = run_of(table, Spot(trace=storm, market="spot_with_fallback"), seed=seed, trials=1)
+    alone = run_of(table, SpotConditions(market="on_demand"), seed=seed, trials=1)
+    run = run_of(table, SpotConditions(trace=storm, market="spot_with_fallback"), seed=seed, trials=1)
     assert ended(run) == "trials"
     assert outcome(run) == outcome(alone)
     assert markets(run)[-1] == "on_demand"
@@ -244,7 +241,7 @@ def test_repeated_preemptions_end_on_demand(table: RecordedTable, seed: int) -> 
 
 
 def test_spot_only_job_under_repeated_preemptions_ends_with_its_budget(table: RecordedTable) -> None:
-    run = run_of(table, Spot(trace=made(*(0.4, 0.1) * 10)), budget=0.5, trials=1)
+    run = run_of(table, SpotConditions(trace=made(*(0.4, 0.1) * 10)), budget=0.5, trials=1)
     assert ended(run) == "budget_usd"
     assert run.loop.state.steps == 0
     assert run.preemptions > 20
@@ -258,7 +255,7 @@ def test_checkpoint_frequency_follows_save_cost_and_preemption_risk(table: Recor
     """Saves are frequent if saving is cheap and machines go away without a notice, and rare on demand."""
 
     def saves(**more: Any) -> int:
-        return len(run_of(table, Spot(**more), trials=1).journal.tables.checkpoints)
+        return len(run_of(table, SpotConditions(**more), trials=1).journal.tables.checkpoints)
 
     often = saves(trace=made(*(30, 5) * 10))
     assert often > 10
@@ -271,7 +268,7 @@ def test_checkpoint_still_being_saved_at_preemption_is_lost(table: RecordedTable
     """Without a notice, the job continues from the newest checkpoint that was durable by then."""
     trace = made(30, 5, 10_000)
     quick, slow = (
-        run_of(table, Spot(trace=trace, save_ns=save_ns, every_ns=2 * MINUTE), trials=1)
+        run_of(table, SpotConditions(trace=trace, save_ns=save_ns, every_ns=2 * MINUTE), trials=1)
         for save_ns in (0, 4 * MINUTE)
     )
     assert quick.preemptions == slow.preemptions == 1

@@ -2,35 +2,30 @@
 decision.
 """
 
+import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.simulation.made_tables import arrays, table, written
 from tests.simulation.test_traces import COUNTS, count
 from tests.simulation.test_traces import file as trace_file
-from tuner.cli.main import app
-from tuner.domain.errors import BadFile, Invalid
+from tests.simulation.watched import run_watched
+from tuner.database.codec import encode
+from tuner.domain.errors import Invalid
 from tuner.domain.job import Algorithm, SamplerName, SchedulerName
 from tuner.domain.time import NS
-from tuner.service.simulation import Request, Result, simulate
-from tuner.simulator.invariants import Invariants
+from tuner.service.simulation import SimulationResult, recorded_spot, simulate
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
-from tuner.simulator.table_run import table_run
+from tuner.simulator.table_run import SpotConditions, table_run
 from tuner.simulator.world import Faults, SimulatedRun
 
-ALL = {
-    "crash_rate": 0.02,
-    "loss_rate": 0.1,
-    "repeat_rate": 0.2,
-    "restart_rate": 0.02,
-    "clock_jump_rate": 0.05,
-}
+ALL = Faults(crash=0.02, loss=0.1, repeat=0.2, driver_restart=0.02, clock_jump=0.05)
 SCHEDULERS: list[SchedulerName] = ["asha", "asha_stopping", "none"]
 
 
@@ -51,20 +46,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def simulated(folder: Path, budget: float = 8, **more: Any) -> Result:
-    return simulate(Request(folder / "made.npz", budget, **({"sampler": "random"} | more)))
+def simulated(folder: Path, budget: float = 8, **more: Any) -> SimulationResult:
+    return simulate(folder / "made.npz", budget, **({"sampler": "random"} | more))
+
+
+def on_spot(trace: Path, *, seed: int = 0, notice_ns: int = 120 * NS, **more: Any) -> SpotConditions:
+    return recorded_spot(trace, seed=seed, notice_ns=notice_ns, **more)
 
 
 def run_of(found: RecordedTable, budget: float = 8, **more: Any) -> SimulatedRun:
     algorithm = Algorithm(more.pop("scheduler", "asha"), more.pop("sampler", "random"), more.pop("seed", 0))
-    invariants = Invariants()
-    run = table_run(
-        found, budget_trainings=budget, algorithm=algorithm, watchers=[invariants.recorded], **more
-    )
-    run.on_turn = lambda: invariants.after_turn(run)
-    run.run()
-    invariants.at_end(run)
-    return run
+    return run_watched(table_run(found, budget_trainings=budget, algorithm=algorithm, **more))
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -81,8 +73,8 @@ def test_budget_is_used_and_never_exceeded(folder: Path, scheduler: str, budget:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("seed", range(3))
 def test_budget_holds_under_all_faults_at_once(folder: Path, scheduler: str, seed: int) -> None:
-    preempted = {"preemptions": folder / "trace.csv", "noticeless": seed == 1}
-    found = simulated(folder, 30, scheduler=scheduler, seed=seed, **ALL, **preempted)
+    spot = on_spot(folder / "trace.csv", seed=seed, notice_ns=0 if seed == 1 else 120 * NS)
+    found = simulated(folder, 30, scheduler=scheduler, seed=seed, faults=ALL, spot=spot)
     assert found.overspend_usd == 0
     assert found.spent >= 0.95 * found.budget
     assert found.preemptions + found.crashes + found.restarts > 3
@@ -129,7 +121,7 @@ def test_trained_time_is_the_sum_of_recorded_step_times(folder: Path) -> None:
     found = load_table(folder / "made.npz")
     run = run_of(found, scheduler="auto")
     for trial in run.loop.state.trials:
-        row = found.row(trial.config)
+        row = found.rows[found.key(trial.config)]
         took = found.step_s[row][: trial.steps].sum() * NS
         assert trial.trained_ns == pytest.approx(took, rel=1e-6, abs=NS / 1000)
     assert any(trial.steps == found.steps for trial in run.loop.state.trials)
@@ -164,7 +156,7 @@ def test_absent_workers_cost_time_but_no_money(tmp_path: Path) -> None:
     path = trace_file(tmp_path, COUNTS, *(count(600 * i, 4 * (i % 2)) for i in range(20)))
     written(tmp_path / "made.npz", arrays(rows=200))
     always = simulated(tmp_path, 20)
-    half = simulated(tmp_path, 20, preemptions=path)
+    half = simulated(tmp_path, 20, spot=on_spot(path))
     assert half.simulated_seconds > 1.6 * always.simulated_seconds
     assert half.spent == pytest.approx(always.spent, rel=0.05)
     assert half.preemptions >= 8
@@ -176,97 +168,46 @@ def test_preemption_notice_reduces_lost_spend(tmp_path: Path) -> None:
     written(tmp_path / "made.npz", arrays(rows=200, mean_s=10))
     path = trace_file(tmp_path, COUNTS, *(count(250 * i, 4 - 2 * (i % 2)) for i in range(20)))
     noticed, silent = (
-        simulated(tmp_path, 60, preemptions=path, noticeless=noticeless) for noticeless in (False, True)
+        simulated(tmp_path, 60, spot=on_spot(path, notice_ns=notice_ns)) for notice_ns in (120 * NS, 0)
     )
     assert noticed.preemptions > 5
     assert noticed.bill_usd["lost"] < silent.bill_usd["lost"] / 2
 
 
-# The trace
+def digest(folder: str, seed: int) -> str:
+    """Return a digest of all events and ledger entries of a job with all faults on a recorded market."""
+    path = Path(folder)
+    spot = on_spot(path / "trace.csv", seed=seed, market="spot_with_fallback")
+    run = run_of(
+        load_table(path / "made.npz"),
+        15,
+        seed=seed,
+        scheduler="auto",
+        spot=spot,
+        faults=ALL,
+        wall_clock_ns=3600 * NS,
+    )
+    assert len(run.journal.tables.reports) > 20
+    recorded = [*run.journal.tables.events, *run.journal.tables.entries.values()]
+    return hashlib.sha256("\n".join(map(encode, recorded)).encode()).hexdigest()
 
 
-def words_for(folder: Path, trace: Path) -> list[str]:
-    """Return the arguments of a simulation with all faults that writes this trace."""
-    words = ["--table", str(folder / "made.npz"), "--budget-trainings", "15", "--seed", "5", "--json"]
-    rates = [word for rate, value in ALL.items() for word in (f"--{rate.replace('_', '-')}", str(value))]
-    words += ["--trace", str(trace), "--preemptions", str(folder / "trace.csv"), "--wall-clock", "1h"]
-    return ["simulate", *words, "--market", "spot_with_fallback", *rates]
-
-
-def test_same_seed_writes_identical_trace_in_another_process(folder: Path) -> None:
+def test_same_seed_gives_the_same_record_in_another_process(folder: Path) -> None:
     """The other process hashes strings with another seed."""
-    here, there = folder / "here.jsonl", folder / "there.jsonl"
-    printed = CliRunner().invoke(app, words_for(folder, here))
-    assert printed.exit_code == 0, printed.output
-    done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", *words_for(folder, there)],
-        env={
-            "PYTHONHASHSEED": "1",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "PATH": "/usr/bin:/bin",
-        },
+    program = f"from tests.simulation.test_table_runs import digest; print(digest({str(folder)!r}, 5))"
+    there = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == printed.stdout
-    first = here.read_bytes()
-    assert first == there.read_bytes()
-    assert first.count(b'"$":"Reported"') > 20
-    assert first.count(b'"entry":"post"') > 20
+    assert there.returncode == 0, there.stderr
+    assert there.stdout.strip() == digest(str(folder), 5) != digest(str(folder), 6)
 
 
-def test_other_seed_writes_another_trace(folder: Path, tmp_path: Path) -> None:
-    for seed in (1, 2):
-        simulated(folder, 2, seed=seed, trace=tmp_path / f"{seed}.jsonl")
-    assert (tmp_path / "1.jsonl").read_bytes() != (tmp_path / "2.jsonl").read_bytes()
-
-
-# Errors
-
-
-@pytest.mark.parametrize(
-    ("changed", "pointer"),
-    [
-        ({"budget_trainings": 0}, "/budget_trainings"),
-        ({"budget_trainings": -1}, "/budget_trainings"),
-        ({"budget_trainings": float("nan")}, "/budget_trainings"),
-        ({"budget_trainings": float("inf")}, "/budget_trainings"),
-        ({"budget_trainings": 1e-9}, "/budget_trainings"),
-        ({"workers": 0}, "/workers"),
-        ({"seed": 2**63}, "/seed"),
-        ({"startup_steps": -1}, "/startup_steps"),
-        ({"startup_steps": float("nan")}, "/startup_steps"),
-        ({"scheduler": "best"}, "/scheduler"),
-        ({"sampler": "worst"}, "/sampler"),
-        ({"crash_rate": 1.0}, "/crash_rate"),
-        ({"loss_rate": float("nan")}, "/loss_rate"),
-        ({"trace_id": "a"}, "/trace_id"),
-        ({"market": "spot"}, "/market"),
-        ({"beside": True}, "/beside"),
-        ({"preemptions": "bamboo", "market": "cheap"}, "/market"),
-        ({"preemptions": "bamboo", "notice_ns": -1}, "/notice"),
-        ({"preemptions": "bamboo", "notice_ns": NS, "noticeless": True}, "/notice"),
-        ({"preemptions": "bamboo", "spot_saving": 1.0}, "/spot_saving"),
-        ({"preemptions": "bamboo", "spot_saving": float("nan")}, "/spot_saving"),
-        ({"preemptions": "bamboo", "spot_wait_ns": 0}, "/spot_wait"),
-        ({"preemptions": "bamboo", "save_ns": 10**15}, "/save_time"),
-        ({"preemptions": "bamboo", "every_ns": 0}, "/checkpoint_interval"),
-        ({"trials": 0}, "/trials"),
-        ({"wall_clock_ns": 0}, "/wall_clock"),
-        ({"training_ns": 1}, "/training_time"),
-    ],
-)
-def test_invalid_request_is_refused_with_its_pointer(
-    folder: Path, changed: dict[str, Any], pointer: str
-) -> None:
-    request: dict[str, Any] = {"table": folder / "made.npz", "budget_trainings": 1, **changed}
-    with pytest.raises(Invalid) as refused:
-        simulate(Request(**request))
-    assert [fault.pointer for fault in refused.value.faults] == [pointer]
-
-
-def test_unwritable_trace_path_is_refused(folder: Path) -> None:
-    with pytest.raises(BadFile, match="cannot be written"):
-        simulated(folder, trace=folder / "no" / "such" / "folder.jsonl")
+@pytest.mark.parametrize("budget", [0, -1, float("nan"), 1e-9])
+def test_budget_that_buys_no_training_is_refused(folder: Path, budget: float) -> None:
+    with pytest.raises(Invalid, match="budget_trainings: buys less than a second"):
+        simulated(folder, budget)

@@ -20,7 +20,7 @@ from tests.strategies import examples
 from tests.tuning.test_samplers import build
 from tuner.domain.job import SamplerName
 from tuner.simulator import table_file
-from tuner.simulator.recorded import RowsSampler, TableTraining
+from tuner.simulator.recorded import RowsSampler
 from tuner.simulator.table_file import TableError, load_table
 from tuner.tuning.samplers.optuna import OptunaSampler
 from tuner.tuning.samplers.simple import RandomSampler
@@ -36,7 +36,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_loaded_table_returns_the_written_values(tmp_path: Path) -> None:
     given_arrays = arrays()
     found = load_table(written(tmp_path / "t.npz", given_arrays))
-    training = TableTraining(found)
     assert (found.name, found.steps, len(found.configs)) == ("t", 9, 40)
     assert list(found.space.parameters) == ["lr", "width", "1-momentum"]
     for row, config in enumerate(found.configs):
@@ -46,8 +45,8 @@ def test_loaded_table_returns_the_written_values(tmp_path: Path) -> None:
         assert list(shown.values()) == pytest.approx(list(given_arrays["X"][row]))
         assert found.unit_of(config) == pytest.approx(found.unit[row])
         for step in (1, 9):
-            assert training.value(config, step) == given_arrays["metric"][row, step - 1]
-            assert training.step_ns(config, step) == round(given_arrays["time"][row, step - 1] * 1e9)
+            assert found.value(config, step) == given_arrays["metric"][row, step - 1]
+            assert found.step_ns(config, step) == round(given_arrays["time"][row, step - 1] * 1e9)
     assert ((found.unit >= -1e-12) & (found.unit <= 1 + 1e-12)).all()
 
 
@@ -77,7 +76,7 @@ def test_duplicate_configurations_keep_only_the_first_row(tmp_path: Path) -> Non
     twice["X"][7] = twice["X"][3]
     found = load_table(written(tmp_path / "t.npz", twice))
     assert len(found.configs) == 39
-    assert TableTraining(found).value(found.configs[3], 9) == twice["metric"][3, 8]
+    assert found.value(found.configs[3], 9) == twice["metric"][3, 8]
 
 
 # Errors
@@ -240,22 +239,22 @@ def test_each_row_is_suggested_once_even_after_a_restart(tmp_path: Path, name: S
     def sampler() -> RowsSampler:
         return RowsSampler(found, build(name, found.space))
 
-    training, first = TableTraining(found), sampler()
+    first = sampler()
     log = []
     for number in range(40):
         config = first.suggest(number)
         assert config in found.configs
         log.append(config)
-        first.tell(number, 1, training.value(config, 1), 0, at_rung=True)
+        first.tell(number, 1, found.value(config, 1), 0, at_rung=True)
     assert len({str(config) for config in log}) == 40
     assert first.suggest(40) is None
     again = sampler()
     for number in range(20):
         again.adopt(number, log[number])
-        again.tell(number, 1, training.value(log[number], 1), 0, at_rung=True)
+        again.tell(number, 1, found.value(log[number], 1), 0, at_rung=True)
     for number in range(20, 30):
         assert again.suggest(number) == log[number]
-        again.tell(number, 1, training.value(log[number], 1), 0, at_rung=True)
+        again.tell(number, 1, found.value(log[number], 1), 0, at_rung=True)
 
 
 def test_suggestion_is_replaced_by_the_nearest_row(tmp_path: Path) -> None:
@@ -271,12 +270,12 @@ def test_tpe_learns_from_the_row_and_not_from_its_proposal(tmp_path: Path) -> No
     away.
     """
     found = table(tmp_path, rows=400)
-    training, sampler = TableTraining(found), RowsSampler(found, build("tpe", found.space))
+    sampler = RowsSampler(found, build("tpe", found.space))
     distance = []
     for number in range(60):
         config = sampler.suggest(number)
         assert config is not None
-        sampler.tell(number, 1, training.value(config, 1), 0, at_rung=True)
+        sampler.tell(number, 1, found.value(config, 1), 0, at_rung=True)
         distance.append(abs(np.log10(float(str(config["lr"]))) + 2))
     assert np.mean(distance[40:]) < 0.6
 

@@ -12,7 +12,6 @@ from tuner.simulator.traces import Trace, TraceError, UpTimes, drawn, load_trace
 
 INTERVALS = "trace_id,kind,cloud,zone,instance_type,accelerator,nodes_wanted,start_s,end_s,available"
 COUNTS = "trace_id,cloud,zone,instance_type,accelerator,time_s,available,event"
-LIFETIMES = "log,cloud,zone,accelerator,count,slot,created_at,ended_at,lifetime_s,end_reason"
 
 
 def file(folder: Path, header: str, *rows: str) -> Path:
@@ -29,10 +28,6 @@ def count(time: object, available: object, trace: str = "a") -> str:
     return f"{trace},aws,,p3.2xlarge,V100:1,{time},{available},+1/-0"
 
 
-def lifetime(slot: str, created: str, ended: str) -> str:
-    return f"log,gcp,z,K80,1,{slot},{created},{ended},1,gone"
-
-
 def seconds(trace: Trace) -> list[tuple[float, float, int]]:
     return [(a / NS, b / NS, nodes) for a, b, nodes in trace.segments]
 
@@ -47,16 +42,6 @@ def test_intervals_are_read_and_gaps_have_no_nodes(tmp_path: Path) -> None:
 def test_counts_last_until_the_next_change(tmp_path: Path) -> None:
     found = load_traces(file(tmp_path, COUNTS, count(0, 4), count(60, 2), count(60, 1), count(90, 4)))
     assert seconds(found[0]) == [(0, 60, 4), (60, 90, 1)]
-
-
-def test_lifetimes_of_machines_add_up(tmp_path: Path) -> None:
-    rows = [
-        lifetime("s1", "2020-03-15T10:00:00Z", "2020-03-15T10:10:00Z"),
-        lifetime("s2", "2020-03-15T10:05:00Z", "2020-03-15T10:20:00Z"),
-        lifetime("s1", "2020-03-15T10:30:00Z", "2020-03-15T10:40:00Z"),
-    ]
-    found = load_traces(file(tmp_path, LIFETIMES, *rows))[0]
-    assert seconds(found) == [(0, 300, 1), (300, 600, 2), (600, 1200, 1), (1200, 1800, 0), (1800, 2400, 1)]
 
 
 def test_workers_are_up_in_proportion_to_nodes_and_the_trace_repeats(tmp_path: Path) -> None:
@@ -108,27 +93,11 @@ BAD: dict[str, tuple[str, list[str], str]] = {
     "a field too few": (INTERVALS, [GOOD.rpartition(",")[0]], "line 2"),
     "a field too many": (INTERVALS, [GOOD + ",1"], "line 2"),
     "an open quote": (INTERVALS, [GOOD, '"a'], "line 2 or the one after"),
-    "an unknown column": (f"{INTERVALS},price", [f"{GOOD},1"], "price"),
-    "a column twice": (f"{INTERVALS},available", [f"{GOOD},1"], "line 1"),
     "prices": ("time_utc,zone,instance_type,spot_usd_h", ["2019-12-20T06:39:10Z,z,t,1"], "line 1"),
     "no header": ("", [], "line 1"),
     "no rows": (INTERVALS, [], "line 1"),
     "counts that go back": (COUNTS, [count(9, 1), count(3, 1)], "line 3"),
     "one count": (COUNTS, [count(0, 1)], "line 2"),
-    "a life of no length": (
-        LIFETIMES,
-        [lifetime("s", "2020-03-15T10:00:00Z", "2020-03-15T10:00:00Z")],
-        "line 2",
-    ),
-    "no instant": (LIFETIMES, [lifetime("s", "then", "2020-03-15T10:00:00Z")], "line 2: created_at"),
-    "a slot held twice": (
-        LIFETIMES,
-        [
-            lifetime("s", "2020-03-15T10:00:00Z", "2020-03-15T11:00:00Z"),
-            lifetime("s", "2020-03-15T10:30:00Z", "2020-03-15T11:30:00Z"),
-        ],
-        "line 3",
-    ),
 }
 
 

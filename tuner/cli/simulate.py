@@ -1,149 +1,195 @@
 """`tuner simulate`: simulate a job on recorded learning curves, on this machine and without a service."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import escape, tables
-from tuner.cli import simulate_options as option
 from tuner.cli.output import Frame, duration_ns, with_problems
-from tuner.domain.errors import Fault, Invalid
+from tuner.domain.job import Market, SamplerName, SchedulerName
 
 if TYPE_CHECKING:
-    from tuner.service.simulation import Beside, Request, Result, SpotFigures
+    from tuner.service.simulation import SimulationResult, SpotResult
 
-BESIDE = {
-    "this_job": "this job",
-    "uninterrupted": "on spot, never interrupted",
-    "on_demand": "on demand alone",
-    "every_15m": "saved every 15 min, ignoring notices",
-    "every_30m": "saved every 30 min, ignoring notices",
-    "from_zero": "nothing saved, ignoring notices",
-}
+FAULTS = "Faults"
+SPOT = "Spot machines"
+NS = 10**9
+HOUR_NS = 3600 * NS
 
 
 @with_problems
 def simulate(
-    table: option.Table,
-    budget_trainings: option.BudgetTrainings,
-    workers: option.Workers = 4,
-    seed: option.Seed = 0,
-    scheduler: option.Scheduler = "auto",
-    sampler: option.Sampler = "auto",
-    startup_steps: option.StartupSteps = 1,
-    trials: option.Trials = None,
-    wall_clock: option.WallClock = None,
-    training_time: option.TrainingTime = None,
-    preemptions: option.Preemptions = None,
-    trace_id: option.TraceId = None,
-    market: option.Market = None,
-    notice: option.Notice = None,
-    noticeless: option.Noticeless = False,
-    spot_saving: option.SpotSaving = None,
-    spot_wait: option.SpotWait = None,
-    save_time: option.SaveTime = None,
-    checkpoint_interval: option.CheckpointInterval = None,
-    beside: option.Beside = False,
-    crash_rate: option.CrashRate = 0,
-    loss_rate: option.LossRate = 0,
-    repeat_rate: option.RepeatRate = 0,
-    restart_rate: option.RestartRate = 0,
-    clock_jump_rate: option.ClockJumpRate = 0,
-    trace: option.Trace = None,
-    as_json: option.AsJson = False,
+    table: Annotated[Path, typer.Option(help="Recorded learning curves: an .npz file.", show_default=False)],
+    budget_trainings: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            help="Budget in trainings; 1 is the mean cost of training a random row of the table in full.",
+            show_default=False,
+        ),
+    ],
+    workers: Annotated[int, typer.Option(min=1, max=10_000, help="Number of trials that run at once.")] = 4,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=-(2**63), max=2**63 - 1, help="Random seed. The same seed gives the same simulation."
+        ),
+    ] = 0,
+    scheduler: Annotated[SchedulerName, typer.Option(help="Scheduler.")] = "auto",
+    sampler: Annotated[SamplerName, typer.Option(help="Sampler.")] = "auto",
+    startup_steps: Annotated[
+        float,
+        typer.Option(min=0, max=1000, help="Time to start or resume a trial on a worker, in mean steps."),
+    ] = 1,
+    trials: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Maximum number of trials.", show_default=False)
+    ] = None,
+    wall_clock: Annotated[
+        str | None, typer.Option(help="Wall-clock limit of the job: 90m, 30h.", show_default=False)
+    ] = None,
+    training_time: Annotated[
+        str | None,
+        typer.Option(help="Duration of a mean training. Default: as recorded.", show_default=False),
+    ] = None,
+    preemptions: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file of machine availability that decides when machines come and go, or the shipped one: bamboo.",
+            rich_help_panel=SPOT,
+            show_default=False,
+        ),
+    ] = None,
+    trace_id: Annotated[
+        str | None,
+        typer.Option(
+            help="Trace in that file. Default: drawn with the seed.", rich_help_panel=SPOT, show_default=False
+        ),
+    ] = None,
+    market: Annotated[Market, typer.Option(help="Market.", rich_help_panel=SPOT)] = "spot",
+    notice: Annotated[
+        str | None,
+        typer.Option(
+            help="Time between the notice and the preemption; 0s for no notice. Default: what the cloud promises.",
+            rich_help_panel=SPOT,
+            show_default=False,
+        ),
+    ] = None,
+    spot_saving: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=0.99,
+            help="Fraction of the on-demand price that spot saves.",
+            rich_help_panel=SPOT,
+        ),
+    ] = 0.66,
+    checkpoint_interval: Annotated[
+        str, typer.Option(help="Time between checkpoints: auto, or such as 15m.", rich_help_panel=SPOT)
+    ] = "auto",
+    crash_rate: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=0.5,
+            help="Probability that a worker dies, per message. A worker sends about one message per step.",
+            rich_help_panel=FAULTS,
+        ),
+    ] = 0,
+    restart_rate: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=0.5,
+            help="Probability per message that the driver is killed, with its workers.",
+            rich_help_panel=FAULTS,
+        ),
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Simulate a job on recorded learning curves. Scheduler, sampler, budget and placement run the same code as in a real job."""
-    from tuner.service.simulation import Request
+    from tuner.service import simulation
 
-    request = Request(
-        table=table,
-        budget_trainings=budget_trainings,
+    spot = None
+    if preemptions is not None:
+        notice_ns = _duration_ns(notice, "--notice", most_ns=HOUR_NS)
+        every: int | Literal["auto"] | None = "auto"
+        if checkpoint_interval != "auto":
+            every = _duration_ns(checkpoint_interval, "--checkpoint-interval", least_ns=1)
+        spot = simulation.recorded_spot(
+            preemptions,
+            seed=seed,
+            trace_id=trace_id,
+            notice_ns=notice_ns,
+            market=market,
+            saving=spot_saving,
+            every_ns=every,
+        )
+    elif (trace_id, notice, market, spot_saving, checkpoint_interval) != (None, None, "spot", 0.66, "auto"):
+        raise typer.BadParameter("the options of spot machines need it, too", param_hint="--preemptions")
+    result = simulation.simulate(
+        table,
+        budget_trainings,
         workers=workers,
         seed=seed,
         scheduler=scheduler,
         sampler=sampler,
         startup_steps=startup_steps,
-        preemptions=preemptions,
-        trace_id=trace_id,
-        noticeless=noticeless,
-        crash_rate=crash_rate,
-        loss_rate=loss_rate,
-        repeat_rate=repeat_rate,
-        restart_rate=restart_rate,
-        clock_jump_rate=clock_jump_rate,
-        trace=trace,
         trials=trials,
-        wall_clock_ns=_given_ns(wall_clock, "--wall-clock"),
-        training_ns=_given_ns(training_time, "--training-time"),
-        market=market,
-        notice_ns=_given_ns(notice, "--notice"),
-        spot_saving=spot_saving,
-        spot_wait_ns=_given_ns(spot_wait, "--spot-wait"),
-        save_ns=_given_ns(save_time, "--save-time"),
-        every_ns=_interval(checkpoint_interval),
-        beside=beside,
+        wall_clock_ns=_duration_ns(wall_clock, "--wall-clock", least_ns=1),
+        training_ns=_duration_ns(training_time, "--training-time", least_ns=NS, most_ns=10_000 * HOUR_NS),
+        spot=spot,
+        faults=simulation.Faults(crash=crash_rate, driver_restart=restart_rate),
     )
-    Frame(as_json).show(_simulated(request), shown)
+    Frame(as_json).show(result, shown)
 
 
-def _given_ns(text: str | None, option: str) -> int | None:
-    return None if text is None else duration_ns(text, option)
+def _duration_ns(text: str | None, option: str, *, least_ns: int = 0, most_ns: int = 2**62) -> int | None:
+    if text is None:
+        return None
+    found = duration_ns(text, option)
+    if not least_ns <= found <= most_ns:
+        raise typer.BadParameter(f"{text!r} is out of range", param_hint=option)
+    return found
 
 
-def _interval(text: str | None) -> int | Literal["auto"] | None:
-    return "auto" if text == "auto" else _given_ns(text, "--checkpoint-interval")
-
-
-def _simulated(request: "Request") -> "Result":
-    """Run the simulation. Its errors name the options of the command line, not the fields of the request."""
-    from tuner.service import simulation
-
-    try:
-        return simulation.simulate(request)
-    except Invalid as error:
-        raise Invalid(*(Fault(_option(fault.pointer), fault.detail) for fault in error.faults)) from error
-
-
-def _option(pointer: str) -> str:
-    return "--" + pointer.removeprefix("/").replace("_", "-")
-
-
-def shown(found: "Result") -> RenderableType:
+def shown(result: "SimulationResult") -> RenderableType:
     lines = Table.grid(padding=(0, 2))
-    lines.add_row("table", found.table)
-    if found.best is not None and found.best_config is not None:
-        whole = "its last" if found.finished else "not its last"
-        regret = escape.number(found.normalised_regret)
+    lines.add_row("table", result.table)
+    if result.best is not None and result.best_config is not None:
+        whole = "its last" if result.finished else "not its last"
+        regret = escape.number(result.normalised_regret)
         lines.add_row(
-            "best", f"{escape.number(found.best)} at step {found.best_step}, trained to {whole} step"
+            "best", f"{escape.number(result.best)} at step {result.best_step}, trained to {whole} step"
         )
-        lines.add_row("", escape.config(found.best_config))
+        lines.add_row("", escape.config(result.best_config))
         lines.add_row("regret", f"{regret} (0: the best of the table, 1: a random configuration in full)")
     lines.add_row(
-        "spent", f"{found.spent:.2f} of {found.budget:.2f} trainings ({escape.usd(found.spent_usd)})"
+        "spent", f"{result.spent:.2f} of {result.budget:.2f} trainings ({escape.usd(result.spent_usd)})"
     )
-    lines.add_row("ended", f"{found.stop_reason} after {found.simulated_seconds:.0f} simulated seconds")
-    if found.deadline_met is not None:
-        lines.add_row("deadline", "met" if found.deadline_met else "missed")
-    lines.add_row("trials", f"{found.trials}, {found.steps} steps, {found.resumes} resumed attempts")
-    faults = (
-        f"{found.preemptions} preemptions, {found.crashes} crashes, {found.restarts} restarts of the driver"
+    lines.add_row("ended", f"{result.stop_reason} after {result.simulated_seconds:.0f} simulated seconds")
+    if result.deadline_met is not None:
+        lines.add_row("deadline", "met" if result.deadline_met else "missed")
+    lines.add_row("trials", f"{result.trials}, {result.steps} steps, {result.resumes} resumed attempts")
+    lines.add_row(
+        "faults",
+        f"{result.preemptions} preemptions, {result.crashes} crashes, {result.restarts} restarts of the driver",
     )
-    lines.add_row("faults", faults)
-    if found.spot is not None:
-        _add_spot(lines, found.spot)
+    if result.spot is not None:
+        _add_spot(lines, result.spot)
     bill = tables.plain("kind", "paid", "share")
-    for kind, cost in found.bill_usd.items():
-        share = cost / found.spent_usd if found.spent_usd else 0
+    for kind, cost in result.bill_usd.items():
+        share = cost / result.spent_usd if result.spent_usd else 0
         bill.add_row(kind, escape.usd(cost), f"{share:.1%}")
-    checked = Text(f"{found.transactions_checked} transactions checked; nothing was spent beyond the budget.")
-    return Group(lines, bill, *([_others(found.beside)] if found.beside else []), checked)
+    checked = f"{result.transactions_checked} transactions checked; nothing was spent beyond the budget."
+    return Group(lines, bill, Text(checked))
 
 
-def _add_spot(lines: Table, spot: "SpotFigures") -> None:
+def _add_spot(lines: Table, spot: "SpotResult") -> None:
     notice = f"{spot.notice_s:.0f} s of notice" if spot.notice_s else "no notice"
     lines.add_row("spot", f"{spot.trace} from second {spot.start_s:.0f} on, {notice}")
     used = (
@@ -157,24 +203,3 @@ def _add_spot(lines: Table, spot: "SpotFigures") -> None:
         f"{escape.usd(spot.uninterrupted_usd)} on spot without an interruption{times}, "
         f"{escape.usd(spot.on_demand_usd)} on demand, for the training that was kept",
     )
-
-
-def _others(rows: "Sequence[Beside]") -> Table:
-    """Return a table that compares this job with the same job under other conditions."""
-    table = tables.plain(
-        "", "spent", "trainings kept", "a training", "times", "lost", "preemptions", "hours", "ended"
-    )
-    for one in rows:
-        times = "-" if one.times_uninterrupted is None else f"{one.times_uninterrupted:.3f}"
-        table.add_row(
-            BESIDE[one.name],
-            escape.usd(one.spent_usd),
-            f"{one.kept_trainings:.2f}",
-            "-" if one.usd_per_training is None else f"${one.usd_per_training:.3f}",
-            times,
-            escape.usd(one.lost_usd),
-            str(one.preemptions),
-            f"{one.simulated_seconds / 3600:.1f}",
-            one.stop_reason or "",
-        )
-    return table

@@ -19,7 +19,7 @@ from tuner.simulator.worker import SimulatedAttempt, SimulatedClock
 
 
 @dataclass(slots=True)
-class Worker:
+class SimulatedWorker:
     """A simulated worker on one machine."""
 
     offer: Offer | None = None  #: The offer of its machine. None means that it fits every offer.
@@ -52,7 +52,7 @@ class Fleet:
     def __init__(
         self,
         clock: SimulatedClock,
-        workers: Sequence[Worker],
+        workers: Sequence[SimulatedWorker],
         *,
         make: Callable[[Assignment, bool], SimulatedAttempt],
         taken: Callable[[SimulatedAttempt], None],
@@ -88,7 +88,7 @@ class Fleet:
             worker.cold = False
             worker.attempt.start()
 
-    def _match(self) -> tuple[Assignment, Worker] | None:
+    def _match(self) -> tuple[Assignment, SimulatedWorker] | None:
         for given in self.waiting():
             worker = next((one for one in self.workers if one.free_for(given.offer)), None)
             if worker is not None:
@@ -140,7 +140,7 @@ class Fleet:
     # The states of one worker: up, with a preemption notice, down, up again
 
     def _next_up(
-        self, worker: Worker, times: Iterator[UpTimes], start_ns: int, notice_ns: int | None
+        self, worker: SimulatedWorker, times: Iterator[UpTimes], start_ns: int, notice_ns: int | None
     ) -> None:
         span = next(times, None)
         if span is None:
@@ -162,12 +162,12 @@ class Fleet:
 
         self._clock.after(start_ns + span.begin_ns - self._clock.elapsed_ns(), come)
 
-    def _notice(self, worker: Worker, left_ns: int) -> None:
+    def _notice(self, worker: SimulatedWorker, left_ns: int) -> None:
         worker.leaving = True
         if worker.busy is not None:
             worker.busy.leave(left_ns)
 
-    def _take_away(self, worker: Worker) -> None:
+    def _take_away(self, worker: SimulatedWorker) -> None:
         attempt = worker.busy
         worker.up, worker.leaving, worker.attempt = False, False, None
         if attempt is not None:

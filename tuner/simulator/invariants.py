@@ -35,9 +35,7 @@ class InvariantBroken(AssertionError):
 
 
 class Invariants:
-    """Check the invariants of one run. Pass the method `recorded` to the run as a watcher. Call `after_turn`
-    after each turn and `at_end` at the end.
-    """
+    """The invariants of one run: `recorded` checks each transaction, `after_turn` each turn, and `at_end` the whole run."""
 
     def __init__(self) -> None:
         self._posted = FREE
@@ -169,6 +167,16 @@ class Invariants:
             there, found = getattr(run.loop.state, name), getattr(state, name)
             if name != "changed" and there != found:
                 _broken("I8", f"state.{name} is {str(there)[:200]}, by its events {str(found)[:200]}")
+
+
+def watch(run: SimulatedRun) -> Invariants:
+    """Check the invariants of a run from now on, after applying what it recorded so far. Call `at_end` at the end."""
+    invariants = Invariants()
+    tables = run.journal.tables
+    invariants.recorded(tables, Committed([], list(tables.entries.values()), list(tables.attempts.values())))
+    run.journal.watchers.append(invariants.recorded)
+    run.on_turn = lambda: invariants.after_turn(run)
+    return invariants
 
 
 def rebuilt(loop: Loop, run: SimulatedRun) -> State:

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
-from tuner.domain.job import Market, Resources
-from tuner.domain.money import Price, Rate
+from tuner.domain.job import Resources
+from tuner.domain.money import Rate
 from tuner.domain.offer import Machine, Offer
 from tuner.domain.time import Instant
 from tuner.driver.fallback import placement_of
 from tuner.driver.placement import PATIENCE_NS, AllowedPlaces, Placement
-from tuner.simulator.fleet import Fleet, Worker
+from tuner.simulator.fleet import Fleet, SimulatedWorker
 from tuner.simulator.journal import Committed, Tables
 from tuner.store.evidence import Losses
 
@@ -26,14 +25,6 @@ class Markets:
     patience_ns: int = PATIENCE_NS  #: A trial falls back to on-demand after this time without a spot machine.
     wanted: Resources = ONE  #: The resources of a trial, which are those of a whole machine.
 
-    @classmethod
-    def of(cls, market: Market, *, spot: Price, on_demand: Price, patience_ns: int = PATIENCE_NS) -> Self:
-        offers = [
-            Offer("spot", spot, 1, 0, "spot", labels=((LABEL, "spot"),)),
-            Offer("on-demand", on_demand, 1, 0, "on_demand", labels=((LABEL, "!spot"),)),
-        ]
-        return cls(tuple(one for one in offers if market in (one.market, "spot_with_fallback")), patience_ns)
-
     @property
     def are_several(self) -> bool:
         return len(self.offers) > 1
@@ -44,9 +35,9 @@ class Markets:
         rates = [offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus) for offer in self.offers]
         return max(rates, key=lambda rate: rate.price)
 
-    def workers(self, count: int) -> list[Worker]:
+    def workers(self, count: int) -> list[SimulatedWorker]:
         """Return `count` workers per offer."""
-        return [Worker(offer) for offer in self.offers for _ in range(count)]
+        return [SimulatedWorker(offer) for offer in self.offers for _ in range(count)]
 
     def placement(self, fleet: Fleet) -> Placement:
         """Return the placement policy of a real driver, for the machines of the fleet that are up."""
@@ -56,7 +47,7 @@ class Markets:
         )
 
 
-def machines(workers: Sequence[Worker], wanted: Resources = ONE) -> list[Machine]:
+def machines(workers: Sequence[SimulatedWorker], wanted: Resources = ONE) -> list[Machine]:
     """Return the machines on which attempts may be placed, as Ray would list them."""
     there = (one.offer for one in workers if one.offer is not None and one.there)
     return [Machine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]

@@ -9,20 +9,19 @@ The file has these arrays:
 - `metric_aff` and `time_aff`: optional. Each is (a, b) and decodes the values as metric·a + b or exp(time·a + b).
 """
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from tuner.domain.errors import BadFile
-from tuner.domain.space import Config, Float, Int, Parameter, Space
+from tuner.domain.space import Config, Float, Int, Space
 from tuner.domain.time import MAX_SECONDS
-from tuner.simulator.recorded import COMPLEMENT, Floats, RecordedTable, parameter_of, place
+from tuner.simulator.recorded import COMPLEMENT, Floats, RecordedTable
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+Arrays = dict[str, npt.NDArray[Any]]
 NEEDED = ("X", "metric", "time", "meta")
 OPTIONAL = ("metric_aff", "time_aff")
 MAX_BYTES = 2**30  # unpacked size of one array
@@ -42,98 +41,76 @@ def load_table(path: Path | str) -> RecordedTable:
     path = Path(path)
     try:
         return _table(path.stem, _arrays(path))
-    except _Wrong as error:
+    except (OSError, ValueError) as error:
         raise TableError(f"{path}: {error}") from error
 
 
-class _Wrong(ValueError):
-    """The file is invalid. The message does not name the file."""
-
-
 def _arrays(path: Path) -> Arrays:
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            if not hasattr(found, "files"):
-                raise _Wrong("is one array, not an .npz archive: write it with numpy.savez")
-            missing = [name for name in NEEDED if name not in found.files]
-            if missing:
-                raise _Wrong(f"has no array {missing[0]!r}: add it")
-            return {name: _array(found, name) for name in (*NEEDED, *OPTIONAL) if name in found.files}
-    except _Wrong:
-        raise
-    except OSError as error:
-        raise _Wrong(
-            f"cannot be read ({error.strerror or error}): check the path, copy the file again"
-        ) from error
-    except (
-        Exception
-    ) as error:  # the zip and npy readers raise a dozen kinds of errors for truncated or invalid files
-        raise _Wrong(
-            f"is no whole .npz archive without pickled objects ({error}): copy it again, or write it with "
-            "numpy.savez and plain numbers"
-        ) from error
-
-
-def _array(found: "np.lib.npyio.NpzFile[Any]", name: str) -> npt.NDArray[Any]:
-    members = [] if found.zip is None else found.zip.infolist()
-    size = max((m.file_size for m in members if m.filename in (name, f"{name}.npy")), default=0)
-    if size > MAX_BYTES:
-        raise _Wrong(f"{name} has {size} bytes: at most {MAX_BYTES} are read")
-    try:
-        return np.asarray(found[name])
-    except Exception as error:  # the readers raise many kinds of errors, as above
-        raise _Wrong(
-            f"{name} is cut off, or has pickled objects ({error}): copy the file again, or write plain numbers"
-        ) from error
+    with open(path, "rb") as file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except Exception as error:  # the zip and npy readers raise a dozen kinds of errors for invalid files
+            raise ValueError(f"is not an .npz archive without pickles ({error}): use numpy.savez") from error
+        if not isinstance(archive, np.lib.npyio.NpzFile) or archive.zip is None:
+            raise ValueError("is one array, not an .npz archive: write it with numpy.savez")
+        sizes = {member.filename.removesuffix(".npy"): member.file_size for member in archive.zip.infolist()}
+        arrays: Arrays = {}
+        for name in (*NEEDED, *OPTIONAL):
+            if name in archive.files:
+                if sizes[name] > MAX_BYTES:
+                    raise ValueError(f"{name} has {sizes[name]} bytes: at most {MAX_BYTES} are read")
+                try:
+                    arrays[name] = np.asarray(archive[name])
+                except Exception as error:  # as above
+                    raise ValueError(
+                        f"{name} is cut off, or has pickled objects ({error}): write plain numbers"
+                    ) from error
+            elif name in NEEDED:
+                raise ValueError(f"has no array {name!r}: add it")
+        return arrays
 
 
 def _table(name: str, arrays: Arrays) -> RecordedTable:
-    rows = _numbers(arrays, "X")
-    metric = _decoded(arrays, "metric")
-    step_s = _decoded(arrays, "time")
+    rows, metric, step_s = _numbers(arrays, "X"), _decoded(arrays, "metric"), _decoded(arrays, "time")
     if metric.shape != step_s.shape or len(metric) != len(rows):
         shapes = f"X {rows.shape}, metric {metric.shape}, time {step_s.shape}"
-        raise _Wrong(f"the arrays do not fit: {shapes}; X is (n, d), metric and time are (n, steps)")
+        raise ValueError(f"the arrays do not fit: {shapes}; X is (n, d), metric and time are (n, steps)")
     if len(rows) < 2:
-        raise _Wrong(f"X has {len(rows)} rows: at least 2 are needed")
-    _check_times(step_s)
-    space = _space(arrays["meta"], columns=rows.shape[1])
-    values = _values(space, rows)
-    configs: dict[tuple[float | int, ...], int] = {}
-    for index, row in enumerate(zip(*values, strict=True)):
-        configs.setdefault(row, index)
-    kept = np.array(list(configs.values()))
-    names = list(space.parameters)
-    columns = zip(space.parameters.values(), values, strict=True)
-    unit = np.stack(
-        [place(parameter, np.log)(np.array(column)[kept]) for parameter, column in columns], axis=1
-    )
-    found: list[Config] = [dict(zip(names, row, strict=True)) for row in configs]
-    table = RecordedTable(name, space, unit, metric[kept], step_s[kept], found)
-    if not table.best > table.median:
-        raise _Wrong(
-            "metric: the best row is no better than the median one, so that there is nothing to tune"
+        raise ValueError(f"X has {len(rows)} rows: at least 2 are needed")
+    if (step_s <= 0).any():
+        row, step = np.argwhere(step_s <= 0)[0].tolist()
+        raise ValueError(
+            f"time[{row}, {step}] is {step_s[row, step]}: store seconds of each step, all above 0"
         )
+    if step_s.sum(axis=1).max() > MAX_SECONDS:
+        raise ValueError(f"time: row {int(step_s.sum(axis=1).argmax())} takes over 30 years: store seconds")
+    space = _space(arrays["meta"], columns=rows.shape[1])
+    columns = [_column(name, rows[:, i], space) for i, name in enumerate(space.parameters)]
+    first_rows: dict[tuple[float | int, ...], int] = {}
+    for index, values in enumerate(zip(*columns, strict=True)):
+        first_rows.setdefault(values, index)
+    kept = list(first_rows.values())
+    configs: list[Config] = [dict(zip(space.parameters, values, strict=True)) for values in first_rows]
+    table = RecordedTable(name, space, metric[kept], step_s[kept], configs)
+    if not table.best > table.median:
+        raise ValueError("metric: the best row is no better than the median one, so there is nothing to tune")
     return table
 
 
 def _numbers(arrays: Arrays, name: str, *, ndim: int = 2) -> Floats:
     array = arrays[name]
     if array.dtype.kind not in "fiu":
-        raise _Wrong(f"{name} holds {array.dtype}, not numbers: store floats or integers")
+        raise ValueError(f"{name} holds {array.dtype}, not numbers: store floats or integers")
     if array.ndim != ndim or not array.size:
-        raise _Wrong(f"{name} has the shape {array.shape}: {ndim} dimensions, none of them empty, are needed")
-    found = array.astype(np.float64)
-    _check_finite(name, found)
-    return found
+        raise ValueError(f"{name} has shape {array.shape}: {ndim} dimensions, none of them empty, are needed")
+    return _finite(name, array.astype(np.float64))
 
 
-def _check_finite(name: str, array: Floats) -> None:
+def _finite(name: str, array: Floats) -> Floats:
     if not np.isfinite(array).all():
-        where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
-        raise _Wrong(
-            f"{name}{where} is {array[tuple(where)]}: every value must be finite; leave such rows out"
-        )
+        at = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ValueError(f"{name}{at} is {array[tuple(at)]}: every value must be finite; leave such rows out")
+    return array
 
 
 def _decoded(arrays: Arrays, name: str) -> Floats:
@@ -143,81 +120,78 @@ def _decoded(arrays: Arrays, name: str) -> Floats:
         return coded
     aff = _numbers(arrays, f"{name}_aff", ndim=1)
     if aff.shape != (2,):
-        raise _Wrong(f"{name}_aff has {aff.size} values: it is (a, b)")
+        raise ValueError(f"{name}_aff has {aff.size} values: it is (a, b)")
     with np.errstate(over="ignore"):
-        found: Floats = coded * aff[0] + aff[1]
-        if name == "time":
-            found = np.exp(found)
-    _check_finite(f"{name}, decoded by {name}_aff,", found)
-    return found
+        decoded: Floats = coded * aff[0] + aff[1]
+        return _finite(f"{name}, decoded by {name}_aff,", np.exp(decoded) if name == "time" else decoded)
 
 
-def _check_times(step_s: Floats) -> None:
-    if (step_s <= 0).any():
-        row, step = (int(i) for i in np.argwhere(step_s <= 0)[0])
-        raise _Wrong(
-            f"time[{row}, {step}] is {step_s[row, step]}: the cost of a row must rise with each step; store the "
-            "seconds of each step, all above 0"
-        )
-    if step_s.sum(axis=1).max() > MAX_SECONDS:
-        raise _Wrong(f"time: row {int(step_s.sum(axis=1).argmax())} takes over 30 years: store seconds")
+Bound = Annotated[FiniteFloat, Field(strict=True)]
+
+
+Scale = Literal["lin", "log", "lin1m"]
+Row = tuple[Annotated[str, Field(min_length=1)], Bound, Bound, Scale, Literal["float", "int"]]
+
+
+class _Meta(BaseModel):
+    space: list[Row]
 
 
 def _space(meta: npt.NDArray[Any], *, columns: int) -> Space:
     if meta.shape != () or meta.dtype.kind != "U":
-        raise _Wrong("meta is no text: store one JSON string, such as numpy.array(json.dumps(meta))")
+        raise ValueError("meta is no text: store one JSON string, such as numpy.array(json.dumps(meta))")
     try:
-        rows = json.loads(str(meta))["space"]
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise _Wrong('meta is no JSON object with "space": [[name, low, high, scale, type], …]') from error
-    if not isinstance(rows, list) or len(rows) != columns:
-        count = len(rows) if isinstance(rows, list) else "no list of"
-        raise _Wrong(f"meta has {count} parameters in space, X has {columns} columns: one each is needed")
-    parameters = dict(_parameter(row) for row in rows)
-    if len(parameters) != columns:
-        raise _Wrong("meta: each parameter of space needs a name of its own")
-    space = Space(parameters)
+        rows = _Meta.model_validate_json(str(meta)).space
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise ValueError(
+            f'meta: {where or "it"} is wrong ({wrong["msg"]}): "space" is [[name, low, high, scale, type], …] with finite '
+            "bounds, a scale lin, log or lin1m, and a type float or int"
+        ) from error
+    parameters: dict[str, Float | Int] = {}
+    for row in rows:
+        name, parameter = _parameter(row)
+        parameters[name] = parameter
+    if not len(parameters) == len(rows) == columns:
+        raise ValueError(
+            f"meta has {len(parameters)} parameters in space, X has {columns} columns: one each, with a name of its own, is needed"
+        )
+    space = Space({**parameters})
     for fault in space.faults():
-        raise _Wrong(f"meta: space{fault.pointer.removeprefix('/search_space')}: {fault.detail}")
+        raise ValueError(f"meta: space{fault.pointer.removeprefix('/search_space')}: {fault.detail}")
     return space
 
 
-def _parameter(row: object) -> tuple[str, Parameter]:
-    try:
-        name, low, high, scale, kind = cast(list[Any], row)
-        if not isinstance(name, str) or not name or not all(map(_is_number, (low, high))):
-            raise ValueError("a name and two finite bounds are needed")
-        if name.startswith(COMPLEMENT):
-            raise ValueError(f"names do not begin with {COMPLEMENT!r}, which is kept for lin1m")
-        shown = f"{COMPLEMENT}{name}" if scale == "lin1m" else name
-        return shown, parameter_of(low, high, scale, kind)
-    except (TypeError, ValueError) as error:
-        raise _Wrong(f"meta: the parameter {row!r} of space is none: {error}") from error
+def _parameter(row: Row) -> tuple[str, Float | Int]:
+    """Return a parameter with the name by which it is searched."""
+    name, low, high, scale, kind = row
+    if name.startswith(COMPLEMENT):
+        raise ValueError(f"meta: {name!r}: names do not begin with {COMPLEMENT!r}, which is kept for lin1m")
+    if kind == "int":
+        if scale == "lin1m" or low != int(low) or high != int(high):
+            raise ValueError(f"meta: {name!r}: an int needs whole bounds, and the scale lin or log")
+        return name, Int(int(low), int(high), log=scale == "log")
+    if scale == "lin1m":
+        return f"{COMPLEMENT}{name}", Float(1 - high, 1 - low, log=True)
+    return name, Float(low, high, log=scale == "log")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-def _values(space: Space, rows: Floats) -> list[list[float] | list[int]]:
-    """Return the columns as values of the search space, clipped to its bounds."""
-    columns = zip(space.parameters.items(), rows.T, strict=True)
-    return [_column(name, parameter, column) for (name, parameter), column in columns]
-
-
-def _column(name: str, parameter: Parameter, column: Floats) -> list[float] | list[int]:
+def _column(name: str, column: Floats, space: Space) -> list[float] | list[int]:
+    """Return a column of X as values of the search space, clipped to its bounds."""
+    parameter = space.parameters[name]
     assert isinstance(parameter, Int | Float)
-    low, high, turned = parameter.low, parameter.high, name.startswith(COMPLEMENT)
-    values = 1 - column if turned else column
-    room = ROUNDING * max(abs(low), abs(high), 1 if turned else 0)
-    outside = (values < low - room) | (values > high + room)
+    low, high, is_complement = parameter.low, parameter.high, name.startswith(COMPLEMENT)
+    values = 1 - column if is_complement else column
+    tolerance = ROUNDING * max(abs(low), abs(high), 1 if is_complement else 0)
+    outside = (values < low - tolerance) | (values > high + tolerance)
     whole = np.rint(values)
     if isinstance(parameter, Int):
         outside |= np.abs(values - whole) > ROUNDING * np.maximum(1, np.abs(values))
     if outside.any():
         row = int(np.argmax(outside))
         kind = "whole numbers " if isinstance(parameter, Int) else ""
-        raise _Wrong(
+        raise ValueError(
             f"X: {name} of row {row} is {values[row]}: {kind}from {low} to {high} are in meta's space"
         )
     if isinstance(parameter, Int):

@@ -5,7 +5,6 @@ time: a day of simulated training should not need a message per second.
 """
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,12 +12,12 @@ from tuner.domain.budget import Budget
 from tuner.domain.job import Algorithm, JobSpec, Market, Resources
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
+from tuner.domain.offer import Offer
 from tuner.domain.time import NS
 from tuner.driver.placement import PATIENCE_NS
 from tuner.driver.ports import LoopConfig
-from tuner.simulator.journal import Committed, Tables
-from tuner.simulator.markets import Markets
-from tuner.simulator.recorded import RecordedTable, RowsSampler, TableTraining
+from tuner.simulator.markets import LABEL, Markets
+from tuner.simulator.recorded import RecordedTable, RowsSampler
 from tuner.simulator.traces import Trace
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import NONE, Faults, SimulatedRun
@@ -39,14 +38,14 @@ STALL_PART = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class SpotConditions:
     """The spot machines and checkpoints of a simulated job."""
 
     trace: Trace | None = None  #: When machines are available. None means that they are never taken away.
     start_ns: int = 0  #: Where in the trace to start.
     notice_ns: int | None = None  #: How long before a preemption the notice comes. None means no notice.
     market: Market = "spot"
-    saving: float = SPOT_SAVES  #: Spot price discount, as a fraction of the on-demand price.
+    saving: float = SPOT_SAVES  #: Discount of the spot price, as a fraction of the on-demand price.
     patience_ns: int = PATIENCE_NS  #: Fall back to on-demand after this time without a spot machine.
     save_ns: int = SAVE_NS  #: Time until a checkpoint is durable. Training is stalled for a tenth of it.
     every_ns: int | Literal["auto"] | None = (
@@ -54,8 +53,14 @@ class Spot:
     )
 
     def markets(self, spot: Price) -> Markets:
+        """Return the markets that the job may use. On-demand is always available."""
         on_demand = Price(math.ceil(spot.micro_usd_per_hour / (1 - self.saving)))
-        return Markets.of(self.market, spot=spot, on_demand=on_demand, patience_ns=self.patience_ns)
+        offers = (
+            Offer("spot", spot, 1, 0, "spot", labels=((LABEL, "spot"),)),
+            Offer("on-demand", on_demand, 1, 0, "on_demand", labels=((LABEL, "!spot"),)),
+        )
+        may_use = tuple(o for o in offers if self.market in (o.market, "spot_with_fallback"))
+        return Markets(may_use, self.patience_ns)
 
     def overheads(self, plain: Overheads) -> Overheads:
         stall_ns = self.save_ns // STALL_PART
@@ -67,8 +72,8 @@ def price_of(table: RecordedTable) -> Price:
 
 
 def trainings_of(table: RecordedTable, spent: Money) -> float:
-    """Return the number of mean trainings that this money pays for."""
-    return spent.micro_usd / (table.full_s / 3600 * price_of(table).micro_usd_per_hour)
+    """Return how many mean trainings this money pays for. It is rounded, because budgets are cut to whole micro-dollars."""
+    return round(spent.micro_usd / (table.full_s / 3600 * price_of(table).micro_usd_per_hour), 5)
 
 
 def money_of(table: RecordedTable, trainings: float) -> Money:
@@ -85,8 +90,7 @@ def table_run(
     workers: int = 4,
     startup_steps: float = 1,
     faults: Faults = NONE,
-    spot: Spot | None = None,
-    watchers: Sequence[Callable[[Tables, Committed], None]] = (),
+    spot: SpotConditions | None = None,
 ) -> SimulatedRun:
     """Return a run over a table. All random numbers come from `algorithm.seed`.
 
@@ -119,7 +123,7 @@ def table_run(
     return SimulatedRun(
         spec,
         LoopConfig("job_simulated", rate, workers, max(NS, round(SLICE_STEPS * step_ns))),
-        TableTraining(table),
+        table,
         overheads=spot.overheads(overheads) if spot else overheads,
         faults=faults,
         seed=algorithm.seed,
@@ -127,6 +131,5 @@ def table_run(
         heartbeat_ns=heartbeat_ns,
         up_times=seen.up_times(workers, start_ns=spot.start_ns) if spot and seen else None,
         notice_ns=spot.notice_ns if spot else None,
-        watchers=watchers,
         markets=markets,
     )

@@ -121,7 +121,7 @@ class SimulatedAttempt:
         self.step = self.saved = self.sent_saved = self.given.restore_step or 0
         self.since_ns = self.last_sent_ns = self.clock.elapsed_ns()
         setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
-        self._later(setup_ns, self._restore if self.step else self._train)
+        self._later(setup_ns, self._restore if self.step else self._next_step)
         self._later(self._beat_ns(), self._beat, keep=True)
 
     # Commands
@@ -214,10 +214,7 @@ class SimulatedAttempt:
 
     def _restore(self) -> None:
         self._switch("restore")
-        self._later(self.overheads.restore_ns, self._train)
-
-    def _train(self) -> None:
-        self._next_step()
+        self._later(self.overheads.restore_ns, self._next_step)
 
     def _next_step(self) -> None:
         if self.pausing or self.leaving:

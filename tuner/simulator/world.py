@@ -1,6 +1,6 @@
 """Run the real driver loop with simulated workers. All faults are drawn from one seed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -15,8 +15,8 @@ from tuner.driver.placement import Placement, exposure
 from tuner.driver.ports import Assignment, LoopConfig
 from tuner.driver.recovery import recover
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
-from tuner.simulator.fleet import Fleet, Worker
-from tuner.simulator.journal import Committed, MemoryJournal, Tables
+from tuner.simulator.fleet import Fleet, SimulatedWorker
+from tuner.simulator.journal import MemoryJournal
 from tuner.simulator.markets import LossesSeen, Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, SimulatedClock, Training
@@ -92,7 +92,6 @@ class SimulatedRun:
         markets: The markets of the machines. Each market has as many machines as the job may run trials at once.
         machine: Returns the machine that an attempt runs on.
         machine_check: How the driver checks that machine.
-        watchers: Called after each transaction.
         look_ns: How often waiting trials are checked for a move to another market.
     """
 
@@ -109,7 +108,6 @@ class SimulatedRun:
         heartbeat_ns: int = HEARTBEAT_NS,
         up_times: list[Iterator[UpTimes]] | None = None,
         notice_ns: int | None = None,
-        watchers: Sequence[Callable[[Tables, Committed], None]] = (),
         placement: Placement | None = None,
         markets: Markets | None = None,
         machine_check: MachineCheck | None = None,
@@ -124,14 +122,14 @@ class SimulatedRun:
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = SimulatedClock()
         self.journal, self._losses = MemoryJournal(loop_config.job, spec.budget), LossesSeen()
-        self.journal.watchers += [self._losses.recorded, *watchers]
+        self.journal.watchers.append(self._losses.recorded)
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
         self.restarts = self.crashes = self.resent = self.repeated = self.clock_jumps = 0
         count, self._looks = loop_config.concurrency, False
         self.fleet = Fleet(
             self.clock,
-            markets.workers(count) if markets else [Worker() for _ in range(count)],
+            markets.workers(count) if markets else [SimulatedWorker() for _ in range(count)],
             make=self._attempt,
             taken=lambda it: self._taken(it, preempted=True),
         )
