@@ -7,14 +7,12 @@ another service has taken over.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.cluster.jobs import JobStatus, money_metadata
 from tuner.cluster.nodes import Node
 from tuner.domain.calendar import Window
-from tuner.domain.errors import Fenced, TunerError
 from tuner.domain.fair_share import Waiting
 from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
@@ -22,6 +20,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
+from tuner.service.periodic import PeriodicService
 from tuner.service.queue import in_line, opening
 from tuner.store import answers, jobs, launches, queue
 from tuner.store.jobs import JobRow
@@ -46,44 +45,17 @@ QUICK_DEATHS_MAX = 5
 QUICK_NS = 3600 * NS
 
 
-class Controller(threading.Thread):
+class Controller(PeriodicService):
     """Run the passes of the controller in a thread. After `stop()` it cannot be started again."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__(name="controller", daemon=True)
+        super().__init__("controller", every_s=PASS_S, health=service.vitals, failures="controller_failures")
         self._service = service
-        self._over = threading.Event()
         self._asked_at: dict[str, float] = {}
         self._silent: dict[str, tuple[Launch, Instant]] = {}
+        # Rows and windows of launched and waiting jobs. They are kept because a job's needs never change.
         self._rows: dict[str, JobRow] = {}
-        # Jobs for which the cluster had no room in an earlier pass. Their rows are kept because a job's needs never change.
-        self._waiting: dict[str, JobRow] = {}
         self._windows: dict[str, Window | None] = {}
-        self._trouble = ""
-        self.ready = threading.Event()
-
-    def run(self) -> None:
-        while not self._over.is_set():
-            try:
-                self.one_pass()
-                self._trouble = ""
-                self.ready.set()
-            except Fenced as fenced:
-                log.warning(
-                    "a pass of the controller ended early, because another service leads now: %s",
-                    fenced.detail,
-                )
-            except TunerError as error:
-                self._service.vitals.count("controller_failures")
-                self._note(f"{error.title()}: {error.detail}")
-            except Exception:
-                self._service.vitals.count("controller_failures")
-                log.exception("a pass of the controller failed; the next one starts from the beginning")
-            self._over.wait(PASS_S)
-
-    def stop(self, timeout_s: float = 10.0) -> None:
-        self._over.set()
-        self.join(timeout_s)
 
     def one_pass(self) -> None:
         """Make one pass.
@@ -95,18 +67,15 @@ class Controller(threading.Thread):
             Fenced: Another service became the leader during the pass.
         """
         self._service.cluster.ensure()
-        term = self._service.leading.term()
-        if term is not None:
-            self._lead(term)
-            self._service.leading.went_well()
-            self._service.vitals.controller_at = self._service.now()
-
-    def _lead(self, term: Term) -> None:
+        if (term := self._service.leading.term()) is None:
+            return
         with self._service.database.read() as db:
             live, begun = launches.at_hand(db, self._service.now()), queue.begun(db)
         for launch in self._due(live):
             self._look_after(term, launch)
         self._launch_wanted(term, live, begun)
+        self._service.leading.went_well()
+        self._service.vitals.controller_at = self._service.now()
 
     # Launching
 
@@ -127,30 +96,28 @@ class Controller(threading.Thread):
         turns = self._line(term, {name: launch for name, launch in due.items() if name not in begun}, now)
         if not turns:
             return
-        under_way = self._under_way(one.job for one in live if one.state != "wanted" or one.job in begun)
-        allowed, full, awaited = self._quotas(), set[str](), frozenset[int]()
+        known = {launch.job for launch in live}
+        self._rows = {name: row for name, row in self._rows.items() if name in known}
+        under_way = [self._needs(one.job) for one in live if one.state != "wanted" or one.job in begun]
+        with self._service.database.read() as db:
+            allowed = queue.of_projects(db)
+        full, awaited = set[str](), frozenset[int]()
         nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
-        self._waiting = {name: row for name, row in self._waiting.items() if name in due}
         for turn in turns:
             if len(awaited) == len(nodes) and nodes:
                 return
             if turn.project in full:  # the project's next job goes first, even if a later one is smaller
                 continue
-            row = self._waiting.get(turn.job) or self._row(turn.job)
+            row = self._needs(turn.job)
             if is_full(allowed.get(row.project), under_way, row):
                 full.add(row.project)
                 continue
             wanted = eligible(nodes, row)
             if wanted & awaited or not has_room(nodes, under_way, row):
                 awaited |= wanted  # jobs further back in the queue may not take these nodes first
-                self._waiting[turn.job] = row
                 continue
             self._submit(term, due[turn.job], self._row(turn.job))
             under_way.append(row)
-
-    def _quotas(self) -> dict[str, Quota]:
-        with self._service.database.read() as db:
-            return queue.of_projects(db)
 
     def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
         """Return the waiting jobs that may be launched now, in the order of the queue.
@@ -172,13 +139,11 @@ class Controller(threading.Thread):
         with self._service.database.read() as db:
             return [one for one in in_line(db, now) if one.job in due]
 
-    def _under_way(self, names: Iterable[str]) -> list[JobRow]:
-        """Return the rows of these jobs.
-
-        Each row is read once and kept, because the resources that a job takes never change.
-        """
-        self._rows = {name: self._rows.get(name) or self._row(name) for name in names}
-        return list(self._rows.values())
+    def _needs(self, job: str) -> JobRow:
+        """Return the row of a job, of which only what never changes may be used."""
+        if job not in self._rows:
+            self._rows[job] = self._row(job)
+        return self._rows[job]
 
     def _row(self, job: str) -> JobRow:
         with self._service.database.read() as db:
@@ -302,12 +267,6 @@ class Controller(threading.Thread):
             jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)
         self._service.vitals.count("jobs_given_up")
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
-
-    def _note(self, trouble: str) -> None:
-        """Log a problem once, not in every pass while it lasts."""
-        if trouble != self._trouble:
-            log.warning("%s", trouble)
-        self._trouble = trouble
 
 
 def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:

@@ -11,11 +11,12 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tuner.database.database import Connection, Database
 from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
+from tuner.service.periodic import PeriodicService
 from tuner.settings import release
 from tuner.store import leadership
 from tuner.store.leadership import Term as Term
@@ -97,7 +98,7 @@ class Leading:
             self._is_over or 0 < self._rests_until - now <= REST_NS
         ):  # `<= REST_NS`: setting the clock back must not make the pause longer
             return None
-        if term is None and self._is_taken(now):
+        if term is None and self.is_led():
             return None
         unfit = now - self._fit_at > UNFIT_NS
         with self._database.write("leading.term") as db:
@@ -113,14 +114,17 @@ class Leading:
         self._rests_until = Instant(now + REST_NS)
         return None
 
-    def _is_taken(self, now: Instant) -> bool:
-        """Return whether a service leads.
+    def is_led(self) -> bool:
+        """Return whether any service leads.
 
         It uses a read transaction, because waiting services check this all the time and would block each other's writes.
+
+        Raises:
+            Unavailable: The database does not answer.
         """
         with self._database.read() as db:
             present = leadership.get(db, ROLE)
-            return present is not None and present.lasts(leadership.clock(db, now))
+            return present is not None and present.lasts(leadership.clock(db, self._now()))
 
     def _set(self, term: Term | None, now: Instant) -> None:
         before, self._term, self._looked_at = self._term, term, now
@@ -132,30 +136,20 @@ class Leading:
             log.warning("this service is not the leader any more")
 
 
-class Renewing(threading.Thread):
-    """Renew the term of a service, or try to begin one, in a thread of its own.
-
-    After `stop()` it cannot be started again.
-    """
+class Renewing(PeriodicService):
+    """Renew the term of a service, or try to begin one, in a thread of its own."""
 
     def __init__(self, leading: Leading) -> None:
-        super().__init__(name="leading", daemon=True)
+        super().__init__("leading", every_s=RENEW_NS / NS, first_s=RENEW_NS / NS)
         self._leading = leading
-        self._over = threading.Event()
 
-    def run(self) -> None:
-        while not self._over.wait(RENEW_NS / NS):
-            try:
-                self._leading.term()
-            except TunerError as error:  # at debug level only, because the controller logs it too
-                log.debug("%s", error.detail)
-            except Exception:
-                log.exception("the term could not be renewed; retrying")
+    def one_pass(self) -> None:
+        with suppress(TunerError):  # the controller logs it
+            self._leading.term()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop the thread and give up the term. First stop all threads that do the leader's work."""
-        self._over.set()
-        self.join(timeout_s)
+        super().stop(timeout_s)
         try:
             self._leading.give_up()
         except TunerError as error:

@@ -10,13 +10,10 @@ except that a webhook may be sent twice. The receiver can recognize the second o
 import hashlib
 import json
 import logging
-import threading
-from typing import Any
 
 from tuner.database.database import Connection
-from tuner.domain.errors import Fenced, TunerError
-from tuner.domain.shared_budget import PPM, Alert, SharedBudget
-from tuner.domain.time import Instant, rfc3339
+from tuner.domain.shared_budget import PPM, Alert
+from tuner.domain.time import rfc3339
 from tuner.ledger import budget_waits, shared_budgets
 from tuner.ledger.shared_budgets import BudgetPeriod, Kept
 from tuner.service.audit import Audit
@@ -24,6 +21,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.control import go_on
 from tuner.service.leading import Term
+from tuner.service.periodic import PeriodicService
 from tuner.service.shared_budgets import without_room
 from tuner.service.webhooks import WebhookSender
 from tuner.store import deliveries, jobs, launches
@@ -35,36 +33,24 @@ PASS_S = 1.0
 SENDS_S = 10.0  # how long `stop()` waits for webhooks that are being sent
 
 
-class Reconciler(threading.Thread):
+class Reconciler(PeriodicService):
     """Run the passes of the reconciler in a thread. After `stop()` it cannot be started again."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__(name="reconciler", daemon=True)
+        super().__init__(
+            "reconciler",
+            every_s=PASS_S,
+            first_s=PASS_S,
+            health=service.vitals,
+            failures="reconciler_failures",
+        )
         self._service = service
-        self._over = threading.Event()
         self._audit = Audit(service)
         self._meter = ClusterMeter(service)
         self.webhooks = WebhookSender(service)
 
-    def run(self) -> None:
-        while not self._over.wait(PASS_S):
-            try:
-                self.one_pass()
-            except Fenced as fenced:
-                log.warning(
-                    "a pass of the reconciler ended early, because another service leads now: %s",
-                    fenced.detail,
-                )
-            except TunerError as error:
-                self._service.vitals.count("reconciler_failures")
-                log.warning("%s: %s", error.title(), error.detail)
-            except Exception:
-                self._service.vitals.count("reconciler_failures")
-                log.exception("a pass of the reconciler failed; the next one starts from the beginning")
-
     def stop(self, timeout_s: float = 15.0) -> None:
-        self._over.set()
-        self.join(timeout_s)
+        super().stop(timeout_s)
         self.webhooks.settle(SENDS_S)
 
     def one_pass(self) -> None:
@@ -75,20 +61,18 @@ class Reconciler(threading.Thread):
             Fenced: Another service became the leader during the pass.
         """
         if (term := self._service.leading.term()) is not None:
-            self._let_go_on(term)
-            self._note_alerts(term)
+            with self._service.database.read() as db:
+                waiting, alerting = budget_waits.projects(db), shared_budgets.projects(db)
+            for project in waiting:
+                self._resume_waiting(self._service.of(project), term)
+            for project in alerting:
+                self._record_alerts(self._service.of(project), term)
             self.webhooks.send_due(term)
             self._meter.look()
             self._service.vitals.reconciler_at = self._service.now()
         self._audit.some()
 
-    def _let_go_on(self, term: Term) -> None:
-        with self._service.database.read() as db:
-            projects = budget_waits.projects(db)
-        for project in projects:
-            self._let_go_on_in(self._service.of(project), term)
-
-    def _let_go_on_in(self, service: Service, term: Term) -> None:
+    def _resume_waiting(self, service: Service, term: Term) -> None:
         """Resume the jobs of a project that waited for a shared budget which has money again.
 
         Every condition is checked again in the transaction, because it may have changed since it was read.
@@ -109,19 +93,11 @@ class Reconciler(threading.Thread):
                 go_on(db, row, now)
                 log.info("%s is resumed: the shared budget %r has room again", wait.job, wait.name)
 
-    # Webhooks
-
-    def _note_alerts(self, term: Term) -> None:
-        """Record a webhook delivery for each alert whose share of its shared budget was reached.
+    def _record_alerts(self, service: Service, term: Term) -> None:
+        """Record a webhook delivery for each alert of a project whose share of its shared budget was reached.
 
         Periods of a budget that ended while no service ran are included.
         """
-        with self._service.database.read() as db:
-            projects = shared_budgets.projects(db)
-        for project in projects:
-            self._note_alerts_of(self._service.of(project), term)
-
-    def _note_alerts_of(self, service: Service, term: Term) -> None:
         with service.database.read() as db:
             found = _passed(db, service)
             known = {one.id for one in found if deliveries.exists(db, one.id)}
@@ -159,25 +135,25 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
     return found
 
 
-def _delivery(service: Service, one: Kept, standing: BudgetPeriod, alert: Alert, share: int) -> Delivery:
+def _delivery(service: Service, kept: Kept, period: BudgetPeriod, alert: Alert, share: int) -> Delivery:
     """Return the webhook delivery of an alert.
 
     The delivery's id is derived from the alert, budget, limit and period, so that recording it again creates no second
     delivery.
     """
-    name, now = one.budget.name, service.now()
-    limit = one.budget.limit
-    words = (service.project, name, one.created_at, standing.began_at, limit, alert.at_ppm, alert.url)
+    budget, posted, now = kept.budget, period.account.posted, service.now()
+    words = (
+        service.project,
+        budget.name,
+        kept.created_at,
+        period.began_at,
+        budget.limit,
+        alert.at_ppm,
+        alert.url,
+    )
     digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
-    body = json.dumps(_body(f"dlv_{digest[:32]}", one.budget, standing, alert, share, now))
-    return Delivery(f"dlv_{digest[:32]}", service.project, name, alert.url, body, "pending", now, now)
-
-
-def _body(
-    name: str, budget: SharedBudget, standing: BudgetPeriod, alert: Alert, share: int, now: Instant
-) -> dict[str, Any]:
-    posted = standing.account.posted
-    return {
+    name = f"dlv_{digest[:32]}"
+    body = {
         "id": name,
         "type": "budget.share_passed",
         "at": rfc3339(now),
@@ -188,6 +164,7 @@ def _body(
         "limit_usd": None if budget.usd is None else budget.usd.usd,
         "spent_gpu_hours": round(posted.gpu_hours, 9),
         "limit_gpu_hours": None if budget.gpu_ms is None else round(budget.limit.gpu_hours, 9),
-        "period_start": None if budget.period is None else rfc3339(standing.began_at),
-        "period_end": None if standing.ends_at is None else rfc3339(standing.ends_at),
+        "period_start": None if budget.period is None else rfc3339(period.began_at),
+        "period_end": None if period.ends_at is None else rfc3339(period.ends_at),
     }
+    return Delivery(name, service.project, budget.name, alert.url, json.dumps(body), "pending", now, now)

@@ -1,0 +1,71 @@
+"""The base of threads that do something again and again while the service runs."""
+
+import logging
+import threading
+
+from tuner.domain.errors import Fenced, TunerError
+from tuner.service.service_health import Counted, ServiceHealth
+
+
+class PeriodicService(threading.Thread):
+    """Call `one_pass` in a thread, until `stop()`. After that it cannot be started again.
+
+    A failed pass is counted and logged, and the next one starts from the beginning. A `TunerError` is logged once, not
+    in every pass while it lasts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        every_s: float,
+        first_s: float = 0.0,
+        health: ServiceHealth | None = None,
+        failures: Counted | None = None,
+    ) -> None:
+        """Create the thread.
+
+        Args:
+            every_s: Seconds from the end of a pass to the beginning of the next one.
+            first_s: Seconds until the first pass.
+            failures: The counter of `health` that counts failed passes.
+        """
+        super().__init__(name=name, daemon=True)
+        self.ready = threading.Event()  #: Set after the first successful pass.
+        self._over = threading.Event()
+        self._every_s, self._first_s = every_s, first_s
+        self._health, self._failures = health, failures
+        self._trouble = ""
+        self._log = logging.getLogger(f"tuner.{name}")
+
+    def one_pass(self) -> None:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        wait_s = self._first_s
+        while not self._over.wait(wait_s):
+            wait_s = self._every_s
+            try:
+                self.one_pass()
+                self._trouble = ""
+                self.ready.set()
+            except Fenced as fenced:
+                self._log.warning("a pass ended early, because another service leads now: %s", fenced.detail)
+            except TunerError as error:
+                self._count_failure()
+                trouble = f"{error.title()}: {error.detail}"
+                if trouble != self._trouble:
+                    self._log.warning("%s", trouble)
+                self._trouble = trouble
+            except Exception:
+                self._count_failure()
+                self._log.exception("a pass failed; the next one starts from the beginning")
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Wait for the end of the current pass, at most `timeout_s`."""
+        self._over.set()
+        self.join(timeout_s)
+
+    def _count_failure(self) -> None:
+        if self._health is not None and self._failures is not None:
+            self._health.count(self._failures)
