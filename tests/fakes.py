@@ -34,7 +34,7 @@ from tuner.domain.time import NS, Instant
 from tuner.driver.ports import LoopConfig
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.service.bootstrap import Service
-from tuner.service.cluster import Door
+from tuner.service.cluster import DashboardAccess
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.trainables import Described
 from tuner.settings import Settings
@@ -49,7 +49,7 @@ from tuner.store.journal import SqlJournal
 KEY = "tk_of_a_test"
 ENTRY = "trainables.digits_mlp:train"
 EPOCH = Instant(EPOCH_NS)
-RAY = Door("http://127.0.0.1:8265", "token of Ray")
+RAY = DashboardAccess("http://127.0.0.1:8265", "token of Ray")
 SMALL = Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)
 
 
@@ -83,7 +83,7 @@ class FakeCluster:
     unfit: str = ""
     log: str = "the driver's last words"
     ensured: int = 0
-    door: Door | None = RAY
+    door: DashboardAccess | None = RAY
 
     def ensure(self) -> None:
         self._reach()
@@ -121,7 +121,7 @@ class FakeCluster:
     def log_tail(self, submission_id: str) -> str:
         return self.log
 
-    def dashboard_door(self) -> Door | None:
+    def dashboard_access(self) -> DashboardAccess | None:
         return self.door
 
     def shut_down(self) -> None:

@@ -327,7 +327,7 @@ def test_background_loops_handle_every_project(people: People, service: FakeServ
         told = people.project(name).get("/v1/budgets/all").json()
         assert [one["tries"] for one in told["deliveries"]] == [1], name
     assert set(StoredRecord(service).heads(None)) == set(jobs.values())
-    found = metrics_snapshot.Reader(service).read()
+    found = metrics_snapshot.MetricsReader(service).read()
     assert {one.name for one in found.budgets} == {"all", "vision/all", "speech/all"}
 
 

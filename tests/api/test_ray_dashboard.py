@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import KEY, FakeService
 from tests.listening import listening
-from tuner.service.cluster import Door
+from tuner.service.cluster import DashboardAccess
 from tuner.store import launches
 
 service, client = fakes.fixtures("module")
@@ -77,7 +77,7 @@ class _Answers(BaseHTTPRequestHandler):
 def serving(service: FakeService) -> Iterator[Head]:
     """A head that the service uses as its own."""
     with listening(Head()) as found:
-        service.cluster.door = Door(found.url, TOKEN)
+        service.cluster.door = DashboardAccess(found.url, TOKEN)
         yield found
 
 
@@ -134,7 +134,7 @@ def test_no_response_contains_rays_token(service: FakeService, client: TestClien
         launches.submitted(db, job, 1, service.now())
     link = client.get(f"/v1/jobs/{job}").json()["links"]["ray_dashboard"]
     assert link == f"/ray/#/jobs/{job}-1", "the route of a job in Ray's dashboard"
-    assert TOKEN not in repr(Door(head.url, TOKEN))
+    assert TOKEN not in repr(DashboardAccess(head.url, TOKEN))
 
 
 def test_script_is_forwarded_unchanged_and_logs_are_sandboxed(client: TestClient, head: Head) -> None:
@@ -220,7 +220,7 @@ def test_unusable_ray_dashboard_is_503(
     """The response neither redirects nor asks for the token."""
     if path == "refused":
         head.token = "another"
-    doors: dict[str, Any] = {"nobody": Door("http://127.0.0.1:9", TOKEN), "starting": None}
+    doors: dict[str, Any] = {"nobody": DashboardAccess("http://127.0.0.1:9", TOKEN), "starting": None}
     service.cluster.door = doors.get(path, service.cluster.door)
     answer = client.get(f"/ray/{path if '?' in path else 'nodes'}")
     assert answer.status_code == 503

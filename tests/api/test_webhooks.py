@@ -120,7 +120,7 @@ def test_leader_that_lost_its_term_while_sending_leaves_the_rest_to_the_next(
     spend(open_service, client, 0.0012)
     other, send = replace(open_service), webhooks.send
 
-    def standing_still(*args: Any, **kwargs: Any) -> webhooks.Outcome:
+    def standing_still(*args: Any, **kwargs: Any) -> webhooks.WebhookResult:
         open_service.now.pass_s(5)
         assert other.leading.term() is not None
         return send(*args, **kwargs)
@@ -195,11 +195,11 @@ def test_hanging_url_does_not_delay_other_projects(
     """The reconciler does not wait for the hanging URL either."""
     hanging, may_end, send = threading.Semaphore(0), threading.Event(), webhooks.send
 
-    def hang(url: str, *args: Any, **kwargs: Any) -> webhooks.Outcome:
+    def hang(url: str, *args: Any, **kwargs: Any) -> webhooks.WebhookResult:
         if "hangs" in url:
             hanging.release()
             may_end.wait(240)
-            return webhooks.Outcome(False, "hung")
+            return webhooks.WebhookResult(False, "hung")
         return send(url, *args, **kwargs)
 
     monkeypatch.setattr(webhooks, "send", hang)
@@ -260,7 +260,7 @@ def test_host_name_with_a_private_address_gets_no_request(address: str, receiver
         resolve=lambda host, port: ["8.8.8.8", address],
     )
     assert not found.taken
-    assert "private" in found.said
+    assert "private" in found.detail
     assert receiver.heard == []
 
 
@@ -283,7 +283,7 @@ def test_request_goes_to_the_checked_address_after_one_name_lookup_and_follows_n
     assert asked == ["rebinding.invalid"]
     assert receiver.heard[0][0]["Host"] == f"rebinding.invalid:{receiver.server_port}"
     receiver.statuses = [302]
-    assert webhooks.send(receiver.url, b"{}", {}, private=True) == webhooks.Outcome(False, "HTTP 302")
+    assert webhooks.send(receiver.url, b"{}", {}, private=True) == webhooks.WebhookResult(False, "HTTP 302")
     assert len(receiver.heard) == 2
 
 
@@ -314,7 +314,7 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     dripping = threading.Thread(target=drip)
     dripping.start()
-    found: list[webhooks.Outcome] = []
+    found: list[webhooks.WebhookResult] = []
     url = f"https://127.0.0.1:{heard.getsockname()[1]}/"
     sending = threading.Thread(target=lambda: found.append(webhooks.send(url, b"{}", {}, private=True)))
     sending.start()
@@ -331,5 +331,5 @@ def test_refused_connection_and_unknown_host_are_reported(receiver: Receiver) ->
     closed = "http://127.0.0.1:9/"
     found = webhooks.send(closed, b"{}", {}, private=True)
     assert not found.taken
-    assert "refused" in found.said.lower()
+    assert "refused" in found.detail.lower()
     assert not webhooks.send("http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []).taken

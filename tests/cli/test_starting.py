@@ -13,12 +13,11 @@ import pytest
 
 from tests import fakes
 from tuner.cli import server as serving
-from tuner.cli.server import PostponedStart, listen
+from tuner.cli.server import SLOW_MODULES, PostponedStart, listen
 from tuner.database.database import Database
 from tuner.service.maintenance import StorageWatch
-from tuner.service.metrics_snapshot import Reader
+from tuner.service.metrics_snapshot import MetricsReader
 from tuner.service.mirroring import Mirrors
-from tuner.service.preloading import LATER
 
 # Each takes a tenth of a second or more to import; torch and Ray take seconds.
 HEAVY = (
@@ -58,7 +57,7 @@ def test_start_on_an_up_to_date_database_imports_no_heavy_modules(tmp_path: Path
     first = Database(f"sqlite:///{tmp_path}/tuner.db")
     first.migrate()
     first.dispose()
-    assert imported(tmp_path, *HEAVY, *LATER) == []
+    assert imported(tmp_path, *HEAVY, *SLOW_MODULES) == []
 
 
 def test_start_on_an_empty_database_migrates_it(tmp_path: Path) -> None:
@@ -71,7 +70,7 @@ def test_background_work_starts_when_the_service_is_ready(
     monkeypatch.setattr(serving, "FIRST_ANSWERS_S", 0.0)
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
-    postponed = PostponedStart(service, Reader(service), storage, Mirrors(service), after=ready)
+    postponed = PostponedStart(service, MetricsReader(service), storage, Mirrors(service), after=ready)
     postponed.start()
     postponed.join(0.2)
     assert postponed.is_alive()
@@ -79,14 +78,14 @@ def test_background_work_starts_when_the_service_is_ready(
     ready.set()
     postponed.join(60)
     assert storage.ident is not None
-    assert all(name in sys.modules for name in LATER)
+    assert all(name in sys.modules for name in SLOW_MODULES)
     storage.stop()
 
 
 def test_service_that_stops_before_it_is_ready_starts_no_background_work(tmp_path: Path) -> None:
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
-    postponed = PostponedStart(service, Reader(service), storage, Mirrors(service), after=ready)
+    postponed = PostponedStart(service, MetricsReader(service), storage, Mirrors(service), after=ready)
     postponed.start()
     postponed.cancel()
     ready.set()

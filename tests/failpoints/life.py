@@ -258,9 +258,9 @@ class Life:
 def surroundings(tell: Tell) -> Iterator[None]:
     """Give all database clocks the same time, and accept all webhooks."""
 
-    def taken(url: str, body: bytes, headers: dict[str, str], **_: Any) -> webhooks.Outcome:
+    def taken(url: str, body: bytes, headers: dict[str, str], **_: Any) -> webhooks.WebhookResult:
         tell("webhook", headers["Tuner-Delivery"])
-        return webhooks.Outcome(True, "HTTP 204")
+        return webhooks.WebhookResult(True, "HTTP 204")
 
     def own(db: Any, at: Instant) -> Instant:
         return at

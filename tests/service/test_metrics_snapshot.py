@@ -24,8 +24,8 @@ from tuner.service.audit import Audit
 from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import (
     KEEP_NS,
-    Reader,
-    Tally,
+    MetricsReader,
+    TrialCounter,
     by_kind,
     check_database,
     has_live_jobs,
@@ -43,14 +43,14 @@ def test_figures_of_an_empty_service_are_empty(tmp_path: Path) -> None:
     service = fakes.service_in(tmp_path)
     check_database(service)
     assert not has_live_jobs(service)
-    found = Reader(service).read()
+    found = MetricsReader(service).read()
     assert (found.totals.jobs, +found.counts, found.posted, found.budgets) == ({}, {}, {}, ())
     assert found.totals.open == Account(Cost())
     assert (found.watched.reported_since, found.watched.cpu_share, found.watched.stalled) == (None, None, 0)
 
 
 def test_snapshot_is_cached_for_five_seconds(service: FakeService) -> None:
-    reader = Reader(service)
+    reader = MetricsReader(service)
     first = reader.read()
     service.now.at += KEEP_NS - 1
     assert reader.read() is first
@@ -74,7 +74,7 @@ def promoted(service: FakeService, job: str) -> int:
 
 def test_incremental_totals_equal_totals_of_the_whole_database(service: FakeService) -> None:
     """Read ledger entries in small pages, while jobs begin, end and resume."""
-    reader, jobs = Reader(service), list[str]()
+    reader, jobs = MetricsReader(service), list[str]()
     with patch.multiple(metrics_snapshot, ENTRIES_PAGE=7, UNSETTLED=5):
         assert reader.read().posted == {}
         for seed, messages in ((1, 40), (2, None), (3, None)):
@@ -97,7 +97,7 @@ def test_incremental_totals_equal_totals_of_the_whole_database(service: FakeServ
 
 def test_job_resumed_after_its_end_is_not_counted_twice(service: FakeService) -> None:
     job = simulated(service, 1)
-    tally = Tally()
+    tally = TrialCounter()
     tally.read(service, service.now())
     before = promoted(service, job)
     client = fakes.client_of(service)
@@ -163,7 +163,7 @@ def test_worst_figures_of_running_jobs_are_reported() -> None:
 def test_running_job_shows_last_report_and_spend_since_its_best_result(service: FakeService) -> None:
     job = fakes.submit(fakes.client_of(service))
     fakes.simulate(service, job, messages=40)
-    found = Reader(service).read()
+    found = MetricsReader(service).read()
     shown = fakes.client_of(service).get(f"/v1/jobs/{job}/report").json()
     with service.database.read() as db:
         last = db.execute(select(reports.c.at).order_by(reports.c.at.desc())).scalars().first()
@@ -181,11 +181,11 @@ def test_first_queued_job_sets_the_queue_waiting_time(service: FakeService) -> N
     first = fakes.submit(client)
     service.now.pass_s(30)
     fakes.submit(client)
-    found = Reader(service).read()
+    found = MetricsReader(service).read()
     assert (found.totals.waiting, service.now() - (found.totals.waiting_since or 0)) == (2, 30 * NS)
     fakes.begin(service, first)
     service.now.pass_s(10)
-    found = Reader(service).read()
+    found = MetricsReader(service).read()
     assert (found.totals.waiting, service.now() - (found.totals.waiting_since or 0)) == (1, 10 * NS)
     assert found.totals.silent_since == service.now() - 10 * NS
 

@@ -148,7 +148,7 @@ def test_no_secret_appears_in_responses_logs_or_files(
     assert "TUNER_DATABASE_URL_FILE" in driver, "the password goes by a file"
 
     written += head.given
-    written += [repr(planted.settings), repr(planted.cluster.dashboard_door()), repr(planted)]
+    written += [repr(planted.settings), repr(planted.cluster.dashboard_access()), repr(planted)]
     written += [str(examine(planted.settings))]
     database = Database(planted.settings.database_url)
     with pytest.raises(TunerError) as refused:

@@ -36,7 +36,7 @@ from tuner.api.routers import (
 from tuner.api.routers.curves import CurvesText
 from tuner.api.strict_json import unambiguous
 from tuner.service.bootstrap import Service
-from tuner.service.metrics_snapshot import Reader
+from tuner.service.metrics_snapshot import MetricsReader
 from tuner.service.ray_dashboard import optuna_dashboard
 
 RESPONSES = document.problems(400, 401, 403, 404, 408, 409, 413, 414, 422, 429, 431, 503)
@@ -72,7 +72,7 @@ def create_app(
     app.state.is_ready, app.state.leaving = is_ready, threading.Event()
     app.state.broadcaster = EventBroadcaster()
     app.state.responses, app.state.curves = AnswerCache[bytes](len), AnswerCache(CurvesText.size)
-    app.state.figures = Reader(service)
+    app.state.figures = MetricsReader(service)
     app.state.metrics = Metrics(app.state.figures.read, service.vitals)
     app.state.mirrors = mirrors
     problems.install(app)

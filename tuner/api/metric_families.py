@@ -15,7 +15,7 @@ from tuner.domain.job import JOB_STATES
 from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
-from tuner.service.metrics_snapshot import Budget, MetricsSnapshot, by_kind, spent
+from tuner.service.metrics_snapshot import BudgetUse, MetricsSnapshot, by_kind, spent
 from tuner.service.service_health import ServiceHealth
 
 Values = Mapping[tuple[str, ...], float]
@@ -118,16 +118,16 @@ def _bill(f: MetricsSnapshot) -> Values:
     }
 
 
-def _in_usd(budget: Budget) -> bool:
+def _in_usd(budget: BudgetUse) -> bool:
     return budget.budget.usd is not None
 
 
-def _in_gpu_time(budget: Budget) -> bool:
+def _in_gpu_time(budget: BudgetUse) -> bool:
     return budget.budget.gpu_ms is not None
 
 
 def _budgets(
-    is_limited: Callable[[Budget], bool], value: Callable[[Budget], float]
+    is_limited: Callable[[BudgetUse], bool], value: Callable[[BudgetUse], float]
 ) -> Callable[[MetricsSnapshot], Values]:
     """Return a function that returns the value of each budget with such a limit."""
     return lambda f: {(budget.name,): value(budget) for budget in f.budgets if is_limited(budget)}

@@ -37,7 +37,7 @@ def cluster(
     if not spot + on_demand:
         raise typer.BadParameter("give at least one node: --spot 1 or --on-demand 1")
     replaced = None if replace_after == "never" else duration_ns(replace_after, "--replace-after") / NS
-    plan = local_cluster.Plan(spot, on_demand, cpus_per_node, gpus_per_node, replaced)
+    plan = local_cluster.LocalClusterPlan(spot, on_demand, cpus_per_node, gpus_per_node, replaced)
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())

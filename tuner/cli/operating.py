@@ -27,7 +27,7 @@ from tuner.settings import Settings
 if TYPE_CHECKING:
     from tuner.schemas.answers import Package, Replay, ReplayDifference
     from tuner.service.backup import BackedUp, PausedJob, Restored
-    from tuner.service.doctor import Findings
+    from tuner.service.doctor import Diagnosis
     from tuner.service.maintenance import Migrated
 
 
@@ -273,7 +273,7 @@ def _difference(one: ReplayDifference, ours: str, theirs: str) -> Table:
     return table
 
 
-def _findings(answer: Findings) -> Table:
+def _findings(answer: Diagnosis) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for one in answer.findings:
         text = one.seen if one.ok else f"{one.seen}\n{one.fix}"

@@ -24,11 +24,9 @@ from tuner.service.controller import Controller
 from tuner.service.doctor import fault_of_cluster, refuse_unfit, refuse_without_key, warn_of_open_home
 from tuner.service.leading import Renewing
 from tuner.service.maintenance import StorageWatch
-from tuner.service.metrics_snapshot import Reader, has_live_jobs
+from tuner.service.metrics_snapshot import MetricsReader, has_live_jobs
 from tuner.service.mirroring import Mirrors
-from tuner.service.preloading import preload
 from tuner.service.reconciler import Reconciler
-from tuner.service.replicas import is_led
 from tuner.settings import Settings
 
 
@@ -93,7 +91,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         leading.stop()
         if has_live_jobs(service):
             typer.echo("jobs continue without the service; `tuner serve` reconnects to them", err=True)
-        elif not is_led(service):
+        elif not service.leading.is_led():
             service.cluster.shut_down()
         service.database.dispose()
 
@@ -109,19 +107,21 @@ def stop_cluster() -> None:
 
 LATEST_S = 10.0  # Begin the postponed work then even if the cluster is not ready: this work does not need it.
 FIRST_ANSWERS_S = 1.0  # Pause before the postponed work, so that it does not slow down the first requests.
+# Slow modules, for forecasts and for plans. They are imported so that the first request that needs them does not wait.
+SLOW_MODULES = ("scipy.special", "tuner.service.plan_runs")
 
 
 class PostponedStart(threading.Thread):
     """A thread that does the part of the start on which no request depends, and then ends.
 
-    It starts the storage watch and the mirrors, prints warnings and preloads modules. On a machine with few cores, this work would
+    It starts the storage watch and the mirrors, prints warnings and imports slow modules. On a machine with few cores, this work would
     delay readiness.
     """
 
     def __init__(
         self,
         service: Service,
-        metrics: Reader,
+        metrics: MetricsReader,
         storage: StorageWatch,
         mirrors: Mirrors,
         *,
@@ -143,7 +143,8 @@ class PostponedStart(threading.Thread):
             typer.echo(f"prices are unavailable and jobs are refused until this is fixed: {fault}", err=True)
         if fault := fault_of_cluster(self._service.cluster):
             typer.echo(f"jobs are refused until this is fixed: {fault}", err=True)
-        preload()
+        for name in SLOW_MODULES:
+            import_module(name)
         gc.freeze()
         with suppress(Unavailable):
             # The first read of the metrics takes seconds if the database is large. Later reads are incremental.

@@ -16,7 +16,6 @@ from tuner.domain.access import (
     DEFAULT_PROJECT,
     OPERATOR,
     Actor,
-    KeyText,
     MemberRole,
     is_like_a_key,
     key_name_fault,
@@ -144,17 +143,14 @@ def _whose(service: Service) -> str | None:
 
 
 def _add(db: Connection, service: Service, user: str, name: str, life_ns: int) -> KeyView:
-    text, now = _new(db), service.now()
+    while access.has_key(
+        db, id_ := "tnr_" + "".join(secrets.choice(ascii_lowercase + digits) for _ in range(8))
+    ):
+        pass
+    text, now = key_text(id_, secrets.token_urlsafe(32)), service.now()
     row = KeyRow(text.id, service.project, user, name, text.sha256, now, Instant(now + life_ns))
     access.add_key(db, row)
     return KeyView(row, "active", text.text)
-
-
-def _new(db: Connection) -> KeyText:
-    while True:
-        id_ = "tnr_" + "".join(secrets.choice(ascii_lowercase + digits) for _ in range(8))
-        if not access.has_key(db, id_):
-            return key_text(id_, secrets.token_urlsafe(32))
 
 
 def _no_member(db: Connection, project: str, user: str) -> Fault:

@@ -12,7 +12,7 @@ from tuner.domain.money import Cost
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
-from tuner.service.machines import Asked as Asked
+from tuner.service.machines import MachineQuery as MachineQuery
 from tuner.service.next_dollar import NextDollarForecast as NextDollarForecast
 from tuner.service.next_dollar import forecast
 from tuner.service.repricing import Pricing as Pricing
@@ -23,7 +23,7 @@ from tuner.store.answers import StepReport as StepReport
 from tuner.store.best import CostLimits as CostLimits
 from tuner.store.jobs import JobRow
 
-HERE = Asked()
+HERE = MachineQuery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class BestView:
 
 
 def best(
-    service: Service, job: str, limits: CostLimits, asked: Asked = HERE, *, with_forecast: bool = False
+    service: Service, job: str, limits: CostLimits, asked: MachineQuery = HERE, *, with_forecast: bool = False
 ) -> BestView:
     """Return the best configuration whose training stays within these limits of cost, GPU-hours and time.
 
@@ -90,7 +90,7 @@ def best(
 
 
 def best_of_all(
-    service: Service, trainable: str, metric: str, limits: CostLimits, asked: Asked = HERE
+    service: Service, trainable: str, metric: str, limits: CostLimits, asked: MachineQuery = HERE
 ) -> BestView:
     """Return the best configuration over all jobs that tuned this trainable for this metric.
 
@@ -128,7 +128,7 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; the nearest: {', '.join(near)}" if near else ""
 
 
-def pareto(service: Service, job: str, asked: Asked = HERE) -> tuple[list[PricedPoint], Pricing | None]:
+def pareto(service: Service, job: str, asked: MachineQuery = HERE) -> tuple[list[PricedPoint], Pricing | None]:
     """Return the Pareto front of the job, cheapest first, and how its points were priced.
 
     Raises:
@@ -202,7 +202,7 @@ def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None
     return BestView(row, PricedPoint(point), None if better is None else PricedPoint(better), None)
 
 
-def _cheapest(db: Connection, service: Service, row: JobRow, asked: Asked) -> PricedPoint | None:
+def _cheapest(db: Connection, service: Service, row: JobRow, asked: MachineQuery) -> PricedPoint | None:
     there = pricing(db, service, row, asked)
     if there is not None:
         return _Elsewhere(db, row, there).cheapest()

@@ -22,7 +22,7 @@ FIT_FRESH_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class DashboardAccess:
     """The address of Ray's dashboard and the token that it requires.
 
     The token is sent to the dashboard only and never shown.
@@ -65,7 +65,7 @@ class Cluster(Protocol):
 
     def log_tail(self, submission_id: str) -> str: ...
 
-    def dashboard_door(self) -> Door | None:
+    def dashboard_access(self) -> DashboardAccess | None:
         """Return the address and token of Ray's dashboard, or None while there is no cluster yet."""
 
     def shut_down(self) -> None:
@@ -139,8 +139,10 @@ class RayCluster:
         jobs = RayJobs(self._open())
         return (jobs.logs(submission_id)[-4000:] or jobs.message(submission_id)[-4000:]).strip()
 
-    def dashboard_door(self) -> Door | None:
-        return None if self._dashboard is None else Door(self._dashboard.url, self._dashboard.token)
+    def dashboard_access(self) -> DashboardAccess | None:
+        return (
+            None if self._dashboard is None else DashboardAccess(self._dashboard.url, self._dashboard.token)
+        )
 
     def shut_down(self) -> None:
         """End the local head, unless it belongs to a cluster that `tuner cluster` started."""

@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from tuner.checkpoints.storage import Storage
@@ -15,15 +16,15 @@ from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import nodes
 from tuner.cluster.versions import RayUnfit, misfit, ray_of
-from tuner.database.database import Database, knows_revision, newest_revision
+from tuner.database.database import Connection, Database, knows_revision, newest_revision
 from tuner.domain.access import DAY_NS
 from tuner.domain.errors import BadFile, TunerError, Unavailable
 from tuner.domain.time import Instant, rfc3339
-from tuner.service import replicas
 from tuner.service.bootstrap import system_now
 from tuner.service.cluster import Cluster
-from tuner.settings import Settings
-from tuner.store import access
+from tuner.service.leading import ROLE
+from tuner.settings import Settings, release
+from tuner.store import access, launches, leadership
 
 PROBE = ".probe"
 # A shorter key, in characters, can be guessed by somebody who tries a thousand keys per second.
@@ -36,7 +37,7 @@ log = logging.getLogger("tuner.storage")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PartCheck:
     """The result of checking one part."""
 
     part: str  #: Name of the part, such as `key` or `database`.
@@ -45,32 +46,28 @@ class Finding:
     fix: str = ""  #: What to do about it; empty if nothing is wrong.
 
 
+def _check(part: str, seen: str, fix: str = "") -> PartCheck:
+    return PartCheck(part, not fix, seen, fix)
+
+
 @dataclass(frozen=True, slots=True)
-class Findings:
-    findings: tuple[Finding, ...]
+class Diagnosis:
+    findings: tuple[PartCheck, ...]
 
     @property
     def ok(self) -> bool:
-        return all(one.ok for one in self.findings)
+        return all(check.ok for check in self.findings)
 
 
-def examine(settings: Settings) -> Findings:
+def examine(settings: Settings) -> Diagnosis:
     """Check everything that can be checked without a job.
 
     The only change it makes is a file in the storage, which it removes again.
     """
-    parts = [
-        of_key,
-        of_home,
-        of_database,
-        of_replicas,
-        of_keys,
-        of_storage,
-        of_token,
-        of_node_types,
-        *([of_ray] if settings.ray_address else []),
-    ]
-    return Findings(tuple(one for part in parts for one in part(settings)))
+    parts = [of_key, of_home, of_database, of_storage, of_token, of_node_types]
+    if settings.ray_address:
+        parts.append(of_ray)
+    return Diagnosis(tuple(check for part in parts for check in part(settings)))
 
 
 def refuse_unfit(settings: Settings) -> None:
@@ -89,28 +86,30 @@ def refuse_without_key(settings: Settings) -> None:
     _refuse(settings, of_key)
 
 
-def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[Finding]]) -> None:
-    """Raise Unavailable for the first fault that these checks find, with what to do."""
-    for one in (found for part in parts for found in part(settings)):
-        if not one.ok:
-            raise Unavailable(f"{one.part}: {one.seen}; {one.fix}")
+def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[PartCheck]]) -> None:
+    for part in parts:
+        for check in part(settings):
+            if not check.ok:
+                raise Unavailable(f"{check.part}: {check.seen}; {check.fix}")
 
 
-def _of_storage_soon(settings: Settings) -> list[Finding]:
-    """Check the storage, or return no finding if it does not answer within `STORAGE_S`.
+def _of_storage_soon(settings: Settings) -> list[PartCheck]:
+    """Check the storage, or return nothing if it does not answer within `STORAGE_S`.
 
     The service starts anyway, because it can answer questions about jobs without its storage. `StorageWatch` checks the
     storage again later.
     """
-    found: list[Finding] = []
-    looking = threading.Thread(target=lambda: found.extend(of_storage(settings)), name="storage", daemon=True)
+    checks: list[PartCheck] = []
+    looking = threading.Thread(
+        target=lambda: checks.extend(of_storage(settings)), name="storage", daemon=True
+    )
     looking.start()
     looking.join(STORAGE_S)
-    if not found:
+    if not checks:
         log.warning(
             "%s has not answered for %g s: the service starts without it", settings.storage, STORAGE_S
         )
-    return found
+    return checks
 
 
 def fault_of_cluster(cluster: Cluster) -> str | None:
@@ -127,65 +126,52 @@ def fault_of_cluster(cluster: Cluster) -> str | None:
     return None
 
 
-def of_key(settings: Settings) -> Iterator[Finding]:
-    if settings.given_api_key:
-        yield _of_given_key(settings, settings.given_api_key)
-        return
-    path = settings.api_key_path
-    if not path.exists():
-        yield _of_key_to_be(settings)
-        return
-    mode = path.stat().st_mode & 0o777
-    seen = f"{path} has mode {mode:04o}"
-    yield Finding(
-        "key",
-        not mode & 0o077,
-        seen,
-        "" if not mode & 0o077 else f"other users can read it: chmod 600 {path}",
-    )
+def of_key(settings: Settings) -> Iterator[PartCheck]:
+    """Check the service's own key.
+
+    Only a service that listens on loopback may generate one, because services that share a database would each generate
+    a different one.
+    """
+    key, path, local = settings.given_api_key, settings.api_key_path, is_loopback(settings.host)
+    if key and (local or len(key) >= SHORTEST_KEY):
+        yield _check("key", "given as TUNER_API_KEY")
+    elif key:
+        yield _check(
+            "key",
+            f"TUNER_API_KEY has {len(key)} characters, and other machines can reach TUNER_HOST={settings.host}",
+            f"use at least {SHORTEST_KEY} characters, such as the output of `openssl rand -hex 32`, or listen on 127.0.0.1",
+        )
+    elif path.exists():
+        mode = path.stat().st_mode & 0o777
+        fix = f"other users can read it: chmod 600 {path}" if mode & 0o077 else ""
+        yield _check("key", f"{path} has mode {mode:04o}", fix)
+    elif local:
+        yield _check("key", f"{path} is created on the first start")
+    else:
+        yield _check(
+            "key",
+            f"TUNER_API_KEY is empty, and other machines can reach TUNER_HOST={settings.host}",
+            "set TUNER_API_KEY, for example to the output of `openssl rand -hex 32`, to the same value for every service of "
+            "this database, or leave TUNER_HOST empty to listen on 127.0.0.1",
+        )
 
 
-def of_home(settings: Settings) -> Iterator[Finding]:
+def of_home(settings: Settings) -> Iterator[PartCheck]:
     """Check that other users of this machine cannot read the home directory, which holds the database and the key.
 
     Access by a group is allowed, because volumes of Kubernetes grant it.
     """
-    if not settings.home.is_dir():
-        return
-    mode = settings.home.stat().st_mode & 0o777
-    fix = "" if not mode & 0o007 else f"other users of this machine can read it: chmod 700 {settings.home}"
-    yield Finding("home", not mode & 0o007, f"{settings.home} has mode {mode:04o}", fix)
+    if settings.home.is_dir():
+        mode = settings.home.stat().st_mode & 0o777
+        fix = f"other users of this machine can read it: chmod 700 {settings.home}" if mode & 0o007 else ""
+        yield _check("home", f"{settings.home} has mode {mode:04o}", fix)
 
 
 def warn_of_open_home(settings: Settings) -> None:
     """Log a warning if other users of this machine can read the home directory."""
-    for one in of_home(settings):
-        if not one.ok:
-            log.warning("%s; %s", one.seen, one.fix)
-
-
-def _of_given_key(settings: Settings, key: str) -> Finding:
-    if is_loopback(settings.host) or len(key) >= SHORTEST_KEY:
-        return Finding("key", True, "given as TUNER_API_KEY")
-    seen = f"TUNER_API_KEY has {len(key)} characters, and other machines can reach TUNER_HOST={settings.host}"
-    fix = f"use at least {SHORTEST_KEY} characters, such as the output of `openssl rand -hex 32`, or listen on 127.0.0.1"
-    return Finding("key", False, seen, fix)
-
-
-def _of_key_to_be(settings: Settings) -> Finding:
-    """Check a service that has no key yet. Only a service that listens on loopback may generate one.
-
-    If other machines can reach the service, the operator must set the key, because services that share a database would
-    each generate a different one.
-    """
-    if is_loopback(settings.host):
-        return Finding("key", True, f"{settings.api_key_path} is created on the first start")
-    seen = f"TUNER_API_KEY is empty, and other machines can reach TUNER_HOST={settings.host}"
-    fix = (
-        "set TUNER_API_KEY, for example to the output of `openssl rand -hex 32`, to the same value for every service of this "
-        "database, or leave TUNER_HOST empty to listen on 127.0.0.1"
-    )
-    return Finding("key", False, seen, fix)
+    for check in of_home(settings):
+        if not check.ok:
+            log.warning("%s; %s", check.seen, check.fix)
 
 
 def is_loopback(host: str) -> bool:
@@ -195,97 +181,100 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[PartCheck]:
     """Check that there is a token for a cluster that is operated by others.
 
     Without tokens, anybody who reaches Ray can run any code.
     """
     if not settings.ray_address:
         return
-    if environ.get("RAY_AUTH_MODE") == "disabled":
-        yield Finding(
-            "token", True, "RAY_AUTH_MODE=disabled: anyone who can reach the cluster can run any code on it"
-        )
-        return
-    if cluster_token(environ) is not None:
-        yield Finding("token", True, "Ray's token was found")
-        return
     path = environ.get("RAY_AUTH_TOKEN_PATH")
-    seen = (
-        f"RAY_AUTH_TOKEN_PATH is {path}, from which no token can be read"
-        if path
-        else "there is no token for Ray"
-    )
-    fix = (
-        "set RAY_AUTH_TOKEN to the token of the cluster, or RAY_AUTH_TOKEN_PATH to a file that contains it and that this user can "
-        "read; if the cluster requires no token, set RAY_AUTH_MODE=disabled"
-    )
-    yield Finding("token", False, seen, fix)
+    if environ.get("RAY_AUTH_MODE") == "disabled":
+        yield _check(
+            "token", "RAY_AUTH_MODE=disabled: anyone who can reach the cluster can run any code on it"
+        )
+    elif cluster_token(environ) is not None:
+        yield _check("token", "Ray's token was found")
+    else:
+        yield _check(
+            "token",
+            f"RAY_AUTH_TOKEN_PATH is {path}, from which no token can be read"
+            if path
+            else "there is no token for Ray",
+            "set RAY_AUTH_TOKEN to the token of the cluster, or RAY_AUTH_TOKEN_PATH to a file that contains it and that this "
+            "user can read; if the cluster requires no token, set RAY_AUTH_MODE=disabled",
+        )
 
 
-def of_database(settings: Settings) -> Iterator[Finding]:
-    database, fix = Database(settings.database_url), ""
+def of_database(settings: Settings) -> Iterator[PartCheck]:
+    """Check the database. If it is up to date, report the leader, the drivers and the keys that expire soon, too."""
+    database, newest = Database(settings.database_url), newest_revision()
     where = database.url.render_as_string(hide_password=True)
     try:
-        found = database.revision()
+        revision = database.revision()
+        fix = ""
+        if not knows_revision(revision):
+            fix = f"a newer version of tuner has upgraded it, and this version only knows revisions up to {newest}: run that version"
+        elif revision is not None and revision != newest:
+            fix = f"older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
+        yield _check("database", f"{where} is {f'at revision {revision}' if revision else 'empty'}", fix)
+        if revision == newest:
+            with database.read() as db:
+                checks = _leader(db), _drivers(db), _keys(db)
+            yield from checks
     except Unavailable as error:
-        yield Finding(
-            "database", False, error.detail.splitlines()[0], f"start it, or correct its URL: {where}"
-        )
-        return
+        yield _check("database", error.detail.splitlines()[0], f"start it, or correct its URL: {where}")
     finally:
         database.dispose()
-    newest = newest_revision()
-    if not knows_revision(found):
-        fix = f"a newer version of tuner has upgraded it, and this version only knows revisions up to {newest}: run that version"
-    elif found != newest and found is not None:
-        fix = f"older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
-    yield Finding("database", not fix, f"{where} is {f'at revision {found}' if found else 'empty'}", fix)
 
 
-def of_replicas(settings: Settings) -> Iterator[Finding]:
-    """Report which service leads and which versions the drivers run.
-
-    Yield nothing if the database is not up to date or not reachable.
-    """
-    database = Database(settings.database_url)
-    try:
-        if database.revision() != newest_revision():
-            return
-        with database.read() as db:
-            found = replicas.standing(db, system_now())
-    except Unavailable:
-        return
-    finally:
-        database.dispose()
-    yield Finding("leader", True, replicas.said_of_leader(found))
-    yield Finding("drivers", True, replicas.said_of_drivers(found))
+def _leader(db: Connection) -> PartCheck:
+    term, now = leadership.get(db, ROLE), system_now()
+    if term is None:
+        return _check("leader", "no service has led yet")
+    who, since = f"{term.holder}, tuner {term.version}", rfc3339(term.since)
+    if term.lasts(leadership.clock(db, now)):
+        return _check("leader", f"{who}, leads since {since}, by term {term.token}")
+    return _check("leader", f"nobody leads; {who}, did by term {term.token}, from {since} on")
 
 
-def of_keys(settings: Settings) -> Iterator[Finding]:
+def _drivers(db: Connection) -> PartCheck:
+    """Report the running drivers, and name those of another version. Their jobs continue nevertheless."""
+    drivers = [launch for launch in launches.live(db) if launch.state == "running"]
+    ours = release(), version("ray")
+    others = [
+        f"{launch.job} (tuner {launch.tuner_version or '?'}, Ray {launch.ray_version or '?'})"
+        for launch in drivers
+        if (launch.tuner_version, launch.ray_version) != ours
+    ]
+    seen = f"{len(drivers)} at work"
+    if others:
+        seen += f", of another version, which go on: {_first(others)}"
+    elif drivers:
+        seen += f", all of tuner {release()}"
+    return _check("drivers", seen)
+
+
+def _keys(db: Connection) -> PartCheck:
     """Report users' keys that expire within 14 days. This is a reminder and never a fault of the service."""
-    database = Database(settings.database_url)
-    try:
-        if database.revision() != newest_revision():
-            return
-        now = system_now()
-        with database.read() as db:
-            found = access.keys_that_end(db, now, Instant(now + SOON_NS))
-    except Unavailable:
-        return
-    finally:
-        database.dispose()
-    ends = [f"{one.id} of {one.user} in {one.project} at {rfc3339(one.expires_at)[:16]}Z" for one in found]
-    shown = ", ".join(ends[:SHOWN]) + (f" and {len(ends) - SHOWN} more" if len(ends) > SHOWN else "")
-    seen = (
-        f"keys that expire within 14 days: {shown}; replace them with `tuner keys rotate`"
-        if ends
-        else "none expires within 14 days"
+    now = system_now()
+    ends = [
+        f"{key.id} of {key.user} in {key.project} at {rfc3339(key.expires_at)[:16]}Z"
+        for key in access.keys_that_end(db, now, Instant(now + SOON_NS))
+    ]
+    if not ends:
+        return _check("keys", "none expires within 14 days")
+    return _check(
+        "keys", f"keys that expire within 14 days: {_first(ends)}; replace them with `tuner keys rotate`"
     )
-    yield Finding("keys", True, seen)
 
 
-def of_storage(settings: Settings) -> Iterator[Finding]:
+def _first(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def of_storage(settings: Settings) -> Iterator[PartCheck]:
     """Check the storage by writing a file, reading it back and removing it."""
     name, data = f"{PROBE}-{secrets.token_hex(4)}", os.urandom(16)
     try:
@@ -297,17 +286,13 @@ def of_storage(settings: Settings) -> Iterator[Finding]:
         storage.remove(name)
     except Exception as error:
         fix = "create the folder or bucket of TUNER_STORAGE, and let this user list, read, write and delete there"
-        yield Finding("storage", False, f"{settings.storage}: {error or type(error).__name__}", fix)
+        yield _check("storage", f"{settings.storage}: {error or type(error).__name__}", fix)
         return
-    yield Finding(
-        "storage",
-        same,
-        settings.storage,
-        "" if same else "it returns other data than was written: use another storage",
-    )
+    fix = "" if same else "it returns other data than was written: use another storage"
+    yield _check("storage", settings.storage, fix)
 
 
-def of_node_types(settings: Settings) -> Iterator[Finding]:
+def of_node_types(settings: Settings) -> Iterator[PartCheck]:
     """Check the autoscaler's list of node types, if `TUNER_NODE_TYPES` names one."""
     if not settings.node_types:
         return
@@ -315,44 +300,37 @@ def of_node_types(settings: Settings) -> Iterator[Finding]:
         found = node_types_of(settings.node_types)
     except BadFile as error:
         fix = "correct it, or leave TUNER_NODE_TYPES empty for a cluster of fixed size"
-        yield Finding("node types", False, error.detail, fix)
+        yield _check("node types", error.detail, fix)
         return
-    summary = (
-        ", ".join(f"{one.at_most} {one.name}" for one in found.types)
-        or "none: is enableInTreeAutoscaling set?"
+    summary = ", ".join(f"{one.at_most} {one.name}" for one in found.types)
+    yield _check(
+        "node types",
+        f"the autoscaler may start up to {summary or 'none: is enableInTreeAutoscaling set?'}",
     )
-    yield Finding("node types", True, f"the autoscaler may start up to {summary}")
 
 
-def of_ray(settings: Settings) -> Iterator[Finding]:
+def of_ray(settings: Settings) -> Iterator[PartCheck]:
     url = dashboard_url(settings.ray_address)
     with contextlib.closing(Dashboard(url, cluster_token())) as dashboard:
         try:
             theirs, wrong = ray_of(dashboard), misfit(dashboard)
-            alive = [node for node in nodes(dashboard) if node.alive]
+            workers = [node for node in nodes(dashboard) if node.alive and node.cpus]
         except TunerError as error:
             fix = "start it, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-            yield Finding("ray", False, error.detail.splitlines()[0], fix)
+            yield _check("ray", error.detail.splitlines()[0], fix)
             return
-    yield Finding(
-        "ray",
-        wrong is None,
-        wrong or f"{url} has Ray {theirs}",
-        "jobs are refused until this is fixed" if wrong else "",
+    yield _check(
+        "ray", wrong or f"{url} has Ray {theirs}", "jobs are refused until this is fixed" if wrong else ""
     )
-    workers = [node for node in alive if node.cpus]
-    markets = sorted({node.market for node in workers})
-    seen = f"{len(workers)} nodes with CPUs, markets: {', '.join(markets) or 'none'}"
-    may_come = any(one.ok and settings.node_types for one in of_node_types(settings))
+    markets = ", ".join(sorted({node.market for node in workers})) or "none"
+    may_come = any(check.ok for check in of_node_types(settings))
     fix = (
         "" if workers or may_come else "add nodes to the cluster: jobs are refused while no node can run them"
     )
-    yield Finding("nodes", not fix, seen, fix)
+    yield _check("nodes", f"{len(workers)} nodes with CPUs, markets: {markets}", fix)
     nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
-    fix = "start them with --labels instance-type=…,ray.io/market-type=…; without labels they are priced by their CPUs"
-    summary = (
-        "all nodes have an instance type"
-        if not nameless
-        else f"{', '.join(nameless[:5])} have no label instance-type"
-    )
-    yield Finding("labels", not nameless, summary, fix if nameless else "")
+    if nameless:
+        fix = "start them with --labels instance-type=…,ray.io/market-type=…; without labels they are priced by their CPUs"
+        yield _check("labels", f"{', '.join(nameless[:5])} have no label instance-type", fix)
+    else:
+        yield _check("labels", "all nodes have an instance type")

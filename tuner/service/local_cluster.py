@@ -23,7 +23,7 @@ INSTANCE_TYPE = "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LocalClusterPlan:
     """The nodes of a local cluster."""
 
     spot: int
@@ -35,7 +35,7 @@ class Plan:
 
 def keep(
     settings: Settings,
-    plan: Plan,
+    plan: LocalClusterPlan,
     *,
     tell: Callable[[Sequence[KeptNode], list[str]], None],
     over: threading.Event,
@@ -64,7 +64,7 @@ def keep(
                 tell(cluster.kept_nodes(), said)
 
 
-def specs(settings: Settings, plan: Plan) -> list[NodeSpec]:
+def specs(settings: Settings, plan: LocalClusterPlan) -> list[NodeSpec]:
     """Return the nodes of a plan.
 
     Each gets an equal share of this machine's memory; one more share is left for everything else.
@@ -88,7 +88,7 @@ def specs(settings: Settings, plan: Plan) -> list[NodeSpec]:
     ]
 
 
-def _price(settings: Settings, plan: Plan, market: Market) -> Decimal:
+def _price(settings: Settings, plan: LocalClusterPlan, market: Market) -> Decimal:
     named = settings.node_price(INSTANCE_TYPE, market)
     size = {"cpus": plan.cpus_per_node, "gpus": plan.gpus_per_node}
     return Decimal(str(settings.local_price(**size, market=market)[0] if named is None else named))

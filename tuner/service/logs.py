@@ -16,7 +16,13 @@ _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
 # The other control characters of C0 and C1, and characters that change the direction of text, which can disguise it.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_PICTURES = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: 0x2421,
+    **dict.fromkeys(
+        (*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD
+    ),
+}
 UTF8_BYTES = 4
 
 
@@ -31,12 +37,7 @@ def readable(data: bytes) -> str:
     """
     text = _ESCAPES.sub("", data.decode(errors="replace"))
     text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _CONTROLS.sub(lambda found: _picture(found[0]), text)
-
-
-def _picture(control: str) -> str:
-    code = ord(control)
-    return "\u2421" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\N{REPLACEMENT CHARACTER}"
+    return text.translate(_PICTURES)
 
 
 def masked(data: bytes, secrets: list[str]) -> bytes:

@@ -15,7 +15,7 @@ from tuner.store.jobs import JobRow
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MachineQuery:
     """The machine on which a request wants training priced. For a field that is None, the job's own value is used."""
 
     market: str | None = None
@@ -24,11 +24,11 @@ class Asked:
 
     @property
     def nothing(self) -> bool:
-        return self == Asked()
+        return self == MachineQuery()
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class PricedMachine:
     """A whole machine."""
 
     instance_type: str
@@ -59,7 +59,7 @@ class Machine:
         )
 
 
-def machine(settings: Settings, row: JobRow, asked: Asked) -> Machine:
+def machine(settings: Settings, row: JobRow, asked: MachineQuery) -> PricedMachine:
     """Return the requested machine with its price.
 
     If the machine is among the job's offers, the price recorded with the job is used. Otherwise the price is taken from
@@ -115,12 +115,12 @@ def _check_region(prices: Catalogue, row: JobRow, region: str | None) -> None:
         raise Invalid.at("region", wrong)
 
 
-def _offered(prices: Catalogue, offer: Offer) -> Machine:
+def _offered(prices: Catalogue, offer: Offer) -> PricedMachine:
     market: Market = "spot" if offer.market == "spot" else "on_demand"
     return _of(prices, offer, market, offer.price, offer.source)
 
 
-def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) -> Machine | None:
+def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) -> PricedMachine | None:
     """Return the machine of the offer at its price in TUNER_NODE_PRICES, or None if it has no price there."""
     usd = settings.node_price(offer.instance_type, market)
     if usd is None:
@@ -128,7 +128,7 @@ def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) 
     return _of(prices, offer, market, Price.from_usd_per_hour(usd), "TUNER_NODE_PRICES")
 
 
-def _local(settings: Settings, offer: Offer, market: Market) -> Machine:
+def _local(settings: Settings, offer: Offer, market: Market) -> PricedMachine:
     """Return the machine of the offer, priced by its CPUs and GPUs because it is not in the catalogue.
 
     Such machines are priced in the same way when a job is admitted.
@@ -137,12 +137,16 @@ def _local(settings: Settings, offer: Offer, market: Market) -> Machine:
     return _of(None, offer, market, Price.from_usd_per_hour(usd), source)
 
 
-def _of(prices: Catalogue | None, offer: Offer, market: Market, price: Price, source: str) -> Machine:
+def _of(prices: Catalogue | None, offer: Offer, market: Market, price: Price, source: str) -> PricedMachine:
     chip = accelerator_of(prices, offer.instance_type) if prices is not None else ""
-    return Machine(offer.instance_type, market, offer.region, price, offer.cpus, offer.gpus, chip, source)
+    return PricedMachine(
+        offer.instance_type, market, offer.region, price, offer.cpus, offer.gpus, chip, source
+    )
 
 
-def _listed(prices: Catalogue, row: JobRow, kind: str, market: Market, asked: Asked) -> Machine | None:
+def _listed(
+    prices: Catalogue, row: JobRow, kind: str, market: Market, asked: MachineQuery
+) -> PricedMachine | None:
     """Return the cheapest listing of an instance type as a machine, or None if the catalogue does not have the type.
 
     Only the requested region counts, otherwise the job's region, or all regions if the job's region lists none.
@@ -170,12 +174,12 @@ def _listed(prices: Catalogue, row: JobRow, kind: str, market: Market, asked: As
     return _machine(prices, cheapest, market, price, of=len(priced))
 
 
-def _machine(prices: Catalogue, one: Listing, market: Market, price: Price, *, of: int) -> Machine:
+def _machine(prices: Catalogue, one: Listing, market: Market, price: Price, *, of: int) -> PricedMachine:
     which = f"the cheapest of {of}: " if of > 1 else ""
     place = f"{one.cloud} {one.zone or one.region}"
     source = f"{prices.name}: {which}{place}, {one.date(market)}, {one.source(market)}"
     size = one.vcpus, one.accelerators
-    return Machine(one.instance_type, market, one.region, price, *size, one.accelerator, source)
+    return PricedMachine(one.instance_type, market, one.region, price, *size, one.accelerator, source)
 
 
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:

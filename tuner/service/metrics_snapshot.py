@@ -31,7 +31,7 @@ UNSETTLED = 5000
 CLOCKS_NS = 600 * NS
 
 
-class Ledger:
+class PostedSums:
     """Sums of the ledger entries. The sums of entries up to number `_upto` are kept; later entries are read each time."""
 
     def __init__(self) -> None:
@@ -57,19 +57,14 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JobShape:
     """The facts of a job that never change: the CPUs of one trial, and the job's rungs."""
 
     cpus: Fraction
     rungs: tuple[int, ...]
 
 
-def shape_of(db: Connection, job: str) -> Shape:
-    spec = jobs.get(db, job).spec
-    return Shape(Fraction(str(spec.resources.cpus)), spec.fidelity.rungs())
-
-
-class Tally:
+class TrialCounter:
     """Counts of trials, steps and ended attempts of all jobs, and of promotions since the first reading.
 
     A job is counted again at each reading while it is open, and once more after it has ended. All jobs are counted again
@@ -79,7 +74,7 @@ class Tally:
     def __init__(self) -> None:
         self._sum: Counts = Counter()
         self._known: dict[str, Counts] = {}
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, JobShape] = {}
         self._ended: dict[str, Instant] = {}
         self._ended_before: set[str] = set()
         self._open: set[str] = set()
@@ -113,11 +108,15 @@ class Tally:
     def _of(self, db: Connection, due: Iterable[str]) -> dict[str, Counts]:
         found = {}
         for job, (counted, reached) in totals.of_jobs(db, list(due)).items():
-            if job not in self._shapes:
-                self._shapes[job] = shape_of(db, job)
-            counted["promotions",] = promotions(reached, self._shapes[job].rungs)
+            counted["promotions",] = promotions(reached, self.shape_of(db, job).rungs)
             found[job] = counted
         return found
+
+    def shape_of(self, db: Connection, job: str) -> JobShape:
+        if job not in self._shapes:
+            spec = jobs.get(db, job).spec
+            self._shapes[job] = JobShape(Fraction(str(spec.resources.cpus)), spec.fidelity.rungs())
+        return self._shapes[job]
 
 
 def promotions(reached: Mapping[int, int], rungs: tuple[int, ...]) -> int:
@@ -140,7 +139,7 @@ STALLED_NS = 600 * NS
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BudgetUse:
     """A shared budget in its present period."""
 
     budget: SharedBudget
@@ -164,7 +163,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class RunningMetrics:
     """Metrics of the running jobs."""
 
     #: Of the times of each job's last report, the oldest; None if no job runs.
@@ -185,20 +184,19 @@ class MetricsSnapshot:
     totals: Totals
     counts: Counts  #: Counts by key. The key `("promotions",)` counts promotions since this process began.
     posted: Posted
-    budgets: tuple[Budget, ...]
-    watched: Watched
+    budgets: tuple[BudgetUse, ...]
+    watched: RunningMetrics
     idle: Mapping[Kind, Money]  #: Cost of machines while no trial ran on them, by instance type and market.
 
 
-class Reader:
+class MetricsReader:
     """Read the metrics. Thread-safe. Use one reader per process, because it keeps sums and reads only new records."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._lock = threading.Lock()
         self._last: MetricsSnapshot | None = None
-        self._ledger, self._tally = Ledger(), Tally()
-        self._shapes: dict[str, Shape] = {}
+        self._ledger, self._tally = PostedSums(), TrialCounter()
 
     def read(self) -> MetricsSnapshot:
         """Return the metrics, at most `KEEP_NS` old. Raise Unavailable if the database does not answer."""
@@ -218,13 +216,12 @@ class Reader:
             idle = idle_cost(times(db, DEFAULT_PROJECT, Instant(0), now))
         with service.database.read() as db:
             running = totals.running(db)
-            self._shapes = {one.job: self._shapes.get(one.job) or shape_of(db, one.job) for one in running}
-        cpus = {job: shape.cpus for job, shape in self._shapes.items()}
+            cpus = {one.job: self._tally.shape_of(db, one.job).cpus for one in running}
         counted = self._tally.read(service, now)
         return MetricsSnapshot(now, found, counted, posted, budgets, watched(running, cpus, now), idle)
 
 
-def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> Watched:
+def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> RunningMetrics:
     """Return the metrics of the running jobs.
 
     Args:
@@ -243,7 +240,7 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     }
     paid = sum((one.used.get("cpu_wall_ns", 0) * cpus[one.job] for one in running), Fraction(0))
     samples = used["gpu_samples"]
-    return Watched(
+    return RunningMetrics(
         min((at for _, at in since), default=None),
         sum(1 for one, at in since if now - at > max(STALLED_NS, STALLED_STEPS * (one.step_ns or 0))),
         max(spent, default=ZERO),
@@ -253,13 +250,13 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     )
 
 
-def _budgets(db: Connection, now: Instant) -> tuple[Budget, ...]:
+def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
     """Return the shared budgets of all projects that are closest to their limits.
 
     At most `BUDGETS_MAX` are returned, so that the number of metrics is bounded.
     """
     found = [
-        Budget(one.budget, shared_budgets.standing(db, project, one.budget, now).account, project)
+        BudgetUse(one.budget, shared_budgets.standing(db, project, one.budget, now).account, project)
         for project in shared_budgets.projects(db)
         for one in shared_budgets.kept(db, project)
     ]

@@ -18,7 +18,6 @@ from tuner.mirrors.record import JobChanges, Mirror, MirroredJob, MirroredReport
 from tuner.service.bootstrap import Service
 from tuner.store import best as stored_best
 from tuner.store import jobs, leadership, mirrored
-from tuner.store.jobs import JobRow
 from tuner.store.leadership import clock
 from tuner.store.mirrored import ChangedTrial
 from tuner.tuning.rungs import ladder
@@ -64,7 +63,7 @@ class StoredRecord:
             row.spec.objective.mode,
             row.spec.space.parameters,
             row.spec.fidelity.max,
-            _rungs(row),
+            () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs(),
             None if row.budget.usd is None else row.budget.usd.usd,
             None if row.budget.gpu_ms is None else row.budget.gpu_ms / MS_PER_HOUR,
             row.state,
@@ -77,10 +76,6 @@ class StoredRecord:
         )
         state = row.state if upto >= newest else before.state
         return JobChanges(shown, [_trial(trial) for trial in trials], Position(upto, state))
-
-
-def _rungs(row: JobRow) -> tuple[int, ...]:
-    return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
 
 
 def _trial(trial: ChangedTrial) -> MirroredTrial:
@@ -190,33 +185,26 @@ def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
 
     The function imports the mirror's library, so that a missing library affects that mirror alone.
     """
-    found: dict[str, Callable[[], Mirror]] = {}
     settings = service.settings
-    if settings.optuna_storage:
-        found["optuna"] = lambda: _optuna(settings.optuna_storage)
-    if settings.tensorboard:
-        found["tensorboard"] = lambda: _tensorboard(settings.tensorboard)
-    if settings.mlflow_uri:
-        found["mlflow"] = lambda: _mlflow(settings.mlflow_uri, settings.mlflow_experiment)
-    return found
 
+    def optuna() -> Mirror:
+        with _IMPORTING:
+            from tuner.mirrors.optuna import OptunaMirror
+        return OptunaMirror(settings.optuna_storage)
 
-def _optuna(url: str) -> Mirror:
-    with _IMPORTING:
-        from tuner.mirrors.optuna import OptunaMirror
+    def tensorboard() -> Mirror:
+        with _IMPORTING:
+            from tuner.mirrors.tensorboard import TensorBoardMirror
+        return TensorBoardMirror(Path(settings.tensorboard))
 
-    return OptunaMirror(url)
+    def mlflow() -> Mirror:
+        with _IMPORTING:
+            from tuner.mirrors.mlflow import MlflowMirror
+        return MlflowMirror(settings.mlflow_uri, settings.mlflow_experiment)
 
-
-def _tensorboard(folder: str) -> Mirror:
-    with _IMPORTING:
-        from tuner.mirrors.tensorboard import TensorBoardMirror
-
-    return TensorBoardMirror(Path(folder))
-
-
-def _mlflow(uri: str, experiment: str) -> Mirror:
-    with _IMPORTING:
-        from tuner.mirrors.mlflow import MlflowMirror
-
-    return MlflowMirror(uri, experiment)
+    mirrors = {
+        "optuna": (settings.optuna_storage, optuna),
+        "tensorboard": (settings.tensorboard, tensorboard),
+        "mlflow": (settings.mlflow_uri, mlflow),
+    }
+    return {name: opens for name, (target, opens) in mirrors.items() if target}

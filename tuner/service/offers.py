@@ -63,7 +63,19 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     # Labels of unsuitable nodes count too: without a label requirement, Ray could place a trial on a spot machine among them.
     bound = any(MARKET in node.labels for node in there)
     offered = [
-        (node, _offer(node, price, source, wanted, _binding(node) if bound else ()))
+        (
+            node,
+            Offer(
+                node.instance_type,
+                price,
+                node.cpus,
+                node.gpus,
+                node.market,
+                wanted.region,
+                source,
+                _binding(node) if bound else (),
+            ),
+        )
         for node, price, source in priced_nodes(settings, there, wanted)
     ]
     found: dict[tuple[tuple[str, str], ...], Offer] = {}
@@ -127,12 +139,6 @@ def _binding(node: Node) -> tuple[tuple[str, str], ...]:
     market = MARKETS["spot"] if node.market == "spot" else f"!{MARKETS['spot']}"
     kind = first(node.labels, INSTANCE_TYPE)
     return ((MARKET, market), *([kind] if kind else []))
-
-
-def _offer(
-    node: Node, price: Price, source: str, wanted: Resources, binding: tuple[tuple[str, str], ...]
-) -> Offer:
-    return Offer(node.instance_type, price, node.cpus, node.gpus, node.market, wanted.region, source, binding)
 
 
 def _no_market(nodes: list[Node], wanted: Resources) -> Fault:

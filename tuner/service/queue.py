@@ -82,7 +82,7 @@ def _view(db: Connection, service: Service) -> QuotaView:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class QueueWait:
     """What a job without a driver waits for: its turn, its window or its project's quota."""
 
     position: int | None = None  #: Place in the queue, from 1.
@@ -107,7 +107,7 @@ def positions(db: Connection, now: Instant) -> dict[str, int]:
 
 def waits_of(
     db: Connection, found: Sequence[JobRow], launched: Mapping[str, Launch], now: Instant
-) -> dict[str, Wait]:
+) -> dict[str, QueueWait]:
     """Return what each of these jobs waits for.
 
     Args:
@@ -130,12 +130,12 @@ def waits_of(
     # A job that was resumed is `running` before it has a driver again: it has no place to show.
     places = {row.id: places[row.id] for row in in_turn if row.id in places and row.state != "running"}
     waits = {
-        job: Wait(places.get(job), quota=full.get(job, ""))
+        job: QueueWait(places.get(job), quota=full.get(job, ""))
         if opens_at is None
-        else Wait(next_opening=opens_at)
+        else QueueWait(next_opening=opens_at)
         for job, opens_at in openings.items()
     }
-    return {row.id: waits.get(row.id, Wait()) for row in found}
+    return {row.id: waits.get(row.id, QueueWait()) for row in found}
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:

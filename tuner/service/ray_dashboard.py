@@ -49,7 +49,7 @@ def ray_link(service: Service, launch: Launch | None) -> str | None:
 
     Return None while there is no cluster.
     """
-    if service.cluster.dashboard_door() is None:
+    if service.cluster.dashboard_access() is None:
         return None
     submission = None if launch is None else launch.newest_submission
     return f"{RAY}/#/jobs" if submission is None else f"{RAY}/#/jobs/{submission}"
@@ -106,7 +106,7 @@ ANSWERED_WITH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DashboardAnswer:
     status: int
     headers: Mapping[str, str]
     body: AsyncIterator[bytes]
@@ -121,7 +121,7 @@ def is_page(path: str) -> bool:
 @asynccontextmanager
 async def asked(
     cluster: Cluster, method: str, path: str, query: str, headers: Mapping[str, str]
-) -> AsyncIterator[Shown]:
+) -> AsyncIterator[DashboardAnswer]:
     """Open a path of Ray's dashboard.
 
     Raises:
@@ -131,7 +131,7 @@ async def asked(
     rest = path.removeprefix("/")
     if not _is_shown(rest) or not query.isascii():
         raise NotFound(f"/{rest[:200]} of Ray's dashboard is not shown here")
-    door = cluster.dashboard_door()
+    door = cluster.dashboard_access()
     if door is None:
         raise Unavailable("the local Ray cluster is starting")
     sent = {name: headers[name] for name in ASKED_WITH if headers.get(name, "").isascii() and name in headers}
@@ -149,22 +149,19 @@ async def asked(
             if answer.is_redirect:
                 raise Unavailable("Ray's dashboard leads elsewhere")
             kept = {name: answer.headers[name] for name in ANSWERED_WITH if name in answer.headers}
-            yield Shown(answer.status_code, kept, answer.aiter_raw())
+            yield DashboardAnswer(answer.status_code, kept, answer.aiter_raw())
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Unavailable(f"Ray's dashboard does not answer: {type(error).__name__}") from error
 
 
 def _is_shown(rest: str) -> bool:
-    if any(part in ("..", ".") for part in rest.split("/")) or "//" in rest or not _is_plain(rest):
+    # Characters that a second decoding or another parser could read as a different path are refused, too.
+    is_plain = rest.isascii() and rest.isprintable() and not any(mark in rest for mark in "%\\?#;")
+    if not is_plain or "//" in rest or any(part in ("..", ".") for part in rest.split("/")):
         return False
     if rest.startswith(NEVER):
         return False
     return is_page(rest) or rest.rstrip("/") in READS or rest.startswith(BELOW)
-
-
-def _is_plain(rest: str) -> bool:
-    """Return whether a path has no character that a second decoding or another parser could read as a different path."""
-    return rest.isascii() and rest.isprintable() and not any(mark in rest for mark in "%\\?#;")
 
 
 @cache

@@ -1,17 +1,16 @@
 """Replay a job's record: check it against the code that decided it, or show what another policy would have decided."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from threading import BoundedSemaphore
-from typing import TypeVar, get_args
+from typing import Any, get_args
 
 from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.events import Inherited
-from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
-from tuner.domain.records import PastTrial
+from tuner.domain.job import Algorithm, SamplerName, SchedulerName
 from tuner.domain.space import Config
 from tuner.driver.replay import Decision as Decision
 from tuner.driver.replay import Difference as Difference
@@ -22,14 +21,13 @@ from tuner.store import job_record, launches, queue
 from tuner.store.job_record import RecordedRows
 from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import past_trials
-from tuner.tuning.samplers import Sampler, sampler_for
+from tuner.tuning.samplers import sampler_for
 
 # A sampler of a large job needs minutes for all its suggestions. The replay then ends early and says so. Clients wait 90 s.
 LIMIT_S = 60.0
 # A replay keeps one processor busy and shares the interpreter's lock with all requests, so there is one at a time.
 WAIT_S = 20.0
 _ROOM = BoundedSemaphore(1)
-T = TypeVar("T", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def replay(
         Invalid: A job file does not allow this scheduler or sampler.
         Unavailable: Another replay takes too long.
     """
-    instead = _named(scheduler, sampler)
+    instead = _policy(scheduler=scheduler, sampler=sampler)
     rows = job_record.rows_of(service.database, job, service.project)
     if not _ROOM.acquire(timeout=WAIT_S):
         raise Unavailable("another job is being replayed; try again in a minute")
@@ -66,39 +64,26 @@ def replay(
         _ROOM.release()
 
 
-def _named(scheduler: str | None, sampler: str | None) -> Callable[[Algorithm], Algorithm] | None:
-    """Return a function that puts the requested names into an algorithm, or None if none is requested."""
-    if scheduler is None and sampler is None:
-        return None
-    faults: list[Fault] = []
-    new_scheduler = _known("scheduler", scheduler, get_args(SchedulerName), faults)
-    new_sampler = _known("sampler", sampler, get_args(SamplerName), faults)
+def _policy(**names: str | None) -> dict[str, Any]:
+    """Return the names that are given, by the field of the algorithm.
+
+    Raises:
+        Invalid: A name is not known. The nearest known name is given.
+    """
+    known = {"scheduler": get_args(SchedulerName), "sampler": get_args(SamplerName)}
+    given = {field: name for field, name in names.items() if name is not None}
+    faults = []
+    for field, name in given.items():
+        if name not in known[field]:
+            near = get_close_matches(name, known[field], n=1, cutoff=0.3)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            faults.append(Fault(field, f"{name!r} is not one of {', '.join(known[field])}{hint}"))
     if faults:
         raise Invalid(*faults)
-
-    def put(algorithm: Algorithm) -> Algorithm:
-        return replace(
-            algorithm,
-            scheduler=new_scheduler or algorithm.scheduler,
-            sampler=new_sampler or algorithm.sampler,
-        )
-
-    return put
+    return given
 
 
-def _known(field: str, name: str | None, known: tuple[T, ...], faults: list[Fault]) -> T | None:
-    """Return the name if it is known. Otherwise add a fault with the nearest known name."""
-    if name is None or name in known:
-        return next((one for one in known if one == name), None)
-    near = get_close_matches(name, known, n=1, cutoff=0.3)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    faults.append(Fault(field, f"{name!r} is not one of {', '.join(known)}{hint}"))
-    return None
-
-
-def _replay(
-    service: Service, rows: RecordedRows, instead: Callable[[Algorithm], Algorithm] | None
-) -> ReplayView:
+def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> ReplayView:
     row, database = rows.job, service.database
     deadline = time.monotonic() + LIMIT_S
     record = JobRecord(
@@ -117,8 +102,8 @@ def _replay(
     def may_continue() -> bool:
         return time.monotonic() < deadline
 
-    if instead is not None:
-        other = replace(row.spec, algorithm=instead(row.spec.algorithm))
+    if instead:
+        other = replace(row.spec, algorithm=replace(row.spec.algorithm, **instead))
         folds = [
             Fold(
                 spec,
@@ -130,23 +115,28 @@ def _replay(
             for spec in (row.spec, other)
         ]
         found = compare(record, *folds, concurrency=concurrency, may_continue=may_continue)
-        return ReplayView(row, _with(found, *_history_gone(gone)), other.algorithm)
+        return ReplayView(row, _with(found, _history_gone(gone)), other.algorithm)
     found = check(
         record,
         row.spec,
-        None if gone else partial(_sampler, row.spec, history),
+        None if gone else partial(sampler_for, row.spec, history),
         rate=rate,
         concurrencies=_concurrencies(service, row, concurrency),
         source=partial(_source, service),
         may_continue=may_continue,
     )
     version = None if launch is None else launch.tuner_version
-    notes = [*_history_gone(gone), *_assumed(row, found), *_other_version(version, found)]
-    return ReplayView(row, _with(found, *notes), None)
-
-
-def _sampler(spec: JobSpec, history: list[PastTrial]) -> Sampler:
-    return sampler_for(spec, history)
+    notes = _history_gone(gone)
+    if found.concurrency != row.concurrency or (found.difference is not None and row.concurrency > 1):
+        why = (
+            f"the project's quota may have lowered it when a driver started; {found.concurrency} was assumed, "
+            f"of {row.concurrency} that the job was admitted with"
+        )
+        notes.append(Unchecked("how many trials could run at once", why))
+    if found.difference is not None and version not in (None, release()):
+        why = f"the newest driver ran tuner {version}, and this is {release()}, which may decide differently"
+        notes.append(Unchecked("decisions of another version", why))
+    return ReplayView(row, _with(found, notes), None)
 
 
 def _concurrencies(service: Service, row: JobRow, now: int) -> Iterator[int]:
@@ -162,26 +152,12 @@ def _source(service: Service, inherited: Inherited) -> tuple[Config, Inherited] 
         return job_record.trial_up_to(db, inherited.job, inherited.trial, inherited.step)
 
 
-def _with(found: Replayed, *notes: Unchecked) -> Replayed:
+def _with(found: Replayed, notes: list[Unchecked]) -> Replayed:
     return replace(found, unchecked=(*found.unchecked, *notes))
 
 
-def _history_gone(gone: list[str]) -> Iterator[Unchecked]:
-    if gone:
-        why = f"the sampler learned from {', '.join(gone)}, whose record is no longer complete"
-        yield Unchecked("the answers of the sampler", why)
-
-
-def _assumed(row: JobRow, found: Replayed) -> Iterator[Unchecked]:
-    if found.concurrency != row.concurrency or (found.difference is not None and row.concurrency > 1):
-        why = (
-            f"the project's quota may have lowered it when a driver started; {found.concurrency} was assumed, "
-            f"of {row.concurrency} that the job was admitted with"
-        )
-        yield Unchecked("how many trials could run at once", why)
-
-
-def _other_version(version: str | None, found: Replayed) -> Iterator[Unchecked]:
-    if found.difference is not None and version not in (None, release()):
-        why = f"the newest driver ran tuner {version}, and this is {release()}, which may decide differently"
-        yield Unchecked("decisions of another version", why)
+def _history_gone(gone: list[str]) -> list[Unchecked]:
+    if not gone:
+        return []
+    why = f"the sampler learned from {', '.join(gone)}, whose record is no longer complete"
+    return [Unchecked("the answers of the sampler", why)]

@@ -9,7 +9,7 @@ from tuner.domain.job import JobSpec
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
-from tuner.service.machines import Asked, Machine, accelerator_of, machine
+from tuner.service.machines import MachineQuery, PricedMachine, accelerator_of, machine
 from tuner.store import evidence, jobs
 from tuner.store.jobs import JobRow
 
@@ -22,12 +22,12 @@ PARTS = 1_000_000
 class Pricing:
     """How to price points on another machine."""
 
-    machine: Machine
+    machine: PricedMachine
     repricing: Repricing
     notes: tuple[str, ...]  #: The assumptions that were made, as texts for users.
 
 
-def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pricing | None:
+def pricing(db: Connection, service: Service, row: JobRow, asked: MachineQuery) -> Pricing | None:
     """Return how to price the job's points on the requested machine.
 
     Return None if costs stay as they were recorded: no other machine was requested, or the job ran on exactly this
@@ -53,7 +53,7 @@ def pricing(db: Connection, service: Service, row: JobRow, asked: Asked) -> Pric
     return Pricing(there, Repricing(rate, time, overhead), (time.note, *notes))
 
 
-def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine) -> RelativeTime:
+def _relative_time(db: Connection, service: Service, row: JobRow, there: PricedMachine) -> RelativeTime:
     """Return the time of a step on the requested machine relative to the job's machine.
 
     If the job had several kinds of machines, the bounds cover all of them.
@@ -65,7 +65,7 @@ def _relative_time(db: Connection, service: Service, row: JobRow, there: Machine
     return first
 
 
-def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Machine) -> RelativeTime:
+def _from(db: Connection, service: Service, row: JobRow, kind: str, there: PricedMachine) -> RelativeTime:
     """Return the time of a step on the new machine relative to this instance type.
 
     It is measured if comparable jobs ran on both. Otherwise it is taken from the data sheets of the accelerators. If
@@ -104,7 +104,7 @@ def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
 
 
 def _interruptions(
-    db: Connection, service: Service, row: JobRow, there: Machine
+    db: Connection, service: Service, row: JobRow, there: PricedMachine
 ) -> tuple[Fraction | None, tuple[str, ...]]:
     """Return the cost of interruptions on spot as a fraction of setup and training, with a note on its source.
 

@@ -27,7 +27,7 @@ SHOWN_DELIVERIES = 20
 
 
 @dataclass(frozen=True)
-class Forecast:
+class RunOutForecast:
     """When a budget runs out at the spending rate of the last day."""
 
     usd_per_hour: Money
@@ -43,7 +43,7 @@ class BudgetView:
 
     kept: Kept
     standing: BudgetPeriod
-    forecast: Forecast
+    forecast: RunOutForecast
     waiting: list[str]  #: Jobs that wait until this budget has money left.
     deliveries: list[Delivery]
     #: The key that signs its webhooks. Set only when the key is new, because it is never shown again.
@@ -173,7 +173,7 @@ def _views(
 
 def _forecast(
     standing: BudgetPeriod, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
-) -> Forecast:
+) -> RunOutForecast:
     """Return when the first limit, dollars or GPU-hours, runs out at the spending rate of the last day."""
     sums: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for spent in slots.values():
@@ -193,7 +193,7 @@ def _forecast(
     ]
     first = min(bounded, key=lambda one: one.in_ns or 0, default=Burn(0, None, None, None))
     times = (_at(standing, now, ns) for ns in (first.in_ns, first.earliest_ns, first.latest_ns))
-    return Forecast(Money(usd.per_hour), gpus.per_hour, *times)
+    return RunOutForecast(Money(usd.per_hour), gpus.per_hour, *times)
 
 
 def _at(standing: BudgetPeriod, now: Instant, ns: int | None) -> Instant | None:

@@ -13,9 +13,8 @@ from typing import Any
 
 from tuner.cluster.nodes import Node
 from tuner.domain.errors import Fault, Invalid, NotFound
-from tuner.domain.job import JobSpec, Resources
+from tuner.domain.job import JobSpec
 from tuner.domain.money import NS_PER_SECOND
-from tuner.domain.objective import Objective
 from tuner.domain.offer import Machine, Offer
 from tuner.service import audit_log, packages
 from tuner.service.bootstrap import Service
@@ -127,19 +126,22 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     offers = offers_of(service.settings, nodes, wanted)
     check_affords(service, spec, offers[0])
     room = min(
-        MAX_CONCURRENCY, sum(_fit(node, wanted) for node, *_ in priced_nodes(service.settings, nodes, wanted))
+        MAX_CONCURRENCY,
+        sum(
+            Machine(node.labels, node.cpus, node.gpus).fits(wanted)
+            for node, *_ in priced_nodes(service.settings, nodes, wanted)
+        ),
     )
-    offers = [_with_on_demand_price(service, offer) for offer in offers]
+    # The bill compares the cost on spot with the current on-demand price of the same machine.
+    offers = [
+        replace(offer, on_demand_price=priced_kind(service.settings, offer, "on_demand").price)
+        if offer.market == "spot"
+        else offer
+        for offer in offers
+    ]
     with service.database.read() as db:
         allowed = queue.get(db, service.project)
     return offers, allowed.width(min(room, wanted.max_concurrent_trials or room))
-
-
-def _with_on_demand_price(service: Service, offer: Offer) -> Offer:
-    """Return the offer with the current on-demand price of its machine, with which the bill compares the cost on spot."""
-    if offer.market != "spot":
-        return offer
-    return replace(offer, on_demand_price=priced_kind(service.settings, offer, "on_demand").price)
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
@@ -189,10 +191,6 @@ def _check_restores(service: Service, spec: JobSpec) -> None:
         found = self_tests.get(db, service.project, spec.trainable, at_the_door(code))
     if found is not None and not found.passed:
         raise Invalid.at("/resources/market", refusal(found.reason))
-
-
-def _fit(node: Node, wanted: Resources) -> int:
-    return Machine(node.labels, node.cpus, node.gpus).fits(wanted)
 
 
 def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
@@ -249,7 +247,7 @@ def _why_not(service: Service, spec: JobSpec, name: str) -> str | None:
 def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
     if source.trainable != spec.trainable:
         return f"{name} tuned {source.trainable}, not {spec.trainable}; name a job of the same trainable"
-    old, new = _told(source.objective), _told(spec.objective)
+    old, new = (f"{one.objective.mode} {one.objective.metric}" for one in (source, spec))
     if old != new:
         return f"{name} was for {old}, this one is for {new}; name a job with the same metric and mode"
     if not set(source.space.parameters) & set(spec.space.parameters):
@@ -279,7 +277,3 @@ def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | Non
     if code is not None and code != row.code:
         return f"the code of {spec.trainable} has changed since {name} ran; bring it back, {rest}"
     return None
-
-
-def _told(objective: Objective) -> str:
-    return f"{objective.mode} {objective.metric}"

@@ -12,7 +12,7 @@ from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
 from tuner.service.access import shows_all
 from tuner.service.bootstrap import Service
-from tuner.service.queue import Wait, waits_of
+from tuner.service.queue import QueueWait, waits_of
 from tuner.service.ray_dashboard import optuna_link, ray_link
 from tuner.store import answers, best, job_summaries, jobs
 from tuner.store.answers import StepReport
@@ -34,7 +34,7 @@ class JobView:
     steps: int  #: Steps that its trials have reported.
     best: StepReport | None
     running_ns: int  #: How long the job has run so far.
-    wait: Wait  #: What the job waits for if it has no driver.
+    wait: QueueWait  #: What the job waits for if it has no driver.
     ray_dashboard: str | None
     optuna_dashboard: str | None
 

@@ -89,8 +89,26 @@ class WebhookSender:
         send.start()
 
     def _send(self, term: Term, one: Delivery, secret: str, now: Instant, last: bool) -> None:
+        body = one.body.encode()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "tuner",
+            "Tuner-Delivery": one.id,
+            "Tuner-Signature": signature(secret, now // NS, body),
+        }
         try:
-            self._send_and_note(term, one, secret, now, last=last)
+            result = send(one.url, body, headers, private=may_be_private(self._service.settings, one.url))
+            self._service.vitals.count("webhooks_taken" if result.taken else "webhooks_refused")
+            state: DeliveryState = "delivered" if result.taken else "given_up" if last else "pending"
+            with self._service.leading.write(term, "webhook.sent") as db:
+                deliveries.end(db, one.id, state, result.detail)
+            if state == "given_up":
+                log.error(
+                    "the webhook %s of budget %r was given up after a day: %s",
+                    one.id,
+                    one.name,
+                    result.detail,
+                )
         except TunerError as error:  # another service leads, or the database does not answer: the delivery is sent again later
             log.warning("the result of the webhook %s could not be recorded: %s", one.id, error.detail)
         except Exception:
@@ -99,25 +117,6 @@ class WebhookSender:
             with self._changed:
                 self._sending[one.project] -= 1
                 self._changed.notify_all()
-
-    def _send_and_note(self, term: Term, one: Delivery, secret: str, now: Instant, *, last: bool) -> None:
-        body = one.body.encode()
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": "tuner",
-            "Tuner-Delivery": one.id,
-            "Tuner-Signature": signature(secret, now // NS, body),
-        }
-        private = may_be_private(self._service.settings, one.url)
-        outcome = send(one.url, body, headers, private=private)
-        self._service.vitals.count("webhooks_taken" if outcome.taken else "webhooks_refused")
-        with self._service.leading.write(term, "webhook.sent") as db:
-            state: DeliveryState = "delivered" if outcome.taken else "given_up" if last else "pending"
-            deliveries.end(db, one.id, state, outcome.said)
-        if state == "given_up":
-            log.error(
-                "the webhook %s of budget %r was given up after a day: %s", one.id, one.name, outcome.said
-            )
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -131,14 +130,14 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WebhookResult:
     """The outcome of sending a webhook."""
 
     taken: bool  #: Whether the receiver answered with a 2xx status.
-    said: str  #: The status, or why it was not sent.
+    detail: str  #: The status, or why it was not sent.
 
 
-class Refused(Exception):
+class AddressRefused(Exception):
     """Raised for an address to which nothing may be sent."""
 
 
@@ -195,7 +194,7 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
 
 def send(
     url: str, body: bytes, headers: dict[str, str], *, private: bool, resolve: Resolve | None = None
-) -> Outcome:
+) -> WebhookResult:
     """Send one POST without following redirects or using proxies. Errors are returned in the outcome and never raised.
 
     The name is resolved only once, so that the request goes to the same address that was checked.
@@ -204,26 +203,26 @@ def send(
         parts = urlsplit(url)
         addresses = _checked(parts, private=private, resolve=resolve or _resolve)
         status = _post(parts, addresses[0], body, headers)
-    except Refused as error:
-        return Outcome(False, str(error))
+    except AddressRefused as error:
+        return WebhookResult(False, str(error))
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Outcome(False, f"{type(error).__name__}: {error}"[:300])
-    return Outcome(200 <= status < 300, f"HTTP {status}")
+        return WebhookResult(False, f"{type(error).__name__}: {error}"[:300])
+    return WebhookResult(200 <= status < 300, f"HTTP {status}")
 
 
 def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str]:
-    """Return all addresses of the host. Raise Refused if any of them is private or the URL is not allowed."""
+    """Return all addresses of the host. Raise AddressRefused if any of them is private or the URL is not allowed."""
     if parts.scheme not in (("https", "http") if private else ("https",)):
-        raise Refused("only https:// is sent to")
+        raise AddressRefused("only https:// is sent to")
     if "@" in parts.netloc:
-        raise Refused("nothing is sent to a URL with a user")
+        raise AddressRefused("nothing is sent to a URL with a user")
     host = parts.hostname or ""
     found = resolve(host, _port(parts))
     for text in found:
         if not private and is_private(ipaddress.ip_address(text)):
-            raise Refused(f"{host} is {text}, a private address; {ALLOWED_BY} allows it")
+            raise AddressRefused(f"{host} is {text}, a private address; {ALLOWED_BY} allows it")
     if not found:
-        raise Refused(f"{host} has no address")
+        raise AddressRefused(f"{host} has no address")
     return found
 
 

@@ -13,7 +13,7 @@ from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import best as show
 from tuner.service import best
-from tuner.service.best import Asked, BestView, CostLimits, PricedPoint, Pricing
+from tuner.service.best import MachineQuery, BestView, CostLimits, PricedPoint, Pricing
 
 router = APIRouter(tags=["answers"])
 Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
@@ -35,13 +35,13 @@ def _limits(
     )
 
 
-def _elsewhere(market: Name = None, instance_type: Name = None, region: Name = None) -> Asked:
+def _elsewhere(market: Name = None, instance_type: Name = None, region: Name = None) -> MachineQuery:
     """Read the machine to calculate costs for. `market` is `on_demand` or `spot`. Without `region`, the cheapest region is used."""
-    return Asked(market, instance_type, region)
+    return MachineQuery(market, instance_type, region)
 
 
 Within = Annotated[CostLimits, Depends(_limits)]
-Elsewhere = Annotated[Asked, Depends(_elsewhere)]
+Elsewhere = Annotated[MachineQuery, Depends(_elsewhere)]
 
 
 @router.get("/jobs/{job}/best", response_model=show.BestAnswer)
@@ -64,7 +64,7 @@ def get_best(
             next_dollar=show.NextDollar(next_point=_next_point(view), forecast=_forecast(view)),
         )
 
-    plain = forecast and limits == CostLimits(None, None, None) and asked == Asked(None, None, None)
+    plain = forecast and limits == CostLimits(None, None, None) and asked == MachineQuery(None, None, None)
     return response_cache.answer(request, service, "best", job, make) if plain else make()
 
 
@@ -77,7 +77,7 @@ def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Re
         items = [show.PricedBest(**_priced_fields(point)) for point in points]
         return show.Pareto(items=items, pricing=_pricing(pricing))
 
-    plain = asked == Asked(None, None, None)
+    plain = asked == MachineQuery(None, None, None)
     return response_cache.answer(request, service, "pareto", job, make) if plain else make()
 
 
