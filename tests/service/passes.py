@@ -1,5 +1,7 @@
 """Submit jobs, run passes of the controller, and read the resulting rows."""
 
+from typing import Any
+
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -17,11 +19,9 @@ def give_room(service: FakeService, cpus: float = 100) -> None:
     service.cluster.found = [Node("n1", cpus=cpus, gpus=0, memory_bytes=1)]
 
 
-def submit(service: FakeService, client: TestClient, priority: int = 0) -> str:
+def submit(service: FakeService, client: TestClient, **more: Any) -> str:
     """Submit a job that takes two CPUs in all, and advance the clock by a second."""
-    job = fakes.submit(client, resources={"max_concurrent_trials": 2})
-    if priority:
-        client.patch(f"/v1/jobs/{job}", json={"priority": priority})
+    job = fakes.submit(client, resources={"max_concurrent_trials": 2}, **more)
     service.now.pass_s(1)
     return job
 
@@ -42,6 +42,16 @@ def one_pass(service: FakeService) -> None:
     """Advance the clock by five seconds and run one pass of a new controller."""
     service.now.pass_s(5)
     Controller(service).one_pass()
+
+
+def until_submitted(service: FakeService, job: str) -> None:
+    while launch_of(service, job).state != "submitted":
+        one_pass(service)
+
+
+def end(service: FakeService, job: str) -> None:
+    fakes.begin(service, job)
+    fakes.move(service, job, "succeeded")
 
 
 def launched(service: FakeService) -> list[str]:

@@ -1,33 +1,26 @@
 """The controller over a fake cluster: what it launches, and in which order."""
 
 from dataclasses import replace
-from threading import Barrier, Thread
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
-from tests.service.passes import give_room, launch_of, launched, one_pass, submit
+from tests.service.passes import end, give_room, launch_of, launched, one_pass, submit
 from tuner.domain.errors import Unavailable
 from tuner.service.controller import Controller
 from tuner.store import jobs
 
 
-def test_submitted_job_is_launched_once(service: FakeService, client: TestClient) -> None:
+def test_submitted_job_is_launched_once_with_its_name_and_budget(
+    service: FakeService, client: TestClient
+) -> None:
     job = submit(service, client)
     for _ in range(3):
         one_pass(service)
     assert service.cluster.submitted == [f"{job}-1"]
     assert launch_of(service, job).state == "submitted"
-
-
-def test_cluster_metadata_has_job_name_and_budget_but_no_owner(
-    service: FakeService, client: TestClient
-) -> None:
-    job = submit(service, client)
-    one_pass(service)
     told = service.cluster.told_about[f"{job}-1"]
     shown = client.get(f"/v1/jobs/{job}").json()
     assert told["job_name"] == shown["name"]
@@ -35,18 +28,11 @@ def test_cluster_metadata_has_job_name_and_budget_but_no_owner(
     assert "owner" not in told
 
 
-def test_jobs_are_launched_in_order_of_submission(service: FakeService, client: TestClient) -> None:
-    give_room(service)
-    made = [submit(service, client) for _ in range(4)]
-    one_pass(service)
-    assert launched(service) == made
-
-
 def test_highest_priority_is_launched_first_and_equal_priorities_in_order(
     service: FakeService, client: TestClient
 ) -> None:
     give_room(service)
-    low, first, second, high = (submit(service, client, priority) for priority in (-5, 0, 0, 9))
+    low, first, second, high = (submit(service, client, priority=priority) for priority in (-5, 0, 0, 9))
     one_pass(service)
     assert launched(service) == [high, first, second, low]
 
@@ -56,8 +42,7 @@ def test_job_without_room_waits_until_the_running_job_ends(service: FakeService,
     for _ in range(3):
         one_pass(service)
     assert launched(service) == [first]
-    fakes.begin(service, first)
-    fakes.move(service, first, "succeeded")
+    end(service, first)
     one_pass(service)
     assert launched(service) == [first, second]
 
@@ -140,30 +125,19 @@ def test_changed_priority_reorders_waiting_jobs(service: FakeService, client: Te
     first, second, third = (submit(service, client) for _ in range(3))
     one_pass(service)
     client.patch(f"/v1/jobs/{third}", json={"priority": 1})
-    fakes.begin(service, first)
-    fakes.move(service, first, "succeeded")
+    end(service, first)
     one_pass(service)
     assert launched(service) == [first, third]
     assert launch_of(service, second).state == "wanted"
 
 
-def owned(service: FakeService, client: TestClient, owner: str, **more: Any) -> str:
-    """Submit a job that takes two CPUs in all, and advance the clock by a second."""
-    tags = {"owner": owner} if owner else {}
-    job = fakes.submit(client, resources={"max_concurrent_trials": 2}, tags=tags, **more)
-    service.now.pass_s(1)
-    return job
-
-
-def end(service: FakeService, job: str) -> None:
-    fakes.begin(service, job)
-    fakes.move(service, job, "succeeded")
-
-
 def test_owners_take_turns_when_room_is_scarce(service: FakeService, client: TestClient) -> None:
     small = {"usd": 0.0002}
-    greedy = [owned(service, client, "alice", budget=small) for _ in range(3)]
-    others = [owned(service, client, "bob", budget=small), owned(service, client, "", budget=small)]
+    greedy = [submit(service, client, tags={"owner": "alice"}, budget=small) for _ in range(3)]
+    others = [
+        submit(service, client, tags={"owner": "bob"}, budget=small),
+        submit(service, client, budget=small),
+    ]
     turns = [greedy[0], *others, greedy[1], greedy[2]]
     for n, job in enumerate(turns):
         places = [client.get(f"/v1/jobs/{one}").json()["queue_position"] for one in turns[n:]]
@@ -176,26 +150,32 @@ def test_owners_take_turns_when_room_is_scarce(service: FakeService, client: Tes
 
 def test_owner_without_running_jobs_goes_first(service: FakeService, client: TestClient) -> None:
     give_room(service, cpus=4)
-    mine = [owned(service, client, "alice") for _ in range(3)]
+    mine = [submit(service, client, tags={"owner": "alice"}) for _ in range(3)]
     one_pass(service)
-    bobs = owned(service, client, "bob")
+    bobs = submit(service, client, tags={"owner": "bob"})
     end(service, mine[0])
     one_pass(service)
     assert launched(service) == [*mine[:2], bobs]
 
 
 def test_owner_with_less_spend_in_the_last_day_goes_first(service: FakeService, client: TestClient) -> None:
-    first = owned(service, client, "alice", budget={"usd": 0.0002})
+    first = submit(service, client, tags={"owner": "alice"}, budget={"usd": 0.0002})
     one_pass(service)
     fakes.simulate(service, first)
-    alices, bobs = owned(service, client, "alice"), owned(service, client, "bob")
+    alices, bobs = (
+        submit(service, client, tags={"owner": "alice"}),
+        submit(service, client, tags={"owner": "bob"}),
+    )
     assert client.get(f"/v1/jobs/{bobs}").json()["queue_position"] == 1
     service.now.pass_s(86400)
     assert client.get(f"/v1/jobs/{alices}").json()["queue_position"] == 1
 
 
 def test_job_is_submitted_with_a_priority(service: FakeService, client: TestClient) -> None:
-    last, first = owned(service, client, "alice"), owned(service, client, "alice", priority=3)
+    last, first = (
+        submit(service, client, tags={"owner": "alice"}),
+        submit(service, client, tags={"owner": "alice"}, priority=3),
+    )
     shown = client.get(f"/v1/jobs/{first}").json()
     assert (shown["priority"], shown["queue_position"]) == (3, 1)
     client.patch(f"/v1/jobs/{last}", json={"priority": 4})
@@ -228,28 +208,6 @@ def test_submission_with_lost_response_is_repeated_under_the_same_id(
         one_pass(service)
     assert service.cluster.submitted == [f"{job}-1"] * 2
     assert (launch_of(service, job).state, launch_of(service, job).epoch) == ("submitted", 1)
-
-
-def test_concurrent_controllers_submit_each_job_under_one_id(
-    service: FakeService, client: TestClient
-) -> None:
-    give_room(service)
-    made = [submit(service, client) for _ in range(4)]
-    together = Barrier(2)
-
-    def control() -> None:
-        controller = Controller(service)
-        for _ in range(5):
-            together.wait(120)
-            controller.one_pass()
-
-    threads = [Thread(target=control) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert set(service.cluster.submitted) == {f"{job}-1" for job in made}
-    assert {launch_of(service, job).epoch for job in made} == {1}
 
 
 def test_job_waiting_for_its_window_is_not_read_in_every_pass(

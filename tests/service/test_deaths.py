@@ -5,7 +5,7 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService
-from tests.service.passes import die, launch_of, one_pass, row_of, submit
+from tests.service.passes import die, launch_of, one_pass, row_of, submit, until_submitted
 from tuner.cluster.jobs import JobStatus
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import hold_id
@@ -87,8 +87,7 @@ def test_quickly_dying_drivers_are_relaunched_with_backoff(service: FakeService,
     job = submit(service, client)
     waits = []
     for _ in range(QUICK_DEATHS_MAX - 1):
-        while launch_of(service, job).state != "submitted":
-            one_pass(service)
+        until_submitted(service, job)
         die(service, job)
         one_pass(service)
         launch = launch_of(service, job)
@@ -109,7 +108,9 @@ def violations(service: FakeService) -> list[str]:
         return ledger.violations(db)
 
 
-def test_five_deaths_without_a_report_fail_the_job(service: FakeService, client: TestClient) -> None:
+def test_five_deaths_without_a_report_fail_the_job_and_free_its_room(
+    service: FakeService, client: TestClient
+) -> None:
     job = submit(service, client)
     kill_all(service, job)
     row = row_of(service, job)
@@ -117,6 +118,9 @@ def test_five_deaths_without_a_report_fail_the_job(service: FakeService, client:
     assert "the driver's last words" in row.detail
     assert service.cluster.submitted == [f"{job}-{epoch}" for epoch in range(1, QUICK_DEATHS_MAX + 1)]
     assert launch_of(service, job).state == "ended"
+    following = submit(service, client)
+    one_pass(service)
+    assert launch_of(service, following).state == "submitted"
     assert violations(service) == []
 
 
@@ -169,13 +173,6 @@ def test_abandoned_job_is_billed_only_for_attempts_with_a_machine(
     assert violations(service) == []
 
 
-def test_next_job_gets_the_room_of_an_abandoned_job(service: FakeService, client: TestClient) -> None:
-    first, second = submit(service, client), submit(service, client)
-    kill_all(service, first)
-    one_pass(service)
-    assert launch_of(service, second).state == "submitted"
-
-
 def report(service: FakeService, job: str) -> None:
     """Begin the driver and write one report."""
     fakes.begin(service, job)
@@ -188,12 +185,10 @@ def report(service: FakeService, job: str) -> None:
 def test_report_resets_the_count_of_quick_deaths(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     for _ in range(QUICK_DEATHS_MAX - 1):
-        while launch_of(service, job).state != "submitted":
-            one_pass(service)
+        until_submitted(service, job)
         die(service, job)
         one_pass(service)
-    while launch_of(service, job).state != "submitted":
-        one_pass(service)
+    until_submitted(service, job)
     report(service, job)
     die(service, job)
     one_pass(service)
@@ -207,8 +202,7 @@ def test_drivers_that_waited_for_hours_do_not_count_as_quick_deaths(
     """No spot machine was available in the meantime, so the drivers had nothing to report."""
     job = submit(service, client)
     for _ in range(2 * QUICK_DEATHS_MAX):
-        while launch_of(service, job).state != "submitted":
-            one_pass(service)
+        until_submitted(service, job)
         service.now.pass_s(2 * 3600)
         fakes.begin(service, job)
         die(service, job)

@@ -37,37 +37,76 @@ def of(
     return [(one.market, one.price.micro_usd_per_hour, dict(one.labels)) for one in offers]
 
 
-def test_each_market_has_the_price_from_its_node_labels(tmp_path: Path) -> None:
-    spot = ("spot", 16_200, {MARKET: "spot"})
-    demand = ("on_demand", 50_400, {MARKET: "!spot"})
-    cluster = [HEAD, SPOT, DEMAND, SPOT]
-    assert of(cluster, tmp_path, market="spot") == [spot]
-    assert of(cluster, tmp_path, market="on_demand") == [demand]
-    assert of(cluster, tmp_path, market="spot_with_fallback") == [demand, spot]
+ONLY_SPOT, NO_SPOT = {MARKET: "spot"}, {MARKET: "!spot"}
+KINDS = [
+    node("a", market="spot", kind="m5", price="0.02"),
+    node("b", market="spot", kind="m7i", price="0.03"),
+    node("c", market="spot", kind="m7i", price="0.03"),
+]
+PLAIN, LABELLED = node("plain", market="spot", price="0.02"), KINDS[1]
+BOTH = [HEAD, SPOT, DEMAND, SPOT]
+UNLABELLED = [node("a", 2), node("b", 2, kind="m5")]
+TYPED = [node("s", market="spot", kind="m7i.large"), node("d", kind="m7i.large")]
+UNKNOWN = [node("s", market="spot", kind="own"), node("d", kind="own")]
+# Cluster, market and CPUs of the request, and for each offer its market, price and labels.
+OFFERED: dict[str, tuple[list[Node], str, float, list[tuple[str, int, dict[str, str]]]]] = {
+    "spot": (BOTH, "spot", 1, [("spot", 16_200, ONLY_SPOT)]),
+    "on demand": (BOTH, "on_demand", 1, [("on_demand", 50_400, NO_SPOT)]),
+    "both markets": (
+        BOTH,
+        "spot_with_fallback",
+        1,
+        [("on_demand", 50_400, NO_SPOT), ("spot", 16_200, ONLY_SPOT)],
+    ),
+    "kinds of one market": (
+        KINDS,
+        "spot",
+        1,
+        [
+            ("spot", 30_000, {**ONLY_SPOT, "instance-type": "m7i"}),
+            ("spot", 20_000, {**ONLY_SPOT, "instance-type": "m5"}),
+        ],
+    ),
+    # Ray may place a trial of the first offer on a node that also has a label for its kind.
+    "bound only to a market": (
+        [PLAIN, LABELLED],
+        "spot",
+        1,
+        [("spot", 30_000, ONLY_SPOT), ("spot", 30_000, {**ONLY_SPOT, "instance-type": "m7i"})],
+    ),
+    "no market labels": (UNLABELLED, "on_demand", 1, [("on_demand", 100_800, {})]),
+    "no market labels, with fallback": (UNLABELLED, "spot_with_fallback", 1, [("on_demand", 100_800, {})]),
+    "unlabelled nodes next to spot": (
+        [node("plain", 2), SPOT],
+        "spot_with_fallback",
+        1,
+        [("on_demand", 100_800, NO_SPOT), ("spot", 16_200, ONLY_SPOT)],
+    ),
+    # Spot nodes are excluded even if they are too small for the trial.
+    "on demand next to spot": ([node("plain", 2), SPOT], "on_demand", 1, [("on_demand", 100_800, NO_SPOT)]),
+    "on demand next to small spot": (
+        [node("plain", 2), SPOT],
+        "on_demand",
+        2,
+        [("on_demand", 100_800, NO_SPOT)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_offers_have_the_highest_price_of_the_nodes_that_ray_can_distinguish(
+    tmp_path: Path, name: str
+) -> None:
+    cluster, market, cpus, offers = OFFERED[name]
+    assert of(cluster, tmp_path, market=market, cpus=cpus) == offers
 
 
 def test_price_without_label_comes_from_instance_type_and_market(tmp_path: Path) -> None:
-    cluster = [node("s", market="spot", kind="m7i.large"), node("d", kind="m7i.large")]
     prices = "m7i.large=0.1,m7i.large/spot=0.03"
-    assert [price for _, price, _ in of(cluster, tmp_path, prices, market="spot_with_fallback")] == [
-        100_000,
-        30_000,
-    ]
-    kinds = [node("s", market="spot", kind="own"), node("d", kind="own")]
-    assert [price for _, price, _ in of(kinds, tmp_path, market="spot_with_fallback")] == [50_400, 16_200]
-
-
-def test_offers_of_one_market_are_separated_by_instance_type_label(tmp_path: Path) -> None:
-    cluster = [
-        node("a", market="spot", kind="m5", price="0.02"),
-        node("b", market="spot", kind="m7i", price="0.03"),
-        node("c", market="spot", kind="m7i", price="0.03"),
-    ]
-    found = of(cluster, tmp_path, market="spot")
-    assert [(price, labels["instance-type"]) for _, price, labels in found] == [
-        (30_000, "m7i"),
-        (20_000, "m5"),
-    ]
+    for cluster, given, expected in ((TYPED, prices, [100_000, 30_000]), (UNKNOWN, "", [50_400, 16_200])):
+        assert [
+            price for _, price, _ in of(cluster, tmp_path, given, market="spot_with_fallback")
+        ] == expected
 
 
 def test_node_returning_at_another_price_still_matches_its_offer(tmp_path: Path) -> None:
@@ -86,44 +125,6 @@ def test_indistinguishable_nodes_get_the_highest_price(tmp_path: Path) -> None:
     cluster = [node("a", 4, market="spot", price="0.04"), node("b", 1, market="spot", price="0.04")]
     (offer,) = offers_of(settings(tmp_path), cluster, Resources(cpus=1, market="spot"))
     assert offer.rate(cpus=1, gpus=0).price.micro_usd_per_hour == 40_000
-
-
-def test_cluster_without_market_labels_is_on_demand_without_constraints(tmp_path: Path) -> None:
-    plain = [node("a", 2), node("b", 2, kind="m5")]
-    for market in ("on_demand", "spot_with_fallback"):
-        ((found, price, labels),) = of(plain, tmp_path, market=market)
-        assert (found, price, labels) == ("on_demand", 100_800, {})
-
-
-def test_offer_bound_only_to_a_market_gets_its_highest_price(
-    tmp_path: Path,
-) -> None:
-    """Ray may place the trial on a node that also has a label for its kind."""
-    cluster = [
-        node("plain", market="spot", price="0.02"),
-        node("kind", market="spot", kind="m7i", price="0.03"),
-    ]
-    kind = {MARKET: "spot", "instance-type": "m7i"}
-    assert of(cluster, tmp_path, market="spot") == [
-        ("spot", 30_000, {MARKET: "spot"}),
-        ("spot", 30_000, kind),
-    ]
-
-
-def test_unlabelled_nodes_next_to_labelled_spot_nodes_are_on_demand(tmp_path: Path) -> None:
-    found = of([node("plain", 2), SPOT], tmp_path, market="spot_with_fallback")
-    assert found == [
-        ("on_demand", 100_800, {MARKET: "!spot"}),
-        ("spot", 16_200, {MARKET: "spot"}),
-    ]
-
-
-def test_on_demand_offer_excludes_spot_nodes_even_without_own_label(
-    tmp_path: Path,
-) -> None:
-    found = of([node("plain", 2), SPOT], tmp_path, market="on_demand")
-    assert found == [("on_demand", 100_800, {MARKET: "!spot"})]
-    assert of([node("plain", 2), SPOT], tmp_path, market="on_demand", cpus=2)[0][2] == {MARKET: "!spot"}
 
 
 @pytest.mark.parametrize("cluster", [[node("plain")], [DEMAND], [node("odd", market="capacity-block")]])

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
-from tests.service.passes import give_room, launched, one_pass, submit
+from tests.service.passes import end, give_room, launched, one_pass, submit
 from tuner.domain.calendar import DAY_NS
 from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
@@ -23,11 +23,6 @@ def put(client: TestClient, **quota: Any) -> Any:
 
 def detail(client: TestClient, job: str) -> str:
     return str(client.get(f"/v1/jobs/{job}").json()["detail"])
-
-
-def end(service: FakeService, job: str) -> None:
-    fakes.begin(service, job)
-    fakes.move(service, job, "succeeded")
 
 
 def test_project_without_a_quota_has_no_limits(client: TestClient) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests import seeds
 from tests.simulation.test_simulated_jobs import QuickCurves, check_books, outcome, spec
+from tests.simulation.watched import run_metered
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
@@ -94,15 +95,7 @@ def test_budget_and_invariants_hold_with_random_placement(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds.first(2, 5))
 def test_an_attempt_is_billed_at_the_price_of_its_own_machine(seed: int) -> None:
     run = run_of(seed)
-    metered: dict[tuple[str, int], int] = {}
-    heard = run.loop.progress
-
-    def listen(progress: object) -> None:
-        metered[progress.trial, progress.attempt] = progress.meter.total_ns  # type: ignore[attr-defined]
-        heard(progress)  # type: ignore[arg-type]
-
-    run.loop.progress = listen  # type: ignore[method-assign,assignment]
-    run.run()
+    metered = run_metered(run)
     bills = {(a.trial, a.attempt): a.costs for a in run.journal.tables.attempts.values()}
     prices = set()
     for where, costs in bills.items():

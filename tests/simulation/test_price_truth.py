@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.simulation.test_simulated_jobs import PRICE, QuickCurves, check_books, spec
-from tests.simulation.watched import run_watched
+from tests.simulation.watched import run_metered, run_watched
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Machine, Offer
@@ -55,15 +55,7 @@ def run_of(
 def test_attempt_is_billed_at_the_price_of_its_assigned_machine(usd: str) -> None:
     """The job was admitted at $0.10 an hour."""
     run = run_of({"only": offer(usd, "spot", "g6", "here")}, concurrency=1)
-    metered: dict[tuple[str, int], int] = {}
-    heard = run.loop.progress
-
-    def listen(progress: object) -> None:
-        metered[progress.trial, progress.attempt] = progress.meter.total_ns  # type: ignore[attr-defined]
-        heard(progress)  # type: ignore[arg-type]
-
-    run.loop.progress = listen  # type: ignore[method-assign,assignment]
-    run.run()
+    metered = run_metered(run)
     rows = run.journal.tables.attempts
     assert rows
     for key, row in rows.items():
