@@ -1,11 +1,10 @@
 """Find the machine that a request names, its price, and the price of a trial's share of it."""
 
 import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.domain.errors import Invalid
-from tuner.domain.listing import MARKETS, Listing, Market
+from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price, Rate, trial_rate
 from tuner.domain.offer import Offer
 from tuner.planning.catalogue import Catalogue
@@ -73,17 +72,20 @@ def machine(settings: Settings, row: JobRow, asked: MachineQuery) -> PricedMachi
     kind = asked.instance_type or row.offer.instance_type
     _check_region(prices, row, asked.region)
     own = [o for o in row.offers if _is(o.instance_type, kind)]
-    if asked.region in (None, row.spec.resources.region):
-        for offer in own:
-            if offer.market == market:
-                return _offered(prices, offer)
-        if own and (named := _named(settings, prices, own[0], market)) is not None:
-            return named
+    if own and asked.region in (None, row.spec.resources.region):
+        offered = next((offer for offer in own if offer.market == market), None)
+        if offered is not None:
+            return _of(prices, offered, market, offered.price, offered.source)
+        usd = settings.node_price(own[0].instance_type, market)
+        if usd is not None:
+            return _of(prices, own[0], market, Price.from_usd_per_hour(usd), "TUNER_NODE_PRICES")
     listed = _listed(prices, row, kind, market, asked)
     if listed is not None:
         return listed
     if own and asked.region is None:
-        return _local(settings, own[0], market)
+        # The machine is not in the catalogue. It is priced by its CPUs and GPUs, as when a job is admitted.
+        usd, source = settings.local_price(cpus=own[0].cpus, gpus=own[0].gpus, market=market)
+        return _of(None, own[0], market, Price.from_usd_per_hour(usd), source)
     if own:
         detail = (
             f"no price of {kind} is known by region; name an instance type that the catalogue has there, too"
@@ -115,28 +117,6 @@ def _check_region(prices: Catalogue, row: JobRow, region: str | None) -> None:
         raise Invalid.at("region", wrong)
 
 
-def _offered(prices: Catalogue, offer: Offer) -> PricedMachine:
-    market: Market = "spot" if offer.market == "spot" else "on_demand"
-    return _of(prices, offer, market, offer.price, offer.source)
-
-
-def _named(settings: Settings, prices: Catalogue, offer: Offer, market: Market) -> PricedMachine | None:
-    """Return the machine of the offer at its price in TUNER_NODE_PRICES, or None if it has no price there."""
-    usd = settings.node_price(offer.instance_type, market)
-    if usd is None:
-        return None
-    return _of(prices, offer, market, Price.from_usd_per_hour(usd), "TUNER_NODE_PRICES")
-
-
-def _local(settings: Settings, offer: Offer, market: Market) -> PricedMachine:
-    """Return the machine of the offer, priced by its CPUs and GPUs because it is not in the catalogue.
-
-    Such machines are priced in the same way when a job is admitted.
-    """
-    usd, source = settings.local_price(cpus=offer.cpus, gpus=offer.gpus, market=market)
-    return _of(None, offer, market, Price.from_usd_per_hour(usd), source)
-
-
 def _of(prices: Catalogue | None, offer: Offer, market: Market, price: Price, source: str) -> PricedMachine:
     chip = accelerator_of(prices, offer.instance_type) if prices is not None else ""
     return PricedMachine(
@@ -163,7 +143,8 @@ def _listed(
         if asked.region is None:
             there = known
         else:
-            raise Invalid.at("region", f"{kind} is not listed in {asked.region}; it is in {_all(known)}")
+            regions = ", ".join(sorted({one.region for one in known}))
+            raise Invalid.at("region", f"{kind} is not listed in {asked.region}; it is in {regions}")
     priced = [(price, one) for one in there if (price := one.price(market)) is not None]
     if not priced:
         other = "on_demand" if market == "spot" else "spot"
@@ -171,15 +152,19 @@ def _listed(
             "market", f"no {market} price of {kind} is known there; try {other} or another region"
         )
     price, cheapest = min(priced, key=lambda pair: (pair[0], pair[1].region, pair[1].zone))
-    return _machine(prices, cheapest, market, price, of=len(priced))
-
-
-def _machine(prices: Catalogue, one: Listing, market: Market, price: Price, *, of: int) -> PricedMachine:
-    which = f"the cheapest of {of}: " if of > 1 else ""
-    place = f"{one.cloud} {one.zone or one.region}"
-    source = f"{prices.name}: {which}{place}, {one.date(market)}, {one.source(market)}"
-    size = one.vcpus, one.accelerators
-    return PricedMachine(one.instance_type, market, one.region, price, *size, one.accelerator, source)
+    which = f"the cheapest of {len(priced)}: " if len(priced) > 1 else ""
+    place = f"{cheapest.cloud} {cheapest.zone or cheapest.region}"
+    source = f"{prices.name}: {which}{place}, {cheapest.date(market)}, {cheapest.source(market)}"
+    return PricedMachine(
+        cheapest.instance_type,
+        market,
+        cheapest.region,
+        price,
+        cheapest.vcpus,
+        cheapest.accelerators,
+        cheapest.accelerator,
+        source,
+    )
 
 
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
@@ -191,7 +176,3 @@ def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
 
 def _is(one: str, other: str) -> bool:
     return one.casefold() == other.casefold()
-
-
-def _all(found: Iterable[Listing]) -> str:
-    return ", ".join(sorted({one.region for one in found}))
