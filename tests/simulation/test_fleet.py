@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
+from tests.simulation.test_simulated_jobs import Curves, ended, loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
@@ -45,8 +45,7 @@ def test_attempt_waiting_for_worker_is_free_and_paused_at_job_end() -> None:
     """One of three workers exists. The wall clock ends the job."""
     run = run_with(up((0, None)), up(), up(), wall_clock_ns=8 * NS)
     run.run()
-    assert run.loop.end is not None
-    assert run.loop.end.reason == "wall_clock"
+    assert ended(run) == "wall_clock"
     waited = [trial for trial in run.loop.state.trials if trial.steps == 0]
     assert waited
     for trial in waited:

@@ -10,7 +10,7 @@ import pytest
 
 from tests import seeds
 from tests.simulation.made_tables import arrays, written
-from tests.simulation.test_simulated_jobs import check_books, outcome
+from tests.simulation.test_simulated_jobs import check_books, ended, outcome
 from tests.simulation.watched import run_watched
 from tuner.domain.job import Algorithm, Market, SchedulerName
 from tuner.domain.money import Cost
@@ -72,11 +72,6 @@ def run_of(
     check_books(run)
     assert run.journal.tables.account.held == Cost()
     return run
-
-
-def ended(run: SimulatedRun) -> str | None:
-    assert run.loop.end is not None
-    return run.loop.end.reason
 
 
 def usd(run: SimulatedRun) -> int:

@@ -16,7 +16,7 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
-from tuner.driver.replay import Fold, JobRecord, Replayed, check, compare
+from tuner.driver.replay import Difference, Fold, JobRecord, Replayed, check, compare
 from tuner.driver.warm_starts import WarmStarts
 from tuner.simulator.world import NONE, Faults, SimulatedRun
 from tuner.tuning.samplers import sampler_for
@@ -56,6 +56,12 @@ def replayed(run: SimulatedRun, record: JobRecord | None = None, **more: Any) ->
         concurrencies=[run.loop_config.concurrency],
         **more,
     )
+
+
+def difference(run: SimulatedRun, record: JobRecord) -> Difference:
+    found = replayed(run, record).difference
+    assert found is not None
+    return found
 
 
 def changed(record: JobRecord, number: int, event: ev.Event) -> JobRecord:
@@ -149,8 +155,7 @@ def test_changed_suggestion_is_found_at_its_event(run: SimulatedRun) -> None:
         assert isinstance(event, ev.Suggested)
         assert event.config is not None
         forged = replace(event, config={**event.config, "width": 9})
-        found = replayed(run, changed(record, number, forged)).difference
-        assert found is not None
+        found = difference(run, changed(record, number, forged))
         assert (found.code, found.number, found.trial) == ("answer", number, event.trial)
         assert found.decided.fields["config"] == event.config
         assert found.other.fields["config"] == forged.config
@@ -164,8 +169,7 @@ def test_changed_prediction_is_found_at_its_event(run: SimulatedRun) -> None:
     for number in predictions[::5]:
         event = record.events[number - 1][1]
         assert isinstance(event, ev.Predicted)
-        found = replayed(run, changed(record, number, replace(event, go=not event.go))).difference
-        assert found is not None
+        found = difference(run, changed(record, number, replace(event, go=not event.go)))
         assert (found.code, found.number) == ("answer", number)
         if event.trial is not None:
             assert (found.decided.fields["go"], found.other.fields["go"]) == (event.go, not event.go)
@@ -177,21 +181,17 @@ def test_changed_trial_row_is_found_at_the_event_that_caused_its_state(run: Simu
     name = next(name for name, (state, _) in record.trials.items() if state == "completed")
     done = next(numbers(record, ev.Completed, trial=name))
     state, config = record.trials[name]
-    found = replayed(run, replace(record, trials={**record.trials, name: ("failed", config)})).difference
-    assert found is not None
+    found = difference(run, replace(record, trials={**record.trials, name: ("failed", config)}))
     assert (found.code, found.number, found.trial) == ("trial_state", done, name)
     assert (found.decided.fields["state"], found.other.fields["state"]) == ("completed", "failed")
     other: Config = {"lr": 0.5, "width": 8}
-    found = replayed(run, replace(record, trials={**record.trials, name: (state, other)})).difference
-    assert found is not None
+    found = difference(run, replace(record, trials={**record.trials, name: (state, other)}))
     assert (found.code, found.trial) == ("trial_config", name)
     without = {key: value for key, value in record.trials.items() if key != name}
-    found = replayed(run, replace(record, trials=without)).difference
-    assert found is not None
+    found = difference(run, replace(record, trials=without))
     assert (found.code, found.trial) == ("trial_missing", name)
     extra = trial_id(len(record.trials))
-    found = replayed(run, replace(record, trials={**record.trials, extra: ("paused", other)})).difference
-    assert found is not None
+    found = difference(run, replace(record, trials={**record.trials, extra: ("paused", other)}))
     assert (found.code, found.trial) == ("trial_missing", extra)
 
 
@@ -199,8 +199,7 @@ def test_changed_end_of_the_job_is_found(run: SimulatedRun) -> None:
     record = record_of(run)
     assert record.job == ("succeeded", "budget_usd")
     for state, reason in (("succeeded", "target"), ("failed", "budget_usd"), ("paused", "budget_usd")):
-        found = replayed(run, replace(record, job=(state, reason))).difference  # type: ignore[arg-type]
-        assert found is not None
+        found = difference(run, replace(record, job=(state, reason)))  # type: ignore[arg-type]
         assert (found.code, found.number) == ("job_end", len(record.events))
         assert found.other.fields == {"type": "job", "state": state, "reason": reason}
 
@@ -214,8 +213,7 @@ def test_state_that_only_the_service_changed_is_not_checked(run: SimulatedRun) -
 def test_removed_event_is_found(run: SimulatedRun) -> None:
     record = record_of(run)
     kept = [*record.events[:20], *record.events[21:]]
-    found = replayed(run, replace(record, events=kept)).difference
-    assert found is not None
+    found = difference(run, replace(record, events=kept))
     assert (found.code, found.number) == ("event_missing", 21)
 
 
@@ -224,8 +222,7 @@ def test_event_that_was_removed_without_a_gap_is_found(run: SimulatedRun, kind: 
     record = record_of(run)
     number = list(numbers(record, kind))[3]
     kept = [event for n, event in record.events if n != number]
-    found = replayed(run, replace(record, events=list(enumerate(kept, 1)))).difference
-    assert found is not None
+    found = difference(run, replace(record, events=list(enumerate(kept, 1))))
     assert found.number >= number
 
 
@@ -244,13 +241,11 @@ def test_events_that_nothing_permits_are_found(run: SimulatedRun) -> None:
     for event, why in inserted:
         events = [event for _, event in record.events]
         events.insert(first, event)
-        found = replayed(run, replace(record, events=list(enumerate(events, 1)))).difference
-        assert found is not None
+        found = difference(run, replace(record, events=list(enumerate(events, 1))))
         assert (found.code, found.number, found.decided.summary) == ("not_permitted", first + 1, why)
     last = len(record.events)
     after = replace(record, events=[*record.events, (last + 1, ev.ControlRequested(at, "pause"))])
-    found = replayed(run, after).difference
-    assert found is not None
+    found = difference(run, after)
     assert (found.code, found.number) == ("not_permitted", last + 1)
 
 

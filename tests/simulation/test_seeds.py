@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from tests import seeds
-from tests.simulation.test_simulated_jobs import Curves, check_books, loop_config, spec
+from tests.simulation.test_simulated_jobs import Curves, check_books, ended, loop_config, spec
 from tests.simulation.watched import run_watched
 from tuner.domain.job import SamplerName, SchedulerName
 from tuner.domain.money import Cost
@@ -81,8 +81,7 @@ def job(seed: int, *, micro_usd: int | None = None) -> SimulatedRun:
 def check_spent(run: SimulatedRun) -> None:
     check_books(run)
     assert run.journal.tables.account.held == Cost()
-    assert run.loop.end is not None
-    assert run.loop.end.reason == "budget_usd"
+    assert ended(run) == "budget_usd"
 
 
 def features(run: SimulatedRun) -> set[tuple[object, ...]]:

@@ -66,6 +66,12 @@ def loop_config(concurrency: int = 2, milli_gpus: int = 0) -> LoopConfig:
     return LoopConfig("job_0", Rate(PRICE, milli_gpus), concurrency, 10 * 10**9)
 
 
+def ended(run: SimulatedRun) -> str | None:
+    """Return why the job ended."""
+    assert run.loop.end is not None
+    return run.loop.end.reason
+
+
 def check_books(run: SimulatedRun) -> None:
     """Recompute the ledger's invariants from its entries."""
     tables, account = run.journal.tables, run.journal.tables.account
@@ -146,16 +152,14 @@ def test_gpu_hour_budget_ends_the_job() -> None:
     job = spec("1", gpu_ms=600_000)
     run = SimulatedRun(job, loop_config(2, milli_gpus=500), Curves())
     run.run()
-    assert run.loop.end is not None
-    assert run.loop.end.reason == "budget_gpu_hours"
+    assert ended(run) == "budget_gpu_hours"
     assert 0.97 * 600_000 <= run.journal.tables.account.posted.gpu_ms <= 600_000
 
 
 def test_the_wall_clock_ends_a_job_on_time() -> None:
     run = SimulatedRun(spec("1", wall_clock_ns=60 * 10**9), loop_config(), Curves())
     run.run()
-    assert run.loop.end is not None
-    assert run.loop.end.reason == "wall_clock"
+    assert ended(run) == "wall_clock"
     assert run.clock.elapsed_ns() <= 60 * 10**9 + 10**9
 
 
@@ -164,8 +168,7 @@ def test_trial_limit_ends_the_job_after_the_leader_completes() -> None:
     run.run()
     state = run.loop.state
     assert len(state.trials) == 7
-    assert run.loop.end is not None
-    assert run.loop.end.reason == "trials"
+    assert ended(run) == "trials"
     assert state.leader is not None
     assert state.trials[state.leader].status == "completed"
 
@@ -249,8 +252,7 @@ def test_budget_too_small_for_a_full_trial_is_still_spent() -> None:
     """A budget that is too small to finish one trial is still used: the rest would not pay for another step."""
     run = SimulatedRun(learning("0.0005", 0), loop_config(2), Curves())
     run.run()
-    assert run.loop.end is not None
-    assert run.loop.end.reason == "budget_usd"
+    assert ended(run) == "budget_usd"
     assert Money(500) - run.journal.tables.account.posted.usd < PRICE.of(1_700_000_000)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.made_tables import arrays, table, written
+from tests.simulation.test_simulated_jobs import ended
 from tests.simulation.test_traces import COUNTS, count
 from tests.simulation.test_traces import file as trace_file
 from tests.simulation.watched import run_watched
@@ -141,37 +142,12 @@ def test_restarted_drivers_and_lost_workers_change_no_decision(tmp_path: Path, s
     rough = run_of(found, 1000, workers=1, sampler=sampler, scheduler="asha", faults=faults)
     assert rough.restarts > 3
     for run in (calm, rough):
-        assert run.loop.end is not None
-        assert run.loop.end.reason == "space_exhausted"
+        assert ended(run) == "space_exhausted"
     decided = [
         [(t.config, t.steps, t.status, t.value) for t in run.loop.state.trials] for run in (calm, rough)
     ]
     assert decided[0] == decided[1]
     assert [rung.ranked for rung in calm.loop.state.rungs] == [rung.ranked for rung in rough.loop.state.rungs]
-
-
-def test_absent_workers_cost_time_but_no_money(tmp_path: Path) -> None:
-    """Half of the time, no worker exists."""
-    found = table(tmp_path, rows=200)
-    path = trace_file(tmp_path, COUNTS, *(count(600 * i, 4 * (i % 2)) for i in range(20)))
-    written(tmp_path / "made.npz", arrays(rows=200))
-    always = simulated(tmp_path, 20)
-    half = simulated(tmp_path, 20, spot=on_spot(path))
-    assert half.simulated_seconds > 1.6 * always.simulated_seconds
-    assert half.spent == pytest.approx(always.spent, rel=0.05)
-    assert half.preemptions >= 8
-    assert half.resumes > always.resumes
-    assert found.full_s > 0
-
-
-def test_preemption_notice_reduces_lost_spend(tmp_path: Path) -> None:
-    written(tmp_path / "made.npz", arrays(rows=200, mean_s=10))
-    path = trace_file(tmp_path, COUNTS, *(count(250 * i, 4 - 2 * (i % 2)) for i in range(20)))
-    noticed, silent = (
-        simulated(tmp_path, 60, spot=on_spot(path, notice_ns=notice_ns)) for notice_ns in (120 * NS, 0)
-    )
-    assert noticed.preemptions > 5
-    assert noticed.bill_usd["lost"] < silent.bill_usd["lost"] / 2
 
 
 def digest(folder: str, seed: int) -> str:
