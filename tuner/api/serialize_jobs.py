@@ -15,7 +15,7 @@ from tuner.schemas import answers as answers_models
 from tuner.schemas import job as job_models
 from tuner.service.answers import TrialRow, TrialView
 from tuner.service.best import StepReport
-from tuner.service.queue import Wait
+from tuner.service.queue import QueueWait
 from tuner.service.views import JobView, Launch, revision_of
 
 
@@ -76,7 +76,7 @@ def _driver(launch: Launch | None) -> job_models.Driver | None:
     return job_models.Driver.model_validate(launch) if runs else None
 
 
-def _waits(wait: Wait) -> str:
+def _waits(wait: QueueWait) -> str:
     if wait.quota:
         return f"waits for its project, which may have {wait.quota}"
     return "" if wait.next_opening is None else "waits for its window to open"

@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import suppress
 from datetime import datetime
+from importlib import import_module
 from typing import IO
 
 import typer

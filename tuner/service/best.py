@@ -128,7 +128,9 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; the nearest: {', '.join(near)}" if near else ""
 
 
-def pareto(service: Service, job: str, asked: MachineQuery = HERE) -> tuple[list[PricedPoint], Pricing | None]:
+def pareto(
+    service: Service, job: str, asked: MachineQuery = HERE
+) -> tuple[list[PricedPoint], Pricing | None]:
     """Return the Pareto front of the job, cheapest first, and how its points were priced.
 
     Raises:

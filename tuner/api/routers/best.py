@@ -13,7 +13,7 @@ from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import best as show
 from tuner.service import best
-from tuner.service.best import MachineQuery, BestView, CostLimits, PricedPoint, Pricing
+from tuner.service.best import BestView, CostLimits, MachineQuery, PricedPoint, Pricing
 
 router = APIRouter(tags=["answers"])
 Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
