@@ -92,7 +92,7 @@ def snapshot(parts: Mapping[str, Stateful], *, step: int, copies: Copies | None 
     copies.begin()
     with torch.inference_mode(False):  # otherwise the copies could not be overwritten later
         states = {name: plain.packed(part.state_dict(), name, copies.copy) for name, part in parts.items()}
-    return {"step": step, "parts": states, "random": _random_states()}
+    return {"step": step, "parts": states, "random": random_states()}
 
 
 def settle() -> None:
@@ -132,7 +132,7 @@ def restore(parts: Mapping[str, Stateful], directories: Sequence[Path]) -> int:
             raise ValueError(f"the checkpoint and this run differ in {', '.join(missing)}; {AS_BEFORE}")
         for name, part in parts.items():
             _load(name, part, state["parts"][name])
-        _set_random_states(state["random"])
+        set_random_states(state["random"])
     except Exception as error:
         raise CheckpointUnreadable(f"{directory / STATE_FILE}: {error}") from error
     return int(state["step"])
@@ -156,7 +156,8 @@ def _first_whole(directories: Sequence[Path]) -> tuple[Path, Any]:
     raise CheckpointUnreadable(f"{directories[0] / STATE_FILE}: {errors[0]}") from errors[0]
 
 
-def _random_states() -> dict[str, Any]:
+def random_states() -> dict[str, Any]:
+    """Return the states of the random generators of Python, PyTorch, NumPy and CUDA, where these are used."""
     version, words, gauss = random.getstate()
     states: dict[str, Any] = {
         # As a tensor this state has the same size in each checkpoint, so the data after it in the file keeps its position.
@@ -179,7 +180,8 @@ def _of_gpus() -> list[torch.Tensor]:
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
 
-def _set_random_states(states: Mapping[str, Any]) -> None:
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Set the random generators to states from `random_states`. Generators of libraries that are not imported are left out."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     torch.set_rng_state(states["torch"])

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from tuner.training import checkpoint
 from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
 
 WRITING = ".writing_"  # prefix of the names of unfinished checkpoints
@@ -105,6 +104,8 @@ class Alone(Home):
         return self._dir / f"{WRITING}{step:08d}_{time.monotonic_ns()}"
 
     def saved(self, step: int, path: Path, seconds: float) -> None:
+        from tuner.training import checkpoint  # imports torch, which adapters for other libraries do not need
+
         assert self._dir is not None
         checkpoint.sync(path)
         final = self._dir / f"step_{step:08d}"

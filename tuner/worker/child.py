@@ -21,6 +21,7 @@ from tuner.training.seeding import seed_everything
 from tuner.worker import tune_compat
 from tuner.worker.process_tree import become_child
 
+ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
 TOO_MANY_FILES = os.strerror(
     errno.EMFILE
@@ -137,8 +138,8 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return
-    # Code that imports `SpotSafe` loads data and builds the model first. `SpotSafe.steps` then sends the start of training.
-    channel.phase("setup" if "tuner.training.spot_safe" in sys.modules else "train")
+    # Code that imports `SpotSafe` or an adapter loads data and builds the model first. These then send the start of training.
+    channel.phase("setup" if ANNOUNCES_TRAINING & sys.modules.keys() else "train")
     session.take_output(target(dict(channel.begin.config)))
 
 

@@ -37,7 +37,7 @@ NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention
 NOT_SEARCHED = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
 # User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
 # dictionary. The import takes two seconds of processor time, once for all attempts, and is skipped if the code does not match.
-USES_TORCH = re.compile(r"torch|tuner\.training|save_checkpoint")
+USES_TORCH = re.compile(r"torch|tuner\.training(?!\.boosting)|save_checkpoint")
 # Trainables for Ray Tune often import Ray inside the function. Importing it here saves half a second per attempt.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 # What a server imports again if it restarts itself. Importing all of it takes seven seconds of processor time.

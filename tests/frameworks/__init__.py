@@ -1,0 +1,1 @@
+"""Trainables of other frameworks, under a real supervisor, fork server and children."""

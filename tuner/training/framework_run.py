@@ -1,0 +1,137 @@
+"""The steps of a training whose framework writes its own checkpoints.
+
+`SpotSafe` saves the states of objects. Frameworks such as transformers, Lightning, XGBoost and LightGBM write checkpoint files themselves.
+Their adapters use a `FrameworkRun` to report each step, and to save and restore these files when the service asks for it.
+"""
+
+import atexit
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.training.channel import Reply, StopTraining
+from tuner.training.environments import Home, PlainTune, Supervised, find_home
+
+STEP_FILE = "tuner_step.json"
+
+
+def restored_directory() -> Path | None:
+    """Return the directory with the files that training continues from, or None if it starts from the beginning.
+
+    Under Ray Tune without the service the files are copied, because Tune deletes its own copy. The copy is removed when the process ends.
+    """
+    home = find_home(None, None)
+    with home.checkpoints() as found:
+        if not found:
+            return None
+        if not isinstance(home, PlainTune):
+            return found[0]
+        copy = Path(tempfile.mkdtemp(prefix="tuner-restored-"))
+        atexit.register(shutil.rmtree, copy, ignore_errors=True)
+        shutil.copytree(found[0], copy, dirs_exist_ok=True)
+        return copy
+
+
+class FrameworkRun:
+    """Reports the steps of one training, and saves its checkpoints.
+
+    It works under the service and under Ray Tune. In a plain script it does nothing but count and check the metrics.
+
+    Attributes:
+        step: The last finished step, counted from 1. It is 0 before the first one.
+        restored: The directory with the files that training continues from, or None.
+    """
+
+    def __init__(self) -> None:
+        self._home: Home = find_home(None, None)
+        self.restored = restored_directory()
+        self.step = self._home.first_step
+        if self.restored is not None and isinstance(self._home, PlainTune):
+            self.step = int(json.loads((self.restored / STEP_FILE).read_text())["step"])
+        self._reply = Reply(stop=False, save=False)
+        self._kept: tuple[int, Path, float] | None = None
+
+    def begin(self) -> None:
+        """Start the time that is billed as training. What was before is setup and restore.
+
+        If the service checks whether the training can be restored, it gets the restored files back here.
+        """
+        if self._home.echo and self.restored is not None:
+            self._write(lambda place: _copy(self.restored, place), announce=True)
+        self._home.phase("train")
+
+    def report(self, metrics: Mapping[str, Any], *, last: bool = False) -> bool:
+        """Report the metrics of the step that has just finished. Return whether `save` must be called next.
+
+        Args:
+            metrics: Numbers, words or None, by name.
+            last: Whether training ends after this step by itself. The final state is then saved.
+
+        Raises:
+            StopTraining: The attempt is over, and nothing is to be saved.
+            MetricsRefused: A metric cannot be recorded.
+        """
+        self.step += 1
+        reply = self._home.report(self.step, metrics)
+        if reply.flush and self._kept is not None:
+            (step, place, seconds), self._kept = self._kept, None
+            self._home.saved(step, place, seconds)
+        save = reply.save or (last and self._ended_early())
+        self._reply = Reply(stop=reply.stop, save=save, keep=reply.keep)
+        if self._reply.save or self._reply.keep:
+            return True
+        if reply.stop:
+            raise StopTraining(0)
+        return False
+
+    def save(self, write: Callable[[Path], object]) -> None:
+        """Save the state after the reported step.
+
+        A checkpoint that cannot be written is reported to the service, which decides whether training continues.
+
+        Args:
+            write: Writes the framework's files into the empty directory that it is given.
+
+        Raises:
+            StopTraining: The attempt is over.
+        """
+        self._write(write, announce=self._reply.save)
+        if self._reply.stop:
+            raise StopTraining(0)
+        self._home.phase("train")
+
+    def end(self, write: Callable[[Path], object]) -> None:
+        """Save the last step, if training ended by itself and the service did not ask for it. Otherwise do nothing."""
+        if self._ended_early() and not self._reply.save:
+            self._write(write, announce=True)
+
+    def _ended_early(self) -> bool:
+        return isinstance(self._home, Supervised) and 0 < self.step != self._home.max_step
+
+    def _write(self, write: Callable[[Path], object], *, announce: bool) -> None:
+        self._home.phase("checkpoint")
+        began, place = time.monotonic(), self._home.place(self.step)
+        try:
+            place.mkdir(parents=True)
+            write(place)
+            (place / STEP_FILE).write_text(json.dumps({"step": self.step}))
+        except (OSError, RuntimeError) as error:  # PyTorch raises RuntimeError if the disk is full
+            shutil.rmtree(place, ignore_errors=True)
+            self._home.failed(self.step, error)
+            return
+        seconds = time.monotonic() - began
+        if announce:
+            self._home.saved(self.step, place, seconds)
+            return
+        if self._kept is not None:
+            shutil.rmtree(self._kept[1], ignore_errors=True)
+        self._kept = self.step, place, seconds
+
+
+def _copy(source: Path | None, place: Path) -> None:
+    assert source is not None
+    shutil.copytree(source, place, dirs_exist_ok=True)

@@ -1,0 +1,103 @@
+"""Tune code that trains with the `Trainer` of Hugging Face transformers.
+
+    trainer = Trainer(model, args, train_dataset=..., eval_dataset=..., callbacks=[TunerCallback()])
+    trainer.train(resume_from_checkpoint=tuner_checkpoint())
+
+A step of the job is an epoch, or `every` optimizer steps. The trainer's checkpoints hold the optimizer, the learning-rate schedule and
+the states of the random generators, so an interrupted training has the same result as an uninterrupted one.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import SaveStrategy
+
+from tuner.training.framework_run import FrameworkRun, restored_directory
+
+
+def tuner_checkpoint() -> str | None:
+    """Return the checkpoint to pass as `resume_from_checkpoint`, or None if training starts from the beginning."""
+    directory = restored_directory()
+    return None if directory is None else str(directory)
+
+
+class TunerCallback(TrainerCallback):
+    """Evaluate and report after each step of the job, and save and stop when the service says so.
+
+    Evaluations and saves happen only then: `eval_strategy` and `save_strategy` of the arguments have no effect. Set `num_train_epochs` to
+    the largest number of epochs that a trial may have, because the learning-rate schedule is made for it.
+
+    Args:
+        every: The number of optimizer steps that are one step of the job. None means that an epoch is one step.
+    """
+
+    def __init__(self, every: int | None = None) -> None:
+        if every is not None and every < 1:
+            raise ValueError(
+                f"every is {every}; name at least one optimizer step, or leave it out for epochs"
+            )
+        self._every = every
+        self._run = FrameworkRun()
+        self._due = self._saving = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._run.restored is not None and state.global_step == 0:
+            raise RuntimeError(
+                "training does not continue from its checkpoint; call trainer.train(resume_from_checkpoint=tuner_checkpoint())"
+            )
+        if args.save_strategy == SaveStrategy.BEST:
+            # The trainer would save whenever an evaluation is the best one, whatever a callback says.
+            args.save_strategy = SaveStrategy.NO
+        self._run.begin()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        self._due = self._every is not None and state.global_step % self._every == 0
+        return self._only_what_is_due(control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        self._due = self._every is None
+        return self._only_what_is_due(control)
+
+    def _only_what_is_due(self, control: TrainerControl) -> TrainerControl:
+        control.should_evaluate, control.should_save = self._due, False
+        return control
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **_: Any,
+    ) -> TrainerControl:
+        if self._due:  # otherwise user code called `evaluate`
+            self._due = False
+            losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+            reported = {**metrics, "loss": losses[-1] if losses else None}
+            control.should_save = self._saving = self._run.report(
+                reported, last=state.global_step >= state.max_steps
+            )
+        return control
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._saving:
+            self._saving = False
+            written = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            self._run.save(lambda place: _move(written, place))
+
+
+def _move(written: Path, place: Path) -> None:
+    """Move the files instead of copying them, because the trainer does not read its checkpoint again."""
+    for path in written.iterdir():
+        shutil.move(path, place)
+    written.rmdir()
