@@ -147,6 +147,14 @@ def test_autoscaled_machine_gets_longer_wait_and_offers_take_turns() -> None:
     assert turns == [OTHER_SPOT, DEMAND, SPOT]
 
 
+def test_machine_that_is_yet_to_start_does_not_exist() -> None:
+    for to_come in (False, True):
+        machines = [replace(SPOT_MACHINE, to_come=to_come)]
+        places = AllowedPlaces((SPOT, DEMAND), Resources(), lambda machines=machines: machines)  # type: ignore[misc]
+        assert places.has_machine(SPOT) is not to_come
+        assert not places.has_machine(DEMAND)
+
+
 def test_existing_machine_is_preferred_to_autoscaled_one_after_a_wait() -> None:
     kinds = [SPOT_MACHINE, replace(OTHER_SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
     found = placement(*kinds).relocation(waits(place(SPOT), PATIENCE_NS))
