@@ -117,7 +117,7 @@ def test_jobs_hold_no_money_after_preemptions(on_spot: OnSpot) -> None:
 @pytest.mark.extended
 def test_node_is_preempted_once_despite_repeated_notices(on_spot: OnSpot) -> None:
     """The node comes back at the address that it had, and is trained on again."""
-    job = submit(on_spot, trials=12)
+    job = submit(on_spot, trials=100)  # it is cancelled long before its last trial
     node, _ = on_spot.trains_on(job)
     before = address(on_spot, node)
     told = [on_spot.cluster.preempt(node, notice) for notice in ("15s", "10s", "15s")]

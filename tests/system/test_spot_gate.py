@@ -83,12 +83,12 @@ def test_killed_self_test_is_billed_and_repeated_until_the_job_is_cancelled(
 
 
 def test_wall_clock_limit_ends_a_job_during_its_self_test(on_spot: OnSpot) -> None:
-    """The step takes ten times as long as the job may run."""
+    """The step takes ten times as long as the job may run, so the job has no metric and fails."""
     budget = {"usd": 0.1, "wall_clock": "6s"}
     wanted = {"market": "spot", "max_concurrent_trials": 1}
     job = on_spot.submit("misbehaving:slow", budget=budget, constants={"step_s": 60}, resources=wanted).id
     ended = on_spot.finished(job)
-    assert (ended.state, ended.stop_reason) == ("succeeded", "wall_clock"), ended.detail
+    assert (ended.state, ended.stop_reason) == ("failed", "wall_clock"), ended.detail
     assert not any(trial.attempts for trial in on_spot.client.trials(job))
     assert on_spot.client.bill(job).self_test_usd == ended.spend.usd
     books.check(on_spot.client, job)

@@ -25,7 +25,7 @@ ALREADY = ("make install", "source .venv/bin/activate")  # already done, because
 class Newcomer:
     """A user who types what the page shows.
 
-    Only the port differs, and the machine has one CPU at twice the page's price, so that budgets last half as long.
+    Only the port differs, and the machine has one CPU at four times the page's price, so that budgets last a quarter as long.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +39,7 @@ class Newcomer:
         # Its threads must not spin while they wait, because other tests need the processors.
         clean["OMP_WAIT_POLICY"] = "passive"
         small = {"TUNER_PORT": "0", "TUNER_LOCAL_CPUS": "1", "TUNER_CLOUD": "none"}
-        price = {"TUNER_NODE_PRICES": "local=0.10"}
+        price = {"TUNER_NODE_PRICES": "local=0.20"}
         self._environment = {**clean, **small, **price, "PATH": path, "HOME": str(self._home)}
         self._service: subprocess.Popen[bytes] | None = None
         self._job = "JOB"

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
 from uuid import uuid4
 
 import fsspec
+import psutil
 import pytest
 
 from tests.worker.driving import NODE, Driver
@@ -45,6 +47,16 @@ def supervisor_of(node_board: NodeBoard) -> Iterator[Callable[[str], Supervisor]
         supervisor.close()
 
 
+def _living_descendants(pid: int) -> list[int]:
+    """Return the descendants of a process, without those that have ended and wait to be reaped."""
+    living = []
+    for child in descendants(pid):
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+                living.append(child)
+    return living
+
+
 @pytest.fixture
 def drive(tmp_path: Path, supervisor_of: Callable[[str], Supervisor]) -> Iterator[Any]:
     """Start drivers for a case of a module. With `fresh`, the driver gets a newly started worker."""
@@ -64,7 +76,7 @@ def drive(tmp_path: Path, supervisor_of: Callable[[str], Supervisor]) -> Iterato
     yield start
     for driver in drivers:
         driver.let_go()
-        assert not descendants(driver.supervisor.server.pid)
+        assert not _living_descendants(driver.supervisor.server.pid)
     for supervisor in fresh_ones:
         supervisor.close()
         assert not supervisor.server.alive
