@@ -175,7 +175,7 @@ def mirrored(life: Life) -> None:
     one = follower(life.service, lambda: mirror)
     one.one_pass()
     assert mirror.told == {job: "succeeded"}
-    one._let_go()
+    one._release()
 
 
 def forgetful(life: Life) -> None:
