@@ -76,7 +76,12 @@ def test_delayed_sample_does_not_postpone_later_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attempt: Any = SimpleNamespace(use=UsageMeter(), watch=SimpleNamespace(kind="train", of=lambda _: 0))
-    monkeypatch.setattr(sampling, "descendants", lambda _: time.sleep(0.1) or [])
+
+    def slow(_: int) -> list[int]:
+        time.sleep(0.1)
+        return []
+
+    monkeypatch.setattr(sampling, "descendants", slow)
     sampling.look(attempt, 2**22 + 5)
     assert attempt.use.look_ns < 0.1 * NS / 2
     assert attempt.use.reading() is None, "the usage of a process that has ended is unknown"
