@@ -26,11 +26,8 @@ def described(db: Connection) -> Schema:
                 (*key["constrained_columns"], key["referred_table"])
                 for key in inspector.get_foreign_keys(table)
             },
-            "unique": {
-                tuple(rule["column_names"])
-                for rule in [*inspector.get_unique_constraints(table), *inspector.get_indexes(table)]
-                if rule.get("unique", True)
-            },
+            "unique": {tuple(rule["column_names"]) for rule in inspector.get_unique_constraints(table)}
+            | {tuple(index["column_names"]) for index in inspector.get_indexes(table) if index["unique"]},
             "indexes": {(index["name"], *index["column_names"]) for index in inspector.get_indexes(table)},
         }
         for table in inspector.get_table_names()

@@ -92,7 +92,7 @@ def _callback_of_both() -> type:
     """Return a class of callbacks for XGBoost. They work with LightGBM too, for code that imports both libraries."""
     from xgboost.callback import TrainingCallback
 
-    class Callback(TrainingCallback, _LightGBMCallback):  # type: ignore[misc]  XGBoost has no complete types
+    class Callback(TrainingCallback, _LightGBMCallback):
         def __init__(self, metrics: tuple[str, ...], every: int) -> None:
             TrainingCallback.__init__(self)
             _LightGBMCallback.__init__(self, metrics, every)

@@ -71,17 +71,12 @@ class TunerCallback(TrainerCallback):
         return control
 
     def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float],
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         if self._due:  # otherwise user code called `evaluate`
             self._due = False
             losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-            reported = {**metrics, "loss": losses[-1] if losses else None}
+            reported = {**kwargs["metrics"], "loss": losses[-1] if losses else None}
             control.should_save = self._saving = self._run.report(
                 reported, last=state.global_step >= state.max_steps
             )
