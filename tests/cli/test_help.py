@@ -9,6 +9,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import tuner
 from tuner.cli.command_group import EXAMPLES
 from tuner.cli.main import app
 
@@ -61,3 +62,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"tuner {tuner.__version__}\n"

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tuner import __version__
 from tuner.cli import arguments, render
 from tuner.cli import watch as watching
 from tuner.cli.access import audit, keys, members, projects, users, whoami
@@ -36,8 +37,18 @@ app = CommandGroup(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tuner {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def tuner(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version, and end.", callback=_print_version, is_eager=True),
+    ] = False,
     project: Annotated[
         str | None,
         typer.Option(help="Project to work in. Only for the service's own key. Default: TUNER_PROJECT."),
