@@ -5,7 +5,6 @@ has 1,000 trials of 100 reports. The peer draws one uPlot series per trial.
 """
 
 import argparse
-import importlib
 import json
 import math
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import insert
 
+from benchmarks.best import front_of_reports
 from tests import fakes
 from tests.browser.conftest import FLAGS, NAMES, Site
 from tests.fakes import KEY
@@ -28,7 +28,6 @@ from tuner.database.tables import front as front_table
 from tuner.domain.ids import trial_id
 
 LOADS, EVENTS, MOVES = 7, 25, 240
-migration = importlib.import_module("tuner.database.migrations.versions.0011_fronts")
 COUNT_FRAMES = """() => { window.frames_seen = 0; window.counting = true; window.began = performance.now();
   const tick = () => { if (window.counting) { window.frames_seen += 1; requestAnimationFrame(tick); } }; requestAnimationFrame(tick); }"""
 FRAMES = "() => { window.counting = false; return 1000 * window.frames_seen / (performance.now() - window.began); }"
@@ -106,7 +105,7 @@ def fill(site: Site, job: str, count: int, steps: int) -> int:
             {"job": job, "project": project, "seq": seq, "at": 0, "type": "Reported", "body": "{}"},
         )
     with site.service.database.write() as db:
-        db.execute(insert(front_table), list(migration._front(db, job, -1.0)))
+        db.execute(insert(front_table), front_of_reports(db, job))
     return seq
 
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Requests are counted as they are answered. MetricsSnapshot of the database and the process are read at each scrape."""
+"""Metrics for Prometheus. Requests are counted as they are answered. Figures of the database and the process are read at each scrape."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from tuner.store.attempt_rows import attempt_row
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """MetricsSnapshot of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
+    """Figures of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
 
     held_ns: int = 0  #: How long the attempts had their machines, summed.
     #: Number of attempts by outcome. Attempts that ended because their driver ended are left out: no machine was lost.
