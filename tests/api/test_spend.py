@@ -48,6 +48,7 @@ class Books:
             self.states = {(row.job, row.trial): row.state for row in db.execute(select(trials))}
             self.trainables = {row.id: row.trainable for row in db.execute(select(jobs))}
             self.tags = {(row.job, row.key): row.value for row in db.execute(select(job_tags))}
+        self.first, self.last = (pick(e["at"] for e in self.entries) for pick in (min, max))
 
     def key(self, group: str, job: str, at: int, attempt: Any, timezone: str) -> str | None:
         told: dict[str, Callable[[], str | None]] = {
