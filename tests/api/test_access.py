@@ -194,7 +194,7 @@ def test_only_admins_see_the_keys_of_other_users(people: People) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("tnr_abcdefgh_" + "A" * 43 + "00000000", "mistyped"),
         ("tnr_", "mistyped"),
@@ -202,12 +202,14 @@ def test_only_admins_see_the_keys_of_other_users(people: People) -> None:
         ("é", "no such key"),
     ],
 )
-def test_malformed_or_unknown_key_is_refused_with_the_reason(people: People, given: str, said: str) -> None:
+def test_malformed_or_unknown_key_is_refused_with_the_reason(
+    people: People, given: str, message: str
+) -> None:
     answer = people.with_key(None).get(
         "/v1/whoami", headers={b"Authorization": f"Bearer {given}".encode("latin-1")}
     )
     check_problem(answer, 401)
-    assert said in answer.json()["detail"]
+    assert message in answer.json()["detail"]
 
 
 def test_key_with_a_known_id_and_wrong_secret_is_refused(people: People) -> None:

@@ -50,7 +50,7 @@ def test_webhook_secret_is_shown_only_when_new(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "pointer", "said"),
+    ("body", "pointer", "message"),
     [
         ({}, "", "usd and gpu_hours"),
         ({"usd": 0}, "/usd", "more than 0"),
@@ -69,12 +69,12 @@ def test_webhook_secret_is_shown_only_when_new(client: TestClient) -> None:
     ],
 )
 def test_invalid_budget_is_refused_with_a_pointer_and_a_fix(
-    client: TestClient, body: dict[str, Any], pointer: str, said: str
+    client: TestClient, body: dict[str, Any], pointer: str, message: str
 ) -> None:
     put(client, "team")
     problem = check_problem(client.put("/v1/budgets/b", json=body), 422)
     assert [error["pointer"] for error in problem["errors"]] == [pointer]
-    assert said in problem["errors"][0]["detail"]
+    assert message in problem["errors"][0]["detail"]
 
 
 def test_job_pauses_at_the_shared_budget_and_resumes_in_the_next_period(

@@ -126,6 +126,6 @@ def test_plan_uses_the_pilot_of_the_same_code_and_space(
     evidence = json.loads(found.stdout)["inputs"]["evidence"]
     assert (evidence["source"], evidence["jobs"], evidence["trials"]) == ("pilot", [pilot], 6)
     assert 0.5 < evidence["step_seconds"] < 1.5
-    said = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002"])
-    assert f"The pilot {pilot} cost $" in said.stdout
+    result = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002"])
+    assert f"The pilot {pilot} cost $" in result.stdout
     assert client.post("/v1/plans", json=body(**PILOT)).json()["inputs"]["evidence"]["jobs"] == [pilot]

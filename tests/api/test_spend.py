@@ -184,7 +184,7 @@ def test_spend_is_empty_before_any_job(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "pointer", "said"),
+    ("query", "pointer", "message"),
     [
         ({"group_by": "trainabel"}, "group_by", "did you mean trainable?"),
         ({"group_by": "tag:"}, "group_by", "tag:KEY"),
@@ -197,8 +197,8 @@ def test_spend_is_empty_before_any_job(tmp_path: Any) -> None:
     ],
 )
 def test_invalid_query_is_refused_with_a_suggestion(
-    books: Books, query: dict[str, Any], pointer: str, said: str
+    books: Books, query: dict[str, Any], pointer: str, message: str
 ) -> None:
     problem = check_problem(books.client.get("/v1/spend", params=query), 422)
     assert [field["pointer"] for field in problem["errors"]] == [pointer]
-    assert said in problem["errors"][0]["detail"]
+    assert message in problem["errors"][0]["detail"]

@@ -34,9 +34,9 @@ def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) ->
     client = fakes.client_of(service)
     job = fakes.submit(client)
     fakes.simulate(service, job, messages=120)
-    said = operator("backup", file)
-    assert said.exit_code == 0, said.output
-    assert ": 1 job, " in said.stdout
+    result = operator("backup", file)
+    assert result.exit_code == 0, result.output
+    assert ": 1 job, " in result.stdout
     later = fakes.submit(client)
 
     refused = operator("restore", file)
@@ -71,7 +71,7 @@ def test_backup_of_an_empty_home_names_the_setting_to_check(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNER_HOME", str(operator.folder / "another"))
-    said = operator("backup", str(operator.folder / "b"))
-    assert said.exit_code == 1
-    assert "TUNER_HOME" in said.stderr
+    result = operator("backup", str(operator.folder / "b"))
+    assert result.exit_code == 1
+    assert "TUNER_HOME" in result.stderr
     assert not (operator.folder / "b").exists()

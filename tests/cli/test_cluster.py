@@ -39,9 +39,9 @@ def refused(*words: str) -> tuple[int, str]:
     ],
 )
 def test_wrong_usage_is_refused_and_writes_nothing(home: Path, words: tuple[str, ...], says: str) -> None:
-    code, said = refused(*words)
+    code, message = refused(*words)
     assert code == 2
-    assert says in said
+    assert says in message
     assert not list(home.iterdir())
 
 
@@ -49,22 +49,22 @@ def test_cluster_command_is_refused_if_a_remote_cluster_is_configured(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNER_RAY_ADDRESS", "http://head:8265")
-    code, said = refused("cluster")
+    code, message = refused("cluster")
     assert code == 1
-    assert "TUNER_RAY_ADDRESS" in said
+    assert "TUNER_RAY_ADDRESS" in message
 
 
 def test_second_cluster_of_a_home_is_refused(home: Path) -> None:
     with ClusterFile(home).kept():
-        code, said = refused("cluster")
+        code, message = refused("cluster")
     assert code == 1
-    assert "runs already" in said
+    assert "runs already" in message
 
 
 def test_preempt_without_a_local_cluster_is_refused(home: Path) -> None:
-    code, said = refused("preempt", "spot-1")
+    code, message = refused("preempt", "spot-1")
     assert code == 1
-    assert "no `tuner cluster` runs" in said
+    assert "no `tuner cluster` runs" in message
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_preempt_refuses_unknown_and_starting_nodes(home: Path, name: str, says:
     file = ClusterFile(home)
     with file.kept():
         file.write(KeptCluster("", (ALIVE, STARTING)))
-        code, said = refused("preempt", name)
+        code, message = refused("preempt", name)
     assert code == 1
-    assert says in said
+    assert says in message
 
 
 def test_node_can_be_named_by_a_prefix_of_its_id(home: Path) -> None:
@@ -96,9 +96,9 @@ def test_preempt_with_notice_is_refused_if_the_cluster_head_is_gone(home: Path) 
     try:
         with file.kept():
             file.write(KeptCluster("", (node,)))
-            code, said = refused("preempt", "spot-1", "--notice", "15s")
+            code, message = refused("preempt", "spot-1", "--notice", "15s")
             assert code == 1
-            assert "head is gone" in said
+            assert "head is gone" in message
             assert left.poll() is None
             assert CliRunner().invoke(app, ["preempt", "spot-1", "--notice", "0s"]).exit_code == 0
         left.wait(120)

@@ -20,9 +20,9 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.usefixtures("url")
 def test_migrate_prints_the_revisions_before_and_after() -> None:
-    said = CliRunner().invoke(app, ["migrate"])
-    assert said.exit_code == 0
-    assert said.stdout == f"the database was empty, and is at {newest_revision()}\n"
+    result = CliRunner().invoke(app, ["migrate"])
+    assert result.exit_code == 0
+    assert result.stdout == f"the database was empty, and is at {newest_revision()}\n"
     again = CliRunner().invoke(app, ["migrate", "--json"])
     assert json.loads(again.stdout) == {"before": newest_revision(), "after": newest_revision()}
 
@@ -32,8 +32,8 @@ def test_migrate_downgrades_to_a_given_revision(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     with made_up.known(tmp_path / "newer"):
         assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
-        said = CliRunner().invoke(app, ["migrate", "--to", "0028"])
-        assert said.stdout == f"the database was at revision {made_up.REVISION}, and is at 0028\n"
+        result = CliRunner().invoke(app, ["migrate", "--to", "0028"])
+        assert result.stdout == f"the database was at revision {made_up.REVISION}, and is at 0028\n"
         again = CliRunner().invoke(app, ["migrate", "--to", "0022"])
         assert again.exit_code == 1
         assert "'0022' is no revision before 0028: there is none" in again.stderr
@@ -45,9 +45,9 @@ def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:
     with database.write() as db:
         db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     database.dispose()
-    said = CliRunner().invoke(app, ["migrate"])
-    assert said.exit_code == 1
-    assert "newer version" in said.stderr
+    result = CliRunner().invoke(app, ["migrate"])
+    assert result.exit_code == 1
+    assert "newer version" in result.stderr
 
 
 def parts(said: str) -> dict[str, dict[str, object]]:
@@ -56,9 +56,9 @@ def parts(said: str) -> dict[str, dict[str, object]]:
 
 @pytest.mark.usefixtures("url")
 def test_doctor_reports_no_faults_in_a_new_home_and_leaves_no_files(tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, ["doctor"])
-    assert said.exit_code == 0
-    assert "WRONG" not in said.stdout
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    assert "WRONG" not in result.stdout
     assert not list((tmp_path / "storage").iterdir())
 
 
@@ -79,9 +79,9 @@ def test_doctor_reports_each_fault_with_its_fix(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
         monkeypatch.delenv(name, raising=False)
-    said = CliRunner().invoke(app, ["doctor", "--json"])
-    assert said.exit_code == 1
-    found = parts(said.stdout)
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    found = parts(result.stdout)
     assert not any(one["ok"] for one in found.values())
     assert "chmod 600" in str(found["key"]["fix"])
     assert "chmod 700" in str(found["home"]["fix"])
@@ -96,9 +96,9 @@ def test_doctor_reports_an_outdated_database(url: str, tmp_path: Path) -> None:
     database = Database(url)
     database.dispose()
     with made_up.known(tmp_path / "newer"):
-        said = CliRunner().invoke(app, ["doctor", "--json"])
-    assert said.exit_code == 1
-    assert "tuner migrate" in str(parts(said.stdout)["database"]["fix"])
+        result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    assert "tuner migrate" in str(parts(result.stdout)["database"]["fix"])
 
 
 def test_service_with_unwritable_storage_does_not_start(
@@ -108,9 +108,9 @@ def test_service_with_unwritable_storage_does_not_start(
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUNER_STORAGE", str(tmp_path / "file/storage"))
     monkeypatch.setenv("TUNER_PORT", "0")
-    said = CliRunner().invoke(app, ["serve"])
-    assert said.exit_code == 1
-    assert "create the folder or bucket of TUNER_STORAGE" in said.stderr
+    result = CliRunner().invoke(app, ["serve"])
+    assert result.exit_code == 1
+    assert "create the folder or bucket of TUNER_STORAGE" in result.stderr
 
 
 def test_dashboard_opens_the_ray_page_of_a_job_without_the_key_in_its_url(

@@ -220,6 +220,6 @@ def test_ray_tune_function_in_a_file_is_refused_with_the_form_to_write(
     (tmp_path / "job.yaml").write_text(text)
     result = tuner("submit", str(tmp_path / "job.yaml"))
     assert result.exit_code == 2
-    said = " ".join(result.stderr.replace("│", " ").split())
-    assert "search_space.lr is a call of Python" in said
-    assert "{type: float, low: LOW, high: HIGH, log: true}" in said
+    printed = " ".join(result.stderr.replace("│", " ").split())
+    assert "search_space.lr is a call of Python" in printed
+    assert "{type: float, low: LOW, high: HIGH, log: true}" in printed

@@ -100,17 +100,17 @@ def test_invalid_value_is_wrong_usage_of_its_option(table: Path, words: list[str
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--budget-trainings", "0"], "budget_trainings: buys less than a second"),
         (["--budget-trainings", "1", "--preemptions", "no.csv"], "bamboo"),
         (["--budget-trainings", "1", "--preemptions", "bamboo", "--trace-id", "no"], "trace_id"),
     ],
 )
-def test_simulation_that_is_impossible_is_refused(table: Path, words: list[str], said: str) -> None:
+def test_simulation_that_is_impossible_is_refused(table: Path, words: list[str], message: str) -> None:
     done = tuner("--table", table, *words)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_bad_table_or_trace_is_refused_with_file_and_place(tmp_path: Path) -> None:

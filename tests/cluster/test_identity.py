@@ -25,7 +25,7 @@ AWS_SAID = {"instance_type": "g6.xlarge", "region": "us-east-2", "zone": "use2-a
 
 
 @pytest.mark.parametrize(
-    ("cloud", "name", "said"),
+    ("cloud", "name", "answer"),
     [
         (Aws(), "aws", AWS_SAID),
         (
@@ -42,10 +42,10 @@ AWS_SAID = {"instance_type": "g6.xlarge", "region": "us-east-2", "zone": "use2-a
     ],
 )
 def test_each_cloud_reports_instance_type_location_and_market(
-    cloud: Any, name: str, said: dict[str, str]
+    cloud: Any, name: str, answer: dict[str, str]
 ) -> None:
     with MetadataServer(cloud) as server:
-        assert facts(server, name) == said
+        assert facts(server, name) == answer
 
 
 def test_failed_request_is_retried_and_invalid_answer_gives_no_facts() -> None:

@@ -71,7 +71,7 @@ def test_kuberay_worker_groups_are_read_like_its_autoscaler_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: [", "no YAML"),
         ("a: 1", "neither available_node_types"),
@@ -85,8 +85,8 @@ def test_kuberay_worker_groups_are_read_like_its_autoscaler_does() -> None:
         (KUBERAY.replace("cpu: ", "chip: "), r"workerGroupSpecs\[0\].*limits.cpu is not there"),
     ],
 )
-def test_invalid_file_is_refused_with_field_and_correction(text: str, said: str) -> None:
-    with pytest.raises(BadFile, match=said):
+def test_invalid_file_is_refused_with_field_and_correction(text: str, message: str) -> None:
+    with pytest.raises(BadFile, match=message):
         read_node_types(text, "f")
 
 

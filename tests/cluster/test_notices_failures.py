@@ -75,24 +75,27 @@ PAIRS = [
 def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
     how, patience = FAILURES[failure]
-    told = RecordedCalls()
-    with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0, **patience) as watcher:
+    recorder = RecordedCalls()
+    with (
+        MetadataServer(make()) as server,
+        watching(server, cloud, recorder, gcp_hang_s=0, **patience) as watcher,
+    ):
         until(lambda: server.asked(part) >= 2)
         server.fail(part, how)
         looks_again(server, part, 1)  # Earlier requests have been answered or have timed out.
         until(troubled(watcher, name))
         getattr(server.cloud, give_notice)()
         looks_again(server, part)
-        assert told.calls == []
+        assert recorder.calls == []
         server.mend()
-        told.waits_for(call)
+        recorder.waits_for(call)
         server.fail(part, how)
         until(troubled(watcher, name))
         looks_again(server, part)
         server.mend()
         until(lambda: not watcher.state[name])
         looks_again(server, part)
-        assert told.calls == [call]
+        assert recorder.calls == [call]
         assert server.asked("elsewhere") == 0
 
 
@@ -100,36 +103,36 @@ def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name
 @pytest.mark.parametrize("cloud", ["gcp", "azure"])
 def test_404_or_malformed_answer_does_not_withdraw_notice_on_gcp_or_azure(cloud: Name, failure: str) -> None:
     make, give_notice, part, call, name = CLOUDS[cloud]
-    told = RecordedCalls()
-    with MetadataServer(make()) as server, watching(server, cloud, told, gcp_hang_s=0) as watcher:
+    recorder = RecordedCalls()
+    with MetadataServer(make()) as server, watching(server, cloud, recorder, gcp_hang_s=0) as watcher:
         getattr(server.cloud, give_notice)()
-        told.waits_for(call)
+        recorder.waits_for(call)
         server.fail(part, status(404) if failure == "404" else says(b"TRUE FALSE"))
         until(troubled(watcher, name))
         looks_again(server, part)
         server.mend()
         until(lambda: not watcher.state[name])
-        assert told.calls == [call]
+        assert recorder.calls == [call]
 
 
 @pytest.mark.parametrize("code", [403, 404, 500])
 def test_aws_notices_are_not_requested_without_a_token(code: int) -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
     with MetadataServer(Aws()) as server:
         server.cloud.interrupt()
         server.fail("api/token", status(code))
-        with watching(server, "aws", told) as watcher:
+        with watching(server, "aws", recorder) as watcher:
             until(troubled(watcher, "AWS instance-action"))
             assert server.asked("instance-action") == 0
             server.mend()
-            told.waits_for("+aws/instance-action")
+            recorder.waits_for("+aws/instance-action")
 
 
 def test_invalid_token_is_not_sent() -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
     with MetadataServer(Aws()) as server:
         server.fail("api/token", says(b"a\r\nX-Evil: b"))
-        with watching(server, "aws", told) as watcher:
+        with watching(server, "aws", recorder) as watcher:
             until(troubled(watcher, "AWS instance-action"))
             assert server.asked("instance-action") == 0
 
@@ -144,65 +147,65 @@ def test_service_down_at_watch_start_is_reported_as_trouble(monkeypatch: pytest.
 
 
 def test_azure_first_answer_has_a_longer_timeout() -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule()
         server.fail("scheduledevents", hangs, times=1)
         patience = {"answer_s": 0.5, "azure_first_answer_s": 300.0}
-        with watching(server, "azure", told, **patience) as watcher:
+        with watching(server, "azure", recorder, **patience) as watcher:
             until(lambda: server.asked("scheduledevents") == 1)
             time.sleep(0.7)
             assert not troubled(watcher, "Azure scheduled events")()
             server.mend()
-            until(lambda: bool(told.calls))
+            until(lambda: bool(recorder.calls))
 
 
 def test_azure_machine_name_is_requested_again_after_failure() -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule()
         server.fail("compute/name", says(b"<html>"), times=3)
-        with watching(server, "azure", told):
-            until(lambda: bool(told.calls))
+        with watching(server, "azure", recorder):
+            until(lambda: bool(recorder.calls))
         assert server.asked("compute/name") == 4
 
 
 def test_unreadable_event_does_not_withdraw_a_notice() -> None:
-    told = RecordedCalls()
-    with MetadataServer(Azure()) as server, watching(server, "azure", told) as watcher:
+    recorder = RecordedCalls()
+    with MetadataServer(Azure()) as server, watching(server, "azure", recorder) as watcher:
         server.cloud.schedule("a")
-        told.waits_for("+azure/a")
+        recorder.waits_for("+azure/a")
         server.cloud.events = [{"EventId": "a", "Resources": ["worker_3"], "EventType": "Preemp"}]
         until(troubled(watcher, "Azure scheduled events"))
         server.cloud.schedule("b")
-        told.waits_for("+azure/a", "+azure/b")
+        recorder.waits_for("+azure/a", "+azure/b")
         looks_again(server, "scheduledevents")
-        assert told.calls == ["+azure/a", "+azure/b"]
+        assert recorder.calls == ["+azure/a", "+azure/b"]
 
 
 def test_older_document_does_not_withdraw_notice_until_repeated() -> None:
-    told = RecordedCalls()
-    with MetadataServer(Azure()) as server, watching(server, "azure", told):
+    recorder = RecordedCalls()
+    with MetadataServer(Azure()) as server, watching(server, "azure", recorder):
         server.cloud.schedule("a")
-        told.waits_for("+azure/a")
+        recorder.waits_for("+azure/a")
         server.fail("scheduledevents", says(b'{"DocumentIncarnation": 1, "Events": []}'), times=1)
         looks_again(server, "scheduledevents")
-        assert told.calls == ["+azure/a"]
+        assert recorder.calls == ["+azure/a"]
         # A service that counts from the start again is believed the second time.
         server.fail("scheduledevents", says(b'{"DocumentIncarnation": 1, "Events": []}'))
-        told.waits_for("+azure/a", "-azure/a")
+        recorder.waits_for("+azure/a", "-azure/a")
 
 
 def test_value_without_etag_is_polled_without_waiting() -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
     with MetadataServer(Gcp()) as server:
         tagless = {"Metadata-Flavor": "Google"}
         real = server.cloud.answer
         server.cloud.answer = lambda request: type(real(request))(200, real(request).body, tagless)  # type: ignore[method-assign]
-        with watching(server, "gcp", told):
+        with watching(server, "gcp", recorder):
             looks_again(server, "preempted")
             server.cloud.preempt()
-            told.waits_for("+gcp/preempted")
+            recorder.waits_for("+gcp/preempted")
             assert not any(one.query for one in server.requests)
 
 
@@ -211,37 +214,40 @@ def test_metadata_requests_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    told = RecordedCalls()
-    with MetadataServer(Aws()) as server, watching(server, "aws", told):
+    recorder = RecordedCalls()
+    with MetadataServer(Aws()) as server, watching(server, "aws", recorder):
         server.cloud.interrupt()
-        told.waits_for("+aws/instance-action")
+        recorder.waits_for("+aws/instance-action")
 
 
 def test_failed_notice_callback_is_retried() -> None:
-    told, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
+    recorder, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
 
     def on_notice(notice: Notice) -> None:
         if failures:
             raise failures.pop()
-        told.on_notice(notice)
+        recorder.on_notice(notice)
 
-    with MetadataServer(Gcp()) as server, watching(server, "gcp", told, on_notice=on_notice, gcp_hang_s=50):
+    with (
+        MetadataServer(Gcp()) as server,
+        watching(server, "gcp", recorder, on_notice=on_notice, gcp_hang_s=50),
+    ):
         server.cloud.preempt()
-        told.waits_for("+gcp/preempted")
+        recorder.waits_for("+gcp/preempted")
         assert failures == []
 
 
 def test_callback_failure_for_a_notice_does_not_block_others() -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
 
     def on_notice(notice: Notice) -> None:
         if notice.id == "azure/a":
             raise ValueError(notice.id)
-        told.on_notice(notice)
+        recorder.on_notice(notice)
 
-    with MetadataServer(Azure()) as server, watching(server, "azure", told, on_notice=on_notice):
+    with MetadataServer(Azure()) as server, watching(server, "azure", recorder, on_notice=on_notice):
         server.cloud.schedule("a")
         server.cloud.schedule("b")
-        told.waits_for("+azure/b")
+        recorder.waits_for("+azure/b")
         looks_again(server, "scheduledevents")
-        assert told.calls == ["+azure/b"]
+        assert recorder.calls == ["+azure/b"]

@@ -56,49 +56,52 @@ def test_no_cloud_is_detected_without_an_answer(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_detected_cloud_is_watched() -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
     with MetadataServer(Gcp()) as server:
-        watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "detect", detect_s=300))  # type: ignore[arg-type]
+        watcher = Watcher(recorder.on_notice, recorder.on_withdrawn, sources(server, "detect", detect_s=300))  # type: ignore[arg-type]
         watcher.start()
         server.cloud.preempt()
-        told.waits_for("+gcp/preempted")
+        recorder.waits_for("+gcp/preempted")
         assert set(watcher.state) == {"Google preempted", "Google maintenance-event"}
         watcher.close()
 
 
 def test_announced_notice_is_reported_before_cloud_is_detected() -> None:
-    told = RecordedCalls()
+    recorder = RecordedCalls()
     with MetadataServer(Nowhere()) as server:
         server.fail("", hangs)
-        watcher = Watcher(told.on_notice, told.on_withdrawn, sources(server, "detect", detect_s=300))  # type: ignore[arg-type]
+        watcher = Watcher(recorder.on_notice, recorder.on_withdrawn, sources(server, "detect", detect_s=300))  # type: ignore[arg-type]
         watcher.announce(OPERATORS)
         watcher.start()
-        told.waits_for("+operator/1")
+        recorder.waits_for("+operator/1")
         watcher.announce(OPERATORS)
         watcher.announce(replace(OPERATORS, id="operator/2"))
-        told.waits_for("+operator/1", "+operator/2")
+        recorder.waits_for("+operator/1", "+operator/2")
         watcher.announce(replace(OPERATORS, deadline=Instant(10**17)))
-        until(lambda: len(told.calls) == 3)
-        assert told.calls[2] == "+operator/1"
+        until(lambda: len(recorder.calls) == 3)
+        assert recorder.calls[2] == "+operator/1"
         watcher.close()
 
 
 def test_failed_call_about_an_announced_notice_is_repeated() -> None:
-    told, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
+    recorder, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
 
     def on_notice(notice: Notice) -> None:
         if failures:
             raise failures.pop()
-        told.on_notice(notice)
+        recorder.on_notice(notice)
 
-    with MetadataServer(Nowhere()) as server, watching(server, None, told, on_notice=on_notice) as watcher:
+    with (
+        MetadataServer(Nowhere()) as server,
+        watching(server, None, recorder, on_notice=on_notice) as watcher,
+    ):
         watcher.announce(OPERATORS)
-        told.waits_for("+operator/1")
+        recorder.waits_for("+operator/1")
 
 
 def test_concurrent_announcements_are_all_reported() -> None:
-    told = RecordedCalls()
-    with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
+    recorder = RecordedCalls()
+    with MetadataServer(Nowhere()) as server, watching(server, None, recorder) as watcher:
 
         def announce(group: int) -> None:
             for number in range(50):
@@ -109,42 +112,42 @@ def test_concurrent_announcements_are_all_reported() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        told.waits_for(*(f"+{group}/{number}" for group in range(4) for number in range(50)))
+        recorder.waits_for(*(f"+{group}/{number}" for group in range(4) for number in range(50)))
 
 
 def test_sigterm_becomes_a_notice_with_the_configured_grace() -> None:
-    told, before = RecordedCalls(), signal.getsignal(signal.SIGTERM)
-    with MetadataServer(Nowhere()) as server, watching(server, None, told) as watcher:
+    recorder, before = RecordedCalls(), signal.getsignal(signal.SIGTERM)
+    with MetadataServer(Nowhere()) as server, watching(server, None, recorder) as watcher:
         with sigterm_announced(watcher.announce, grace_s=45):
             began = time.time_ns()
             os.kill(os.getpid(), signal.SIGTERM)
-            told.waits_for("+signal/SIGTERM")
+            recorder.waits_for("+signal/SIGTERM")
             os.kill(os.getpid(), signal.SIGTERM)
             watcher.announce(OPERATORS)
-            told.waits_for("+signal/SIGTERM", "+operator/1")
+            recorder.waits_for("+signal/SIGTERM", "+operator/1")
         assert signal.getsignal(signal.SIGTERM) is before
-        (notice, _) = told.notices
+        (notice, _) = recorder.notices
         assert began + 45 * NS <= notice.deadline <= time.time_ns() + 45 * NS
 
 
 def test_callbacks_are_serialized_while_polling_continues() -> None:
-    told, let_go, inside, most = RecordedCalls(), threading.Event(), [0], [0]
+    recorder, let_go, inside, most = RecordedCalls(), threading.Event(), [0], [0]
 
     def slow(notice: Notice) -> None:
         inside[0] += 1
         most[0] = max(most[0], inside[0])
         let_go.wait(300)
-        told.on_notice(notice)
+        recorder.on_notice(notice)
         inside[0] -= 1
 
-    with MetadataServer(Aws()) as server, watching(server, "aws", told, on_notice=slow) as watcher:
+    with MetadataServer(Aws()) as server, watching(server, "aws", recorder, on_notice=slow) as watcher:
         watcher.announce(OPERATORS)
         until(lambda: inside[0] == 1)
         looks_again(server, "instance-action")
         server.cloud.interrupt()
-        assert told.calls == []
+        assert recorder.calls == []
         let_go.set()
-        told.waits_for("+operator/1", "+aws/instance-action")
+        recorder.waits_for("+operator/1", "+aws/instance-action")
     assert most == [1]
 
 

@@ -60,18 +60,18 @@ def sources(
 def watching(
     server: MetadataServer[Any],
     cloud: Literal["aws", "gcp", "azure"] | None,
-    told: RecordedCalls,
+    recorder: RecordedCalls,
     *,
     on_notice: Callable[[Notice], None] | None = None,
     **more: Any,
 ) -> Iterator[Watcher]:
-    watcher = Watcher(on_notice or told.on_notice, told.on_withdrawn, sources(server, cloud, **more))
+    watcher = Watcher(on_notice or recorder.on_notice, recorder.on_withdrawn, sources(server, cloud, **more))
     watcher.start()
     try:
         yield watcher
     finally:
         watcher.close()
-        told.closed = True
+        recorder.closed = True
 
 
 def looks_again(server: MetadataServer[Any], part: str, times: int = 3) -> None:

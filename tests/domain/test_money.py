@@ -65,7 +65,7 @@ def test_nanosecond_beyond_ten_thousand_hours_is_charged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usd", "said"),
+    ("usd", "message"),
     [
         ("1000000000.01", "billion"),
         ("0.0000001", "six decimals"),
@@ -73,8 +73,8 @@ def test_nanosecond_beyond_ten_thousand_hours_is_charged() -> None:
         ("1,5", "not an amount"),
     ],
 )
-def test_refused_amount_is_reported_with_the_reason(usd: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_refused_amount_is_reported_with_the_reason(usd: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Money.from_usd(usd)
 
 

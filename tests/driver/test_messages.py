@@ -24,7 +24,7 @@ def parse(**more: object) -> Progress:
 
 
 @pytest.mark.parametrize(
-    ("said", "value"),
+    ("reported", "value"),
     [
         (0.5, 0.5),
         (10**400, math.inf),
@@ -34,8 +34,8 @@ def parse(**more: object) -> Progress:
         (True, None),
     ],
 )
-def test_objective_value_is_a_number_or_none(said: object, value: float | None) -> None:
-    (report,) = parse(reports=[{**REPORT, "metrics": {"acc": said}}]).reports
+def test_objective_value_is_a_number_or_none(reported: object, value: float | None) -> None:
+    (report,) = parse(reports=[{**REPORT, "metrics": {"acc": reported}}]).reports
     assert report.value("acc") == value
 
 

@@ -76,7 +76,7 @@ def test_docs_list_every_failpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("driver.trun:after", "the nearest: driver.turn"),
         ("after", "there is no failpoint 'after'"),
@@ -88,11 +88,11 @@ def test_docs_list_every_failpoint() -> None:
         ("driver.turn:after:1:2", "such as driver.turn:after:3"),
     ],
 )
-def test_unknown_failpoint_is_refused_with_the_nearest_name(text: str, said: str, tmp_path: Path) -> None:
+def test_unknown_failpoint_is_refused_with_the_nearest_name(text: str, message: str, tmp_path: Path) -> None:
     settings = Settings.from_env({"TUNER_FAILPOINT": text, "TUNER_HOME": str(tmp_path)})
     with pytest.raises(ValueError, match="TUNER_FAILPOINT") as refused:
         Database(settings.database_url, failpoint=settings.failpoint)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_driver_failpoints_are_passed_only_to_drivers() -> None:

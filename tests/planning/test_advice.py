@@ -55,32 +55,32 @@ from tuner.planning.ranks import spearman
 quick = examples(40)
 
 
-def found(answer: AdviceFinding | None) -> AdviceFinding:
+def made(answer: AdviceFinding | None) -> AdviceFinding:
     assert answer is not None
     return answer
 
 
 def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
-    one = found(gpu_underused(evidence(piece(train="8.00", usage=gpu_usage(20)))))
-    assert one.evidence["gpu_utilisation"] == Fraction(1, 5)
+    advice = made(gpu_underused(evidence(piece(train="8.00", usage=gpu_usage(20)))))
+    assert advice.evidence["gpu_utilisation"] == Fraction(1, 5)
     # An L4 has 300/1555 of the bandwidth, and at least three quarters of that: 0.8 h + 0.2 h / 0.1447 for each hour, at $1.00.
     slower = Fraction(4, 5) + Fraction(1, 5) / (Fraction(300, 1555) * Fraction(3, 4))
     tiny = Fraction(4, 5) + Fraction(1, 5) / (min(Fraction(65, 312), Fraction(320, 1555)) * Fraction(3, 4))
     best = min(slower * 1, tiny * Fraction(1, 2))
-    assert one.change.setting == "resources.instance_type"
-    assert one.change.then == ("g.small" if slower < tiny / 2 else "g.tiny")
-    assert one.saves is not None
-    assert isclose(one.saves.usd, 8 - 2 * float(best), abs_tol=1e-5)
+    assert advice.change.setting == "resources.instance_type"
+    assert advice.change.then == ("g.small" if slower < tiny / 2 else "g.tiny")
+    assert advice.saves is not None
+    assert isclose(advice.saves.usd, 8 - 2 * float(best), abs_tol=1e-5)
     # Half a GPU with all eight processors is no cheaper.
-    assert [other.setting for other in one.alternatives] == ["batch_size of the trainable"]
+    assert [other.setting for other in advice.alternatives] == ["batch_size of the trainable"]
 
 
 def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:
     usage = gpu_usage(40, used=15 * GIB, batch_size=64)
-    one = found(gpu_underused(evidence(piece(train="8.00", usage=usage), job=spec(cpus=4))))
-    shared = next(c for c in (one.change, *one.alternatives) if c.setting == "resources.gpus")
+    advice = made(gpu_underused(evidence(piece(train="8.00", usage=usage), job=spec(cpus=4))))
+    shared = next(c for c in (advice.change, *advice.alternatives) if c.setting == "resources.gpus")
     assert (shared.now, shared.then) == ("1", "0.5")
-    assert any(c.then == "128" for c in one.alternatives)
+    assert any(c.then == "128" for c in advice.alternatives)
     full = gpu_usage(40, used=30 * GIB)
     machines = Catalogue((BIG, SMALL, TINY), "made up")
     alone = gpu_underused(evidence(piece(train="8.00", usage=full), job=spec(cpus=4), catalogue=machines))
@@ -98,20 +98,20 @@ def test_busy_or_unmeasured_gpu_gives_no_finding(usage: Usage | None) -> None:
 
 def test_unused_processors_are_advised_to_be_reduced() -> None:
     usage = Usage(wall_ns=100 * NS, cpu_ns=120 * NS)
-    one = found(
+    advice = made(
         cpu_underused(evidence(piece(train="6.00", setup="2.00", usage=usage), job=spec(cpus=8, gpus=0)))
     )
-    assert (one.change.now, one.change.then) == ("8", "1.5")
-    assert one.saves == Money(8_000_000 * 13 // 16)
+    assert (advice.change.now, advice.change.then) == ("8", "1.5")
+    assert advice.saves == Money(8_000_000 * 13 // 16)
     assert cpu_underused(evidence(piece(train="8.00", usage=usage))) is None  # the GPU determines the price
     busy = Usage(wall_ns=100 * NS, cpu_ns=400 * NS)
     assert cpu_underused(evidence(piece(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
 
 
 def test_unused_memory_leads_to_a_machine_with_less_memory() -> None:
-    one = found(memory_unused(evidence(piece(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB)))))
-    assert one.change.then == "p.lean"
-    assert one.saves == usd("2.00")
+    advice = made(memory_unused(evidence(piece(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB)))))
+    assert advice.change.then == "p.lean"
+    assert advice.saves == usd("2.00")
     full = Usage(memory_peak_bytes=20 * GIB)
     assert memory_unused(evidence(piece(train="8.00", usage=full))) is None
 
@@ -151,7 +151,7 @@ def test_fp32_is_reported_only_on_gpus_with_bf16(facts: dict[str, Any], is_found
 
 def test_bf16_saves_half_of_the_busy_gpu_time() -> None:
     case = evidence(piece(train="8.00", usage=gpu_usage(60, precision="fp32")))
-    assert found(fp32_where_bf16(case)).saves == Money(8_000_000 * 3 // 10)
+    assert made(fp32_where_bf16(case)).saves == Money(8_000_000 * 3 // 10)
 
 
 def saved(saves: int, **bill: str) -> JobEvidence:
@@ -164,17 +164,17 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
 
     exposures = {"spot": Exposure(preemption=Hazard.of_spot())}
     dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
-    one = found(checkpoint_interval(JobEvidence(**{**vars(dear), "exposures": exposures})))
-    assert one.kind == "checkpoints_too_dear"
-    assert one.change.setting == "checkpoint.interval"
-    assert one.saves is not None
-    assert usd("1.00") < one.saves <= usd("2.00")
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(dear), "exposures": exposures})))
+    assert advice.kind == "checkpoints_too_dear"
+    assert advice.change.setting == "checkpoint.interval"
+    assert advice.saves is not None
+    assert usd("1.00") < advice.saves <= usd("2.00")
     rare = saved(2, train="8.00", lost="1.00", checkpoint="0.01")
-    one = found(checkpoint_interval(JobEvidence(**{**vars(rare), "exposures": exposures})))
-    assert one.kind == "checkpoints_too_rare"
-    assert one.saves is not None
-    assert usd("0") < one.saves <= usd("1.00")
-    never = found(
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(rare), "exposures": exposures})))
+    assert advice.kind == "checkpoints_too_rare"
+    assert advice.saves is not None
+    assert usd("0") < advice.saves <= usd("1.00")
+    never = made(
         checkpoint_interval(
             JobEvidence(**{**vars(saved(0, train="8.00", lost="8.00")), "exposures": exposures})
         )
@@ -186,17 +186,17 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
 
 def test_repeated_setup_is_reported() -> None:
     pieces = [piece(n, setup="0.30", train="1.00") for n in range(10)]
-    one = found(setup_dear(evidence(*pieces, concurrency=2)))
-    assert one.saves == usd("2.40")
+    advice = made(setup_dear(evidence(*pieces, concurrency=2)))
+    assert advice.saves == usd("2.40")
     assert setup_dear(evidence(*[piece(n, setup="0.10", train="1.00") for n in range(10)])) is None
 
 
 def test_budget_spent_mostly_on_setup_advises_a_larger_budget() -> None:
     pieces = piece(0, setup="0.30"), piece(1, setup="0.20")
     job = replace(spec(), budget=Budget(usd=usd("0.60")))
-    one = found(setup_dear(evidence(*pieces, job=job, concurrency=2)))
-    assert (one.change.setting, one.change.then, one.saves) == ("budget.usd", "6", None)
-    assert "100% of the money" in one.title
+    advice = made(setup_dear(evidence(*pieces, job=job, concurrency=2)))
+    assert (advice.change.setting, advice.change.then, advice.saves) == ("budget.usd", "6", None)
+    assert "100% of the money" in advice.title
 
 
 def test_job_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
@@ -205,20 +205,20 @@ def test_job_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
 
 
 def test_idle_machines_are_reported() -> None:
-    assert found(idle_dear(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
+    assert made(idle_dear(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
     assert idle_dear(evidence(piece(idle="0.40", train="4.00"))) is None
 
 
 def test_cheaper_spot_machines_are_advised() -> None:
     paid = evidence(piece(train="10.00"), spot=price("1.40"), self_test=(True, ""))
-    one = found(spot_unused(paid))
-    overhead = one.evidence["interruption_overhead"]
+    advice = made(spot_unused(paid))
+    overhead = advice.evidence["interruption_overhead"]
     assert isinstance(overhead, Fraction)
-    assert one.saves is not None
-    assert abs(one.saves.usd - (10 - 3.5 * (1 + float(overhead)))) < 2e-6
-    assert one.confidence == "medium"
-    assert found(spot_unused(evidence(piece(train="10.00"), spot=price("1.40")))).confidence == "low"
-    failed = found(
+    assert advice.saves is not None
+    assert abs(advice.saves.usd - (10 - 3.5 * (1 + float(overhead)))) < 2e-6
+    assert advice.confidence == "medium"
+    assert made(spot_unused(evidence(piece(train="10.00"), spot=price("1.40")))).confidence == "low"
+    failed = made(
         spot_unused(evidence(piece(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets")))
     )
     assert "it forgets" in failed.change.how
@@ -229,9 +229,9 @@ def test_cheaper_spot_machines_are_advised() -> None:
 def test_preemptions_costing_more_than_spot_saved_are_reported() -> None:
     first = piece(0, 1, hourly="3.00", market="spot", end="preempted", train="1.00", lost="3.00")
     again = piece(0, 2, hourly="3.00", market="spot", setup="1.00", train="1.00")
-    one = found(interruptions_dear(evidence(first, again, job=spec(market="spot"))))
-    assert one.evidence["interruptions_usd"] == usd("4.00")
-    assert one.saves == Money(6_000_000 - 2 * -(-4_000_000 // 3))
+    advice = made(interruptions_dear(evidence(first, again, job=spec(market="spot"))))
+    assert advice.evidence["interruptions_usd"] == usd("4.00")
+    assert advice.saves == Money(6_000_000 - 2 * -(-4_000_000 // 3))
     little = piece(0, 1, hourly="1.40", market="spot", end="preempted", train="5.00", lost="0.10")
     assert interruptions_dear(evidence(little, job=spec(market="spot"))) is None
 
@@ -239,10 +239,10 @@ def test_preemptions_costing_more_than_spot_saved_are_reported() -> None:
 def test_traffic_between_regions_is_reported() -> None:
     usage = Usage(saved_bytes=50 * 10**9)
     apart = JobRegions("us-east-1", "eu-west-1", usd("0.02"), "a list")
-    one = found(regions_apart(evidence(piece(train="1.00", usage=usage), places=apart)))
-    assert one.saves == usd("1.00")
+    advice = made(regions_apart(evidence(piece(train="1.00", usage=usage), places=apart)))
+    assert advice.saves == usd("1.00")
     unpriced = JobRegions("us-east-1", "eu-west-1")
-    assert found(regions_apart(evidence(piece(usage=usage), places=unpriced))).saves is None
+    assert made(regions_apart(evidence(piece(usage=usage), places=unpriced))).saves is None
     for places in (
         JobRegions("us-east-1", "us-east-1"),
         JobRegions(None, "us-east-1"),
@@ -265,11 +265,11 @@ def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
 
 
 def test_min_fidelity_that_does_not_predict_the_end_is_reported() -> None:
-    one = found(min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)))))
-    assert (one.change.now, one.change.then) == ("1", "3")
-    assert one.evidence["trials_cut"] == 20
-    assert one.saves is not None
-    assert one.saves <= usd("20")
+    advice = made(min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)))))
+    assert (advice.change.now, advice.change.then) == ("1", "3")
+    assert advice.evidence["trials_cut"] == 20
+    assert advice.saves is not None
+    assert advice.saves <= usd("20")
     assert min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(0.01)))) is None
     assert min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)[:9]))) is None
 
@@ -277,14 +277,14 @@ def test_min_fidelity_that_does_not_predict_the_end_is_reported() -> None:
 def test_trials_stopped_later_than_necessary_are_reported() -> None:
     job = spec(fidelity=spec().fidelity.__class__(min=3, max=9))
     curves = [*ranked(0.01), *(curve({1: 0.1, 3: 0.1}) for _ in range(4))]
-    one = found(pruned_too_late(evidence(piece(train="500.00"), job=job, curves=tuple(curves))))
-    assert (one.change.setting, one.change.then) == ("fidelity.min", "1")
-    assert one.saves == usd("8")
+    advice = made(pruned_too_late(evidence(piece(train="500.00"), job=job, curves=tuple(curves))))
+    assert (advice.change.setting, advice.change.then) == ("fidelity.min", "1")
+    assert advice.saves == usd("8")
     assert pruned_too_late(evidence(piece(train="500.00"), job=job, curves=tuple(ranked(100.0)))) is None
     whole = evidence(piece(train="500.00"), job=spec(scheduler="none"), curves=tuple(ranked(0.01)))
-    one = found(pruned_too_late(whole))
-    assert one.change.setting == "algorithm.scheduler"
-    assert one.saves == usd(str(26 * 8))  # 26 of 40 trials (all but the best 14) skip steps 2 to 9
+    advice = made(pruned_too_late(whole))
+    assert advice.change.setting == "algorithm.scheduler"
+    assert advice.saves == usd(str(26 * 8))  # 26 of 40 trials (all but the best 14) skip steps 2 to 9
 
 
 @quick
@@ -292,12 +292,12 @@ def test_trials_stopped_later_than_necessary_are_reported() -> None:
 def test_rank_correlation_equals_that_of_scipy(pairs: list[tuple[int, int]]) -> None:
     from scipy.stats import spearmanr  # takes half a second
 
-    one, other = [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
-    ours = spearman(one, other)
-    if len(set(one)) == 1 or len(set(other)) == 1:
+    advice, other = [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
+    ours = spearman(advice, other)
+    if len(set(advice)) == 1 or len(set(other)) == 1:
         assert ours is None
     else:
-        assert ours == pytest.approx(spearmanr(one, other).statistic)
+        assert ours == pytest.approx(spearmanr(advice, other).statistic)
 
 
 SECONDS = st.none() | st.sampled_from([0, NS, 60 * NS, 3600 * NS]) | st.integers(0, 10**13)
@@ -367,23 +367,27 @@ CASES = st.builds(
 @given(CASES)
 def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case: JobEvidence) -> None:
     answers = findings(case)
-    for one in answers:
-        assert one.saves is None or Money(0) <= one.saves <= case.spent
-        told = [
+    for advice in answers:
+        assert advice.saves is None or Money(0) <= advice.saves <= case.spent
+        amounts = [
             value
-            for name, value in one.evidence.items()
+            for name, value in advice.evidence.items()
             if name.endswith("_usd") and isinstance(value, Money)
         ]
-        assert one.saves is None or one.saves <= max([*told, Money(0)]) or one.kind == "pruned_too_late"
-        assert any(value is not None for value in one.evidence.values())
-        assert one.title
-        assert one.change.setting
-        assert one.change.then
-        assert one.saves_note
-        assert one.verify
-    known = [one.saves for one in answers if one.saves is not None]
+        assert (
+            advice.saves is None
+            or advice.saves <= max([*amounts, Money(0)])
+            or advice.kind == "pruned_too_late"
+        )
+        assert any(value is not None for value in advice.evidence.values())
+        assert advice.title
+        assert advice.change.setting
+        assert advice.change.then
+        assert advice.saves_note
+        assert advice.verify
+    known = [advice.saves for advice in answers if advice.saves is not None]
     assert known == sorted(known, reverse=True)
-    assert [one.saves is None for one in answers] == sorted(one.saves is None for one in answers)
+    assert [advice.saves is None for advice in answers] == sorted(advice.saves is None for advice in answers)
 
 
 @quick
@@ -391,7 +395,7 @@ def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case
 def test_job_without_measurements_gives_no_findings_but_lists_missing_data(job: Any) -> None:
     nothing = evidence(job=job)
     assert [rule(nothing) for rule in RULES] == [None] * len(RULES)
-    what = {one.what for one in not_measured(nothing)}
+    what = {missing.what for missing in not_measured(nothing)}
     assert {"processor use", "waiting for data", "checkpoint interval", "data between regions"} <= what
     assert ("GPU utilisation" in what) == bool(job.resources.gpus)
 

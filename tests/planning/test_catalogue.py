@@ -178,7 +178,7 @@ def test_first_ten_faults_are_listed_and_the_rest_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "line 1, cloud: the column is missing"),
         ("cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n", "there is no price"),
@@ -186,8 +186,8 @@ def test_first_ten_faults_are_listed_and_the_rest_counted() -> None:
         ("cloud,cloud\n", "is there twice"),
     ],
 )
-def test_missing_unknown_and_duplicate_columns_are_refused(text: str, said: str) -> None:
-    with pytest.raises(BadFile, match=said):
+def test_missing_unknown_and_duplicate_columns_are_refused(text: str, message: str) -> None:
+    with pytest.raises(BadFile, match=message):
         read_catalogue(text, "mine.csv")
 
 

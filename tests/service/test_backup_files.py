@@ -154,7 +154,7 @@ def altered(service: FakeService, tmp_path: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"revision": "9999"}, "restore it with that version or a newer one"),
         ({"kind": "postgresql"}, "give one of the same kind"),
@@ -163,11 +163,11 @@ def altered(service: FakeService, tmp_path: Path, **changes: object) -> Path:
     ],
 )
 def test_backup_of_wrong_revision_kind_format_or_size_is_refused(
-    service: FakeService, client: TestClient, tmp_path: Path, changes: dict[str, object], said: str
+    service: FakeService, client: TestClient, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     job = fakes.submit(client)
     file = altered(service, tmp_path, **changes)
-    with pytest.raises((Conflict, BadFile), match=said):
+    with pytest.raises((Conflict, BadFile), match=message):
         put_back(service, file)
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "queued"
 

@@ -214,7 +214,7 @@ class TestAudit:
         assert self.audited(service) == {}
 
     @pytest.mark.parametrize(
-        ("change", "said"),
+        ("change", "message"),
         [
             (
                 update(accounts).values(posted_usd=accounts.c.posted_usd - 1),
@@ -226,13 +226,13 @@ class TestAudit:
         ],
     )
     def test_manually_changed_ledger_rows_are_reported(
-        self, service: FakeService, job: str, change: object, said: str
+        self, service: FakeService, job: str, change: object, message: str
     ) -> None:
         with service.database.write() as db:
             db.execute(change.where(change.table.c.job == job))  # type: ignore[attr-defined]
         found = self.audited(service)
         assert found.keys() == {job}
-        assert found[job].startswith(said)
+        assert found[job].startswith(message)
 
     def test_violation_of_a_removed_budget_is_cleared(self, service: FakeService) -> None:
         service.vitals.violations["budget gone"] = "more is posted and held than it allows"

@@ -147,9 +147,9 @@ def test_oversized_request_is_refused_before_the_market_is_checked() -> None:
         suitable([SPOT], Resources(cpus=2, market="on_demand"))
 
 
-@pytest.mark.parametrize("said", ["", "cheap", "nan", "-1", "1e9", "inf"])
-def test_invalid_price_label_is_ignored(said: str) -> None:
-    assert node("a", price=said).usd_per_hour is None
+@pytest.mark.parametrize("price", ["", "cheap", "nan", "-1", "1e9", "inf"])
+def test_invalid_price_label_is_ignored(price: str) -> None:
+    assert node("a", price=price).usd_per_hour is None
 
 
 def test_price_with_more_than_six_decimals_is_rounded_up() -> None:

@@ -143,11 +143,13 @@ GREEDY = {
 }
 
 
-@pytest.mark.parametrize(("source", "said"), GREEDY.values(), ids=GREEDY)
-def test_module_that_exceeds_a_limit_is_refused_with_the_limit(modules: Path, source: str, said: str) -> None:
+@pytest.mark.parametrize(("source", "message"), GREEDY.values(), ids=GREEDY)
+def test_module_that_exceeds_a_limit_is_refused_with_the_limit(
+    modules: Path, source: str, message: str
+) -> None:
     (modules / "probed_greedy.py").write_text(source)
     prober = SubprocessProber(UserCodeLimits(processes=30, open_files=100, import_bytes=300 << 20))
-    assert said in str(prober.describe("probed_greedy:train").error)
+    assert message in str(prober.describe("probed_greedy:train").error)
 
 
 def test_module_that_prints_endlessly_is_stopped(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:

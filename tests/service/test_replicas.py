@@ -176,8 +176,8 @@ def test_two_controllers_and_reconcilers_launch_each_job_once(
 
 def doctor(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("TUNER_HOME", str(service.settings.home))
-    said = CliRunner().invoke(app, ["doctor", "--json"])
-    return {one["part"]: one["seen"] for one in json.loads(said.stdout)["findings"]}
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    return {one["part"]: one["seen"] for one in json.loads(result.stdout)["findings"]}
 
 
 def say_versions(service: FakeService, job: str, tuner: str) -> None:
@@ -206,7 +206,7 @@ def test_doctor_names_the_leader_and_drivers_of_other_versions(
     assert f"{silent} (tuner ?, Ray ?)" in found["drivers"]
     with service.database.write() as db:
         db.exec_driver_sql("UPDATE leadership SET expires_at = 0")
-    assert doctor(service, monkeypatch)["leader"].startswith("nobody leads; ")
+    assert doctor(service, monkeypatch)["leader"].startswith("no service leads; ")
 
 
 def test_job_shows_the_versions_of_its_driver(service: FakeService, client: TestClient) -> None:

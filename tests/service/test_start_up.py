@@ -203,7 +203,7 @@ def test_loopback_host_needs_no_given_key(service: FakeService, host: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ("", "is empty: write the URL"),
         ("mysql://u:secret@h/db", "it is no URL of a database that can be used"),
@@ -211,12 +211,12 @@ def test_loopback_host_needs_no_given_key(service: FakeService, host: str) -> No
     ],
 )
 def test_invalid_database_url_is_reported_without_its_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, message: str
 ) -> None:
     (tmp_path / "url").write_text(written)
     found = serve(monkeypatch, tmp_path / "home", TUNER_DATABASE_URL_FILE=str(tmp_path / "url"))
     assert found.exit_code == 1
-    assert said in found.stderr
+    assert message in found.stderr
     assert "secret" not in found.output
 
 

@@ -215,7 +215,7 @@ def follow(database: Database) -> Term:
 def test_write_before_the_first_term_is_fenced(tmp_path: Path) -> None:
     database = database_in(tmp_path)
     term = Term(ROLE, 1, "nobody", "1", Instant(0), Instant(NS))
-    with pytest.raises(Fenced, match="nobody leads"), leadership.write(database, term):
+    with pytest.raises(Fenced, match="no service leads"), leadership.write(database, term):
         pass
     database.dispose()
 

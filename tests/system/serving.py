@@ -73,9 +73,9 @@ class Served:
                 text=True,
             )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        found = re.search(r"http://\S+?(?=,)", said)
-        assert found, f"{said!r}: {self._log.read_text()[-2000:]}"
+        printed = self.process.stdout.readline()
+        found = re.search(r"http://\S+?(?=,)", printed)
+        assert found, f"{printed!r}: {self._log.read_text()[-2000:]}"
         self.client = Client(found[0], (self.home / "api_key").read_text().strip())
         until("the service is ready", self.client.is_ready)
         return self

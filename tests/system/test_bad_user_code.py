@@ -52,18 +52,18 @@ def test_misbehaving_code_fails_only_its_own_trial(served: Served, tmp_path: Pat
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("always_raises", "the data is not where it was"),
         ("wrong_metric", "did not report the metric 'score'"),
     ],
 )
 def test_job_whose_first_trials_fail_alike_stops_early_with_the_reason(
-    served: Served, entry: str, said: str
+    served: Served, entry: str, message: str
 ) -> None:
     ended = served.finished(served.submit(f"misbehaving:{entry}", budget={"usd": 1}).id)
     assert (ended.state, ended.stop_reason) == ("failed", "error")
-    assert said in ended.detail
+    assert message in ended.detail
     assert sum(ended.progress.trials.values()) <= 4
     assert ended.spend.usd < 0.002
     books.check(served.client, ended.id)

@@ -38,10 +38,10 @@ def test_plan_with_a_pilot_predicts_the_cost_of_the_job(
     )
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(asked))
-    said = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.002"])
-    assert said.exit_code == 0, said.output
+    result = CliRunner().invoke(app, ["plan", str(file), "--pilot-usd", "0.002"])
+    assert result.exit_code == 0, result.output
     (pilot,) = (served.client.job(new) for new in pilots(served) - before)
-    assert f"The pilot {pilot.id} cost" in said.stdout
+    assert f"The pilot {pilot.id} cost" in result.stdout
     assert 0 < pilot.spend.usd <= 0.002
     books.check(served.client, pilot.id)
 

@@ -37,7 +37,7 @@ def test_job_resumes_after_each_restore_within_its_budget(
     before = backed_up(breakable, job, tmp_path / "first")
     breakable.kill_api()
     assert breakable.drivers(job), "its driver goes on"
-    until("nobody leads any more", lambda: restored(breakable, job, tmp_path / "first", "--replace"))
+    until("no service leads any more", lambda: restored(breakable, job, tmp_path / "first", "--replace"))
     until("the driver of before ends", lambda: not breakable.drivers(job) and not breakable.workers())
     breakable.start()
     shown = paused(breakable, job)

@@ -282,9 +282,9 @@ def test_full_disk_keeps_last_checkpoint_and_recovers_after_pruning(tmp_path: Pa
     ):
         pytest.skip("this machine lets nobody mount a file system of their own")
     done = subprocess.run([*unshare, mounted + command], cwd=ROOT, capture_output=True, text=True, check=True)
-    said, again = done.stdout.splitlines()
-    assert said.startswith("4 3 OSError: [Errno 28]"), said
-    assert storage.FULL in said
+    printed, again = done.stdout.splitlines()
+    assert printed.startswith("4 3 OSError: [Errno 28]"), printed
+    assert storage.FULL in printed
     assert again == "4"
 
 

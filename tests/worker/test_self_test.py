@@ -70,14 +70,14 @@ FAILS = {
 }
 
 
-@pytest.mark.parametrize(("case", "said"), FAILS.items(), ids=FAILS.keys())
+@pytest.mark.parametrize(("case", "message"), FAILS.items(), ids=FAILS.keys())
 def test_incorrect_restore_fails_permanently_with_the_location(
-    verdict_on: Callable[..., Verdict], case: str, said: str
+    verdict_on: Callable[..., Verdict], case: str, message: str
 ) -> None:
     verdict = verdict_on(case)
     assert not verdict.passed
     assert verdict.lasting
-    assert said in verdict.reason
+    assert message in verdict.reason
 
 
 def test_configuration_that_raises_is_skipped_for_the_next(verdict_on: Callable[..., Verdict]) -> None:

@@ -127,7 +127,7 @@ class Http(ABC):
 
     @abstractmethod
     async def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        """Send a request, and return the response whatever its status. Options are those of `httpx2.Client.request`."""
+        """Send a request, and return the response, also if its status is an error. Options are those of `httpx2.Client.request`."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...

@@ -121,7 +121,7 @@ def account(db: Connection, job: str) -> Account:
 
 
 def lock_account(db: Connection, project: str, job: str) -> Account:
-    """Lock and return the job's account. Until the transaction ends nobody else can change it, so a hold that fits now still will.
+    """Lock and return the job's account. No other transaction can change it until this one ends, so a hold that fits now still fits then.
 
     The shared budgets are locked before the account. Placing a hold locks them in the same order, so that two
     transactions cannot deadlock. SQLite needs no locks, because it runs one write transaction at a time.

@@ -235,7 +235,7 @@ def _leader(db: Connection) -> PartCheck:
     who, since = f"{term.holder}, tuner {term.version}", rfc3339(term.since)
     if term.lasts(leadership.clock(db, now)):
         return _check("leader", f"{who}, leads since {since}, by term {term.token}")
-    return _check("leader", f"nobody leads; {who}, did by term {term.token}, from {since} on")
+    return _check("leader", f"no service leads; {who}, did by term {term.token}, from {since} on")
 
 
 def _drivers(db: Connection) -> PartCheck:

@@ -1,13 +1,14 @@
-"""The base of threads that do something again and again while the service runs."""
+"""The base of threads that do the same work at intervals while the service runs."""
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 
 from tuner.domain.errors import Fenced, TunerError
 from tuner.service.service_health import Counted, ServiceHealth
 
 
-class PeriodicService(threading.Thread):
+class PeriodicService(threading.Thread, ABC):
     """Call `one_pass` in a thread, until `stop()`. After that it cannot be started again.
 
     A failed pass is counted and logged, and the next one starts from the beginning. A `TunerError` is logged once, not
@@ -26,8 +27,10 @@ class PeriodicService(threading.Thread):
         """Create the thread.
 
         Args:
+            name: The name of the thread. Its log is `tuner.` and this name.
             every_s: Seconds from the end of a pass to the beginning of the next one.
             first_s: Seconds until the first pass.
+            health: Counts failed passes, together with `failures`. None if they are not counted.
             failures: The counter of `health` that counts failed passes.
         """
         super().__init__(name=name, daemon=True)
@@ -38,8 +41,9 @@ class PeriodicService(threading.Thread):
         self._trouble = ""
         self._log = logging.getLogger(f"tuner.{name}")
 
+    @abstractmethod
     def one_pass(self) -> None:
-        raise NotImplementedError
+        """Do the work once. Any exception ends the pass, and the next one starts from the beginning."""
 
     def run(self) -> None:
         wait_s = self._first_s

@@ -80,7 +80,7 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
 def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[TrainedTrial]:
     """Yield every trial that has reported a metric.
 
-    The reports are read page by page, because with SQLite's rollback journal nobody can commit during a read.
+    The reports are read page by page, because with SQLite's rollback journal no process can commit during a read.
     """
     e, t = entries.c, trials.c
     setups = (

@@ -34,7 +34,7 @@ class RecordedRows:
 def numbered_events(database: Database, job: str, *, until: int | None = None) -> Iterator[tuple[int, Event]]:
     """Yield the events of a job with their numbers, in order.
 
-    They are read page by page, because with SQLite's rollback journal nobody can commit during a read.
+    They are read page by page, because with SQLite's rollback journal no process can commit during a read.
 
     Args:
         until: Number of the last event to yield. None: the newest.

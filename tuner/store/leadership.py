@@ -143,5 +143,5 @@ def check(db: Connection, term: Term) -> None:
     query = select(leadership.c.token, leadership.c.holder).where(leadership.c.role == term.role)
     row = db.execute(query.with_for_update(read=True)).first()
     if row is None or row.token != term.token:
-        now = "nobody leads" if row is None else f"{row.holder} leads, by term {row.token}"
+        now = "no service leads" if row is None else f"{row.holder} leads, by term {row.token}"
         raise Fenced(f"term {term.token} of {term.holder} is over: {now}")

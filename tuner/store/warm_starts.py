@@ -72,7 +72,7 @@ def marks(db: Connection, job: str) -> list[Mark]:
 def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX_TRIALS) -> list[PastTrial]:
     """Return the trials that the job learns from, ordered by source as the job names them, then by number.
 
-    Every call returns the same list. The reports are read page by page, because with SQLite's rollback journal nobody can
+    Every call returns the same list. The reports are read page by page, because with SQLite's rollback journal no process can
     commit during a read. Reports up to the cut-off events do not change between the pages.
 
     Args:

@@ -50,7 +50,7 @@ class TunerCallback(TrainerCallback):
                 "training does not continue from its checkpoint; call trainer.train(resume_from_checkpoint=tuner_checkpoint())"
             )
         if args.save_strategy == SaveStrategy.BEST:
-            # The trainer would save whenever an evaluation is the best one, whatever a callback says.
+            # With this strategy the trainer saves after each best evaluation, even if a callback forbids it.
             args.save_strategy = SaveStrategy.NO
         self._run.begin()
 

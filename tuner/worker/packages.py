@@ -9,7 +9,7 @@ An archive may contain only plain files of pure Python and data. These are refus
 The sizes in the archive's headers are not trusted: the unpacked bytes are counted as they are read. See Snyk's "Zip
 Slip" (2018), CWE-22 and CWE-409.
 
-Each process that imports from a package unpacks it anew, because user code of the same system user could have changed a
+Each process that imports from a package unpacks it again, because user code of the same system user could have changed a
 copy that is there already (see SECURITY.md).
 """
 
@@ -85,7 +85,7 @@ MAX_NAME_BYTES = 250
 MAX_DEPTH = 20
 # The most unpacked bytes per packed byte. Text is compressed 3 to 20 times, zeros a thousand times.
 MAX_RATIO = 100
-ALWAYS_BYTES = 1 << 20  # a package may always unpack to this size, whatever its ratio
+ALWAYS_BYTES = 1 << 20  # a package may always unpack to this size, at any ratio
 BLOCK = 1 << 16  # how much is unpacked at once
 # Endings of compiled code, and of archives, which may hide it. Both are refused.
 NATIVE = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".lib")

@@ -31,7 +31,7 @@ async def create_package(
 ) -> show.Package:
     """Upload a .zip or .whl of pure Python.
 
-    If the same bytes were uploaded before, the answer is 200 with that package, whatever its name. The answer is 409 if packages are
+    If the same bytes were uploaded before, the answer is 200 with that package, even if its name differs. The answer is 409 if packages are
     disabled.
     """
     packages.check_on(service.settings)  # before the body is read, so that a refused upload is not received

@@ -57,7 +57,7 @@ def _of_training(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
         yield MissingMeasurement("precision", why, "use tuner.training.autocast")
     if not evidence.measured("saves"):
         how = "attempts that reported a step tell"
-        yield MissingMeasurement("checkpoint interval", "no worker told of its saves", how)
+        yield MissingMeasurement("checkpoint interval", "no worker reported its saves", how)
     last, first = last_step(evidence), evidence.spec.fidelity.min
     if last is None or predicts(evidence.curves, first, last) is None:
         why = f"fewer than {LEAST_TRIALS} trials, or none that differ, have a metric both at step {first} and at the last"

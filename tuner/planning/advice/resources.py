@@ -143,7 +143,7 @@ def _larger_batch(pieces: tuple[MeasuredAttempt, ...]) -> AdvisedChange:
     batch = fact(pieces, "batch_size")
     now = str(batch) if isinstance(batch, int) and not isinstance(batch, bool) else None
     then = str(int(now) * 2) if now is not None else "twice as much"
-    how = "tune the learning rate anew, which a larger batch moves; its memory is at most twice what was used"
+    how = "tune the learning rate again, because the best one depends on the batch; a doubled batch needs at most twice the memory"
     return AdvisedChange("batch_size of the trainable", now, then, how)
 
 
@@ -280,7 +280,7 @@ def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
         alternatives=tuple(others),
         # If batches are prepared in parallel with training, a step takes the longer of waiting and computing, and the shorter is saved.
         saves=portion(trained, min(waits, 1 - waits)),
-        saves_note="where batches are made beside the training, a step takes the longer of waiting and computing; at most this",
+        saves_note="at most this: if batches are prepared while the model computes, a step takes the longer of waiting and computing",
         verify="compare seconds a step and the share of waiting of one configuration; with the same seed the batches, and so the "
         "metric at each step, must be the same (give the loader's workers fixed seeds)",
         confidence="medium",

@@ -210,7 +210,10 @@ def _fitted(run: TrainingRun, listing: Listing) -> Fit | str | None:
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
     gib = Fraction(str(listing.gpu_memory_gib))
     fitted = fit(run.model, gib, bf16=kind is not None and kind.bf16)
-    return fitted or f"does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, whatever is changed"
+    return (
+        fitted
+        or f"does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, not even with every change that saves memory"
+    )
 
 
 def _recomputes(run: TrainingRun, fitted: Fit | None, found: Speed) -> bool:
