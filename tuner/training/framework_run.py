@@ -77,9 +77,8 @@ class FrameworkRun:
         """
         self.step += 1
         reply = self._home.report(self.step, metrics)
-        if reply.flush and self._kept is not None:
-            (step, place, seconds), self._kept = self._kept, None
-            self._home.saved(step, place, seconds)
+        if reply.flush:
+            self._announce_kept()
         save = reply.save or (last and self._ended_early())
         self._reply = Reply(stop=reply.stop, save=save, keep=reply.keep)
         if self._reply.save or self._reply.keep:
@@ -106,11 +105,21 @@ class FrameworkRun:
 
     def end(self, write: Callable[[Path], object]) -> None:
         """Save the last step, if training ended by itself and the service did not ask for it. Otherwise do nothing."""
-        if self._ended_early() and not self._reply.save:
+        if not self._ended_early() or self._reply.save:
+            return
+        if self._kept is not None and self._kept[0] == self.step:
+            self._announce_kept()
+        else:
             self._write(write, announce=True)
 
     def _ended_early(self) -> bool:
-        return isinstance(self._home, Supervised) and 0 < self.step != self._home.max_step
+        """Return whether this attempt has reported a step, and not the service's last one."""
+        return isinstance(self._home, Supervised) and self._home.first_step < self.step != self._home.max_step
+
+    def _announce_kept(self) -> None:
+        if self._kept is not None:
+            (step, place, seconds), self._kept = self._kept, None
+            self._home.saved(step, place, seconds)
 
     def _write(self, write: Callable[[Path], object], *, announce: bool) -> None:
         self._home.phase("checkpoint")
