@@ -10,7 +10,7 @@ The sizes in the archive's headers are not trusted: the unpacked bytes are count
 Slip" (2018), CWE-22 and CWE-409.
 
 Each process that imports from a package unpacks it again, because user code of the same system user could have changed a
-copy that is there already (see SECURITY.md).
+copy that already exists (see SECURITY.md).
 """
 
 import hashlib
