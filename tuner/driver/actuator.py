@@ -1,13 +1,10 @@
-"""Carry out the loop's commands with Ray Tune and the workers' actors.
+"""Carry out the loop's commands: keep the attempts that wait for a worker, and send messages to the workers' actors.
 
-One Tune trial is one *attempt* of one of our trials. A new attempt waits in a queue until Tune's searcher asks for one.
-The attempt's worker receives its commands through its actor's mailbox, which Ray processes in order, before Tune calls
-`train()` on the actor.
+An actor's mailbox is processed in order. So a worker receives the command to begin an attempt before Tune calls `train()` on it.
 """
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -32,10 +29,8 @@ class Actuator:
         self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._begin_message, self._clock = begin_message, clock
-        # Attempts that Tune does not know yet.
-        self._queue: deque[Assignment] = deque()
-        # Attempts for which Tune looks for a worker, by trial.
-        self._pending: dict[str, Assignment] = {}
+        # The attempts that wait for a worker, by trial. The first has waited longest.
+        self._waiting: dict[str, Assignment] = {}
         # The running attempt of each trial, and how to send messages to its worker.
         self._actors: dict[str, tuple[int, Send]] = {}
         # Trials whose waiting attempt was cancelled, with the outcome.
@@ -44,7 +39,7 @@ class Actuator:
     # Commands of the loop
 
     def begin(self, assignment: Assignment) -> None:
-        self._queue.append(assignment)
+        self._waiting[assignment.trial] = assignment
 
     def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
         self._send(trial, {"order": "go", "until": until, "lease_ns": lease_ns, "job_best": job_best})
@@ -65,7 +60,7 @@ class Actuator:
 
         Do nothing if the attempt had one: its end is reported elsewhere.
         """
-        if trial in self._pending or any(assignment.trial == trial for assignment in self._queue):
+        if trial in self._waiting:
             self._withdrawn[trial] = how
 
     def _send(self, trial: str, message: Message) -> bool:
@@ -75,24 +70,19 @@ class Actuator:
             actor[1](message)
         return actor is not None
 
-    # Events of Tune
+    # Events of the workers
 
-    def next_assignment(self) -> Assignment | None:
-        """Return the next attempt for which Tune should find a worker: the first whose start time has come."""
+    def waiting(self) -> list[Assignment]:
+        """Return the attempts that wait for a worker and whose start time has come. The first has waited longest."""
         now = self._clock()
-        assignment = next((assignment for assignment in self._queue if assignment.not_before_ns <= now), None)
-        if assignment is not None:
-            self._queue.remove(assignment)
-            self._pending[assignment.trial] = assignment
-        return assignment
+        return [assignment for assignment in self._waiting.values() if assignment.not_before_ns <= now]
 
     def started(self, trial: str, send: Send, lease_ns: int) -> None:
-        """Begin the attempt on the worker that Tune found. `lease_ns` is its lease at the price of that
-        worker's machine.
+        """Begin the trial's waiting attempt on a worker. `lease_ns` is its lease at the price of the worker's machine.
 
-        Call this before the first `train()`.
+        Call this before the next `train()` of that worker.
         """
-        assignment = replace(self._pending.pop(trial), lease_ns=lease_ns)
+        assignment = replace(self._waiting.pop(trial), lease_ns=lease_ns)
         self._actors[trial] = (assignment.attempt, send)
         send(self._begin_message(assignment))
         if trial in self._withdrawn:
@@ -105,31 +95,18 @@ class Actuator:
         """
         if self._actors.get(trial, (0,))[0] == attempt:
             del self._actors[trial]
-        if trial in self._pending and self._pending[trial].attempt == attempt:
-            del self._pending[trial]
+        if trial in self._waiting and self._waiting[trial].attempt == attempt:
+            del self._waiting[trial]
+            self._withdrawn.pop(trial, None)
 
-    def pending(self) -> list[Assignment]:
-        """Return the attempts for which Tune looks for a worker."""
-        return list(self._pending.values())
-
-    def withdraw_queued(self) -> list[Progress]:
-        """Remove the attempts that were cancelled before Tune knew about them. Return a final message for each."""
-        cancelled = [assignment for assignment in self._queue if assignment.trial in self._withdrawn]
-        for assignment in cancelled:
-            self._queue.remove(assignment)
-        return [self._cancelled(assignment) for assignment in cancelled]
-
-    def withdraw_pending(self) -> list[Progress]:
-        """Remove the attempts that were cancelled while Tune looked for a worker. Return a final message for each.
-
-        The caller must inform Tune.
-        """
-        cancelled = [self._pending.pop(trial) for trial in [*self._pending] if trial in self._withdrawn]
-        return [self._cancelled(assignment) for assignment in cancelled]
-
-    def _cancelled(self, assignment: Assignment) -> Progress:
-        state, saved = self._withdrawn.pop(assignment.trial), assignment.restore_step
-        return Progress(assignment.trial, assignment.attempt, state, Meter(), saved_step=saved)
+    def withdraw(self) -> list[Progress]:
+        """Remove the attempts that were cancelled before they had a worker. Return a final message for each."""
+        cancelled = [(self._waiting.pop(trial), state) for trial, state in self._withdrawn.items()]
+        self._withdrawn.clear()
+        return [
+            Progress(one.trial, one.attempt, state, Meter(), saved_step=one.restore_step)
+            for one, state in cancelled
+        ]
 
 
 def actor_sender(actor: Any) -> Send:

@@ -43,6 +43,11 @@ class Assignment:
         None  #: The job's best score so far. A worker always saves a step that is better.
     )
 
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        """Return the node labels of the kind of machine to run on, or () for any."""
+        return self.offer.labels if self.offer is not None else ()
+
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:

@@ -33,13 +33,19 @@ class AssignedMachines:
         # The cloud's facts that were used when each attempt's machine was last returned.
         self._known: dict[tuple[str, int], Mapping[str, str]] = {}
 
-    def machine_of(self, trial: str, attempt: int, actor: Any) -> Machine | None:
+    def machine_of(self, trial: str, attempt: int, actor: Any, node: str = "") -> Machine | None:
         """Return the machine that a new attempt was given, or None if Ray does not answer.
 
         Call it before the attempt begins.
+
+        Args:
+            trial: The trial.
+            attempt: The number of its attempt.
+            actor: The actor of its worker.
+            node: The node of the worker, if it is known.
         """
         with contextlib.suppress(Exception):
-            return self._look(trial, attempt, node_of(None, actor))
+            return self._look(trial, attempt, node or node_of(None, actor))
         log.warning(
             "%s: Ray did not describe its machine; it is looked up again with the next message", trial
         )

@@ -16,8 +16,8 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.driver.actuator import Actuator
 from tuner.driver.loop import Loop
 from tuner.driver.ray_display import RayDisplay
-from tuner.driver.ray_machines import AssignedMachines
-from tuner.driver.tune_hooks import AttemptSearcher, EventScheduler, StartCallback
+from tuner.driver.tune_hooks import StartCallback, WorkerScheduler, WorkerSearcher
+from tuner.driver.worker_pool import WorkerPool
 from tuner.worker.actor import Worker
 from tuner.worker.scratch import Scratch
 
@@ -50,13 +50,13 @@ def run_tune(
     usage.tag_callbacks = lambda callbacks: False
     start_actors_without_tune()
     send_without_tune()
-    folder, attached = Scratch("tune"), AssignedMachines()
+    folder, pool = Scratch("tune"), WorkerPool(loop, actuator, display)
     try:
         tune.Tuner(
             worker_class(spec),
             tune_config=tune.TuneConfig(
-                search_alg=AttemptSearcher(loop, actuator, shared, each_turn),
-                scheduler=EventScheduler(loop, actuator, attached, each_turn),
+                search_alg=WorkerSearcher(pool, shared, each_turn, lambda: loop.end is not None),
+                scheduler=WorkerScheduler(pool, each_turn),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=_name,
@@ -65,7 +65,7 @@ def run_tune(
             run_config=tune.RunConfig(
                 name="run",
                 storage_path=str(folder.path),
-                callbacks=[StartCallback(loop, actuator, attached, display)],
+                callbacks=[StartCallback(pool)],
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,
@@ -122,4 +122,4 @@ def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFact
 
 
 def _name(trial: Any) -> str:
-    return f"{trial.config['trial']}-a{trial.config['attempt']}"
+    return f"worker-{trial.trial_id}"

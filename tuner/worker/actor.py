@@ -35,19 +35,29 @@ class Worker:
             notice=lambda: self._board.standing(self._node),
             owns_process=True,
         )
-        self._first, self._messages = config, 0
+        self._name, self._messages = config.get("name", "Worker"), 0
 
     def reset(self, new_config: dict[str, Any], storage: object = None) -> bool:
-        """Prepare for another trial of Tune. Return True: there is nothing to prepare, because an order begins each attempt."""
+        """Return True: a worker that Tune reuses needs no preparation, because an order begins each attempt."""
         return True
 
     def order(self, message: dict[str, Any]) -> None:
         self._supervisor.order(message)
 
     def train(self) -> dict[str, Any]:
-        """Return the next message for the driver, as a result in Tune's form."""
-        machine = self._board.described(self._node)
-        message = {**self._supervisor.step(), "node": self._node, "machine": machine}
+        """Return the next message for the driver, as a result in Tune's form. The message is None if no attempt was begun.
+
+        Raises:
+            RuntimeError: No attempt was begun, and this machine is about to be taken away. Tune then removes the worker.
+        """
+        message = None
+        if self._supervisor.attempt is not None:
+            machine = self._board.described(self._node)
+            message = {**self._supervisor.step(), "node": self._node, "machine": machine}
+        elif self._board.standing(self._node) is not None:
+            raise RuntimeError(
+                "this machine is about to be taken away, so its worker begins no more attempts"
+            )
         self._messages += 1
         return {MESSAGES: [message], "training_iteration": self._messages, "done": False}
 
@@ -59,5 +69,5 @@ class Worker:
         self._supervisor.close()
 
     def __repr__(self) -> str:
-        """Return the job's name and the first attempt. Ray calls this once, when the actor is created."""
-        return f"{self._first.get('name', 'Worker')} (first {self._first.get('trial')}-a{self._first.get('attempt')})"
+        """Return the job's name. Ray calls this once, when the actor is created."""
+        return str(self._name)

@@ -392,7 +392,7 @@ class Supervisor:
         """
         attempt = self._attempt
         if attempt is None:
-            raise RuntimeError("there is no attempt under way, nor will there be one where the machine goes")
+            raise RuntimeError("no attempt was begun")
         with self._changed:
             self._changed.wait_for(lambda: self._news(attempt), HEARTBEAT_S)
             if attempt.state is None and attempt.reports:

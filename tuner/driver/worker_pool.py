@@ -1,0 +1,304 @@
+"""The workers of a job, each of which is one of Ray Tune's trials, and the attempts that they run.
+
+A worker runs attempts one after the other. Tune looks for its machine, starts it, calls it, and reports its death. Which
+attempt a worker runs is decided only when it is free: it gets the one that has waited longest for such a machine. Tune
+learns nothing about attempts, because it takes 30 to 50 ms of processor time for each of its trials.
+"""
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray import cloudpickle
+from ray.tune.experiment import Trial
+
+from tuner.driver.actuator import Actuator, actor_sender
+from tuner.driver.loop import SILENT_NS, Loop
+from tuner.driver.messages import ENDED, Progress
+from tuner.driver.ports import Assignment
+from tuner.driver.ray_display import RayDisplay
+from tuner.driver.ray_machines import AssignedMachines, kill_worker, node_of, was_preempted
+
+# How long a worker may take to start on the machine that was found for it. Ray gives up on a process after 60 s and
+# starts another one. If the machine is taken away meanwhile, Ray silently looks for the next one.
+STARTS_WITHIN_S = 120.0
+# How many waiting attempts are checked for a better place per turn. Each check looks at all trials and
+# machines of the job.
+ASKED_AT_ONCE = 20
+
+# If Tune has not called the scheduler for this long, the driver was busy or stopped.
+INATTENTIVE_S = 2.0
+# How long Ray may take to report that a worker that was killed is dead.
+GONE_AFTER_S = 3.0
+SILENT = "the worker sent nothing after it should have ended, and was killed"
+
+Labels = tuple[tuple[str, str], ...]
+
+log = logging.getLogger("tuner.driver")
+
+
+class WorkerPool:
+    """Request workers from Tune, and give each free worker the next attempt. Used by the driver's thread only.
+
+    Args:
+        loop: The loop of the job.
+        actuator: The loop's world.
+        display: Shows in Ray's dashboard which attempt a worker runs.
+        clock: Returns seconds of a monotonic clock.
+    """
+
+    def __init__(
+        self, loop: Loop, actuator: Actuator, display: RayDisplay, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._loop, self._actuator, self._display, self._clock = loop, actuator, display, clock
+        self._machines = AssignedMachines()
+        # Workers that Tune was asked for and that have not started, by the id of Tune's trial. The oldest is first.
+        self._requested: dict[str, Trial] = {}
+        # When a machine was first seen for a requested worker.
+        self._found_at: dict[str, float] = {}
+        # The workers that run an attempt, by trial and attempt.
+        self._running: dict[tuple[str, int], Trial] = {}
+        self._nodes: dict[str, str] = {}  # the node of each worker
+        self._killed: dict[str, float] = {}  # when each silent worker was killed
+        # The time of the last turn of Tune's loop, and the time since which no turn came late.
+        self._turned_at = self._attentive_since = clock()
+        self._next = 0  # the waiting attempt to check next for a better place
+
+    def to_request(self) -> Labels | None:
+        """Return the node labels of a worker to request from Tune, or None if enough workers were requested."""
+        requested = Counter(_labels(worker) for worker in self._requested.values())
+        for assignment in self._actuator.waiting():
+            if not requested[assignment.labels]:
+                return assignment.labels
+            requested[assignment.labels] -= 1
+        return None
+
+    def requested(self, worker: Trial) -> None:
+        """Note that Tune looks for a machine for this worker."""
+        self._requested[worker.trial_id] = worker
+
+    def started(self, worker: Trial) -> None:
+        """Give a worker its first attempt, before Tune calls it. There may be none by now."""
+        self._requested.pop(worker.trial_id, None)
+        self._assign(worker)
+
+    def heard(self, worker: Trial, message: dict[str, Any] | None) -> bool:
+        """Pass a worker's message to the loop, and give it its next attempt if it is free.
+
+        Args:
+            worker: The worker.
+            message: The message. None: the worker is idle.
+
+        Returns:
+            False if the worker is idle and no attempt waits for it. Tune may then stop it or keep it.
+        """
+        if message is None:
+            return self._continues(worker)
+        progress = Progress.parse(message)
+        self._nodes[worker.trial_id] = progress.node
+        machine = self._machines.note_message(progress)
+        # Before the attempt's time is counted, so that all of it is billed at this machine's price.
+        if machine is not None:
+            self._loop.node_assigned(progress.trial, progress.attempt, machine)
+        over = progress.state in ENDED
+        if over:
+            self._forget(progress.trial, progress.attempt)
+        self._loop.progress(progress)
+        # A worker whose machine is about to be taken away gets no attempt. It refuses the next call, so Tune removes
+        # it. Tune would keep a worker that is stopped, for reuse.
+        return not over or progress.leaving or self._continues(worker)
+
+    def _continues(self, worker: Trial) -> bool:
+        """Give a free worker its next attempt. Return False if it has none. A worker that was killed gets none."""
+        if worker.trial_id in self._killed or self._assign(worker):
+            return True
+        self._nodes.pop(worker.trial_id, None)
+        return False
+
+    def _assign(self, worker: Trial) -> bool:
+        """Give a worker the attempt that has waited longest for such a machine. Return False if none waits."""
+        waiting = self._longest_waiting(worker)
+        if waiting is None:
+            return False
+        trial, attempt, actor = waiting.trial, waiting.attempt, worker.temporary_state.ray_actor
+        machine = self._machines.machine_of(trial, attempt, actor, self._nodes.get(worker.trial_id, ""))
+        lease_ns = self._loop.node_assigned(trial, attempt, machine)
+        self._running[trial, attempt] = worker
+        self._actuator.started(trial, actor_sender(actor), lease_ns)
+        self._display.assign(actor._actor_id.binary(), trial, attempt)
+        return True
+
+    def _longest_waiting(self, worker: Trial) -> Assignment | None:
+        labels = _labels(worker)
+        return next((one for one in self._actuator.waiting() if one.labels == labels), None)
+
+    def died(self, tune: Any, worker: Trial) -> None:
+        """Report the death of a worker to the loop, which decides about its trial.
+
+        A worker that died before it had an attempt counts as the worker of the attempt that has waited longest for
+        it: an attempt that kills each of its workers at their start must not be begun forever.
+        """
+        error, node = _error(worker), self._nodes.pop(worker.trial_id, "")
+        killed = self._killed.pop(worker.trial_id, None) is not None
+        attempt = next((key for key, one in self._running.items() if one is worker), None)
+        if self._requested.pop(worker.trial_id, None) is not None:
+            waiting = self._longest_waiting(worker)
+            attempt = None if waiting is None else (waiting.trial, waiting.attempt)
+        _unstage(tune, worker)
+        if attempt is None:
+            return
+        self._forget(*attempt)
+        if self._loop.runs(*attempt):
+            node = node or node_of(error, worker.temporary_state.ray_actor)
+            why = SILENT if killed else _why(error)
+            self._loop.lost(*attempt, why, preempted=was_preempted(error, node), node=node)
+
+    def _forget(self, trial: str, attempt: int) -> None:
+        """Forget an attempt that has ended, or that never begins."""
+        self._running.pop((trial, attempt), None)
+        self._actuator.ended(trial, attempt)
+        self._machines.forget(trial, attempt)
+
+    # Every turn of Tune's loop
+
+    def turn(self, tune: Any) -> Trial | None:
+        """Do the periodic work, and return the requested worker that has waited longest.
+
+        Args:
+            tune: Tune's controller.
+        """
+        self._kill_silent_workers(tune)
+        self.withdraw()
+        starting = self._starting(tune)
+        for waiting in self._next_to_check(starting):
+            if self._loop.relocate(waiting.trial, waiting.attempt):
+                self._actuator.ended(waiting.trial, waiting.attempt)
+        self._cancel_requests(tune)
+        return next(iter(self._requested.values()), None)
+
+    def withdraw(self) -> None:
+        """End the attempts that were cancelled before they had a worker."""
+        for progress in self._actuator.withdraw():
+            self._loop.progress(progress)
+
+    def _starting(self, tune: Any) -> Counter[Labels]:
+        """Count the requested workers that were given a machine and are starting there."""
+        now, starting = self._clock(), Counter[Labels]()
+        for name, worker in self._requested.items():
+            actor = tune._trial_to_actor.get(worker)
+            if actor is None or not tune._actor_manager.is_actor_started(actor):
+                continue
+            if now - self._found_at.setdefault(name, now) < STARTS_WITHIN_S:
+                starting[_labels(worker)] += 1
+        self._found_at = {name: at for name, at in self._found_at.items() if name in self._requested}
+        return starting
+
+    def _next_to_check(self, starting: Counter[Labels]) -> list[Assignment]:
+        """Return the next few waiting attempts to check for a better place, in turn.
+
+        The attempts that starting workers will get are not moved. A thousand attempts may wait while machines start,
+        too many to check on each turn.
+        """
+        served, unserved = Counter[Labels](), list[Assignment]()
+        for waiting in self._actuator.waiting():
+            served[waiting.labels] += 1
+            if served[waiting.labels] > starting[waiting.labels]:
+                unserved.append(waiting)
+        if self._next >= len(unserved):
+            self._next = 0
+        batch = unserved[self._next : self._next + ASKED_AT_ONCE]
+        self._next += len(batch)
+        return batch
+
+    def _cancel_requests(self, tune: Any) -> None:
+        """Have Tune stop looking for workers that no attempt waits for any more."""
+        if not self._requested:
+            return
+        wanted = Counter(waiting.labels for waiting in self._actuator.waiting())
+        by_labels = defaultdict[Labels, list[Trial]](list)
+        for worker in self._requested.values():
+            by_labels[_labels(worker)].append(worker)
+        for labels, workers in by_labels.items():
+            for worker in workers[wanted[labels] :]:
+                del self._requested[worker.trial_id]
+                tune.stop_trial(worker)
+                _unstage(tune, worker)
+
+    def _kill_silent_workers(self, tune: Any) -> None:
+        """Kill workers that are overdue: user code can stop its worker's process, and storage can block it.
+
+        A driver that was busy or stopped has messages that it has not read yet. So it kills no worker until
+        Tune has called it regularly for some seconds, and no worker whose next message has arrived.
+        """
+        now = self._clock()
+        if now - self._turned_at > INATTENTIVE_S:
+            self._attentive_since = now
+        self._turned_at = now
+        if now - self._attentive_since < SILENT_NS / 1e9:
+            return
+        for attempt in self._loop.overdue():
+            worker = self._running.get(attempt)
+            if worker is None:  # the attempt still waits for a worker
+                continue
+            killed_at = self._killed.get(worker.trial_id)
+            if killed_at is None and not _has_message(tune, worker):
+                log.warning("%s, attempt %d: %s", *attempt, SILENT)
+                self._killed[worker.trial_id] = now
+                kill_worker(worker.temporary_state.ray_actor)
+            elif killed_at is not None and now - killed_at > GONE_AFTER_S:
+                self._give_up(tune, worker, *attempt)
+
+    def _give_up(self, tune: Any, worker: Trial, trial: str, attempt: int) -> None:
+        """End the attempt of a killed worker as lost, although Ray has not reported the worker's death."""
+        self._forget(trial, attempt)
+        tune.stop_trial(worker)
+        _unstage(tune, worker)
+        del self._killed[worker.trial_id]
+        node = self._nodes.pop(worker.trial_id, "")
+        self._loop.lost(trial, attempt, SILENT, preempted=bool(node) and was_preempted(None, node), node=node)
+
+
+def _labels(worker: Trial) -> Labels:
+    """Return the node labels that the worker's machine must have."""
+    return tuple((name, value) for name, value in worker.config["labels"])
+
+
+def _has_message(tune: Any, worker: Trial) -> bool:
+    """Return True if the worker has sent a message that Tune has not delivered yet."""
+    manager, actor = tune._actor_manager, tune._trial_to_actor.get(worker)
+    # Tune keeps futures that it has delivered together with the others. Only those with an event are still to come.
+    futures = list(
+        manager._tracked_actors_to_task_futures.get(actor, set()) & manager._actor_task_events.get_futures()
+    )
+    return bool(futures) and bool(ray.wait(futures, num_returns=1, timeout=0)[0])
+
+
+def _unstage(tune: Any, trial: Trial) -> None:
+    """Make Tune stop reserving a worker for a trial that never starts.
+
+    Tune counts a trial as one that needs a worker until its worker has started. For a trial that never
+    starts, Tune would keep an idle worker and its node's CPUs indefinitely.
+    """
+    if trial in tune._staged_trials:
+        tune._unstage_trial_with_resources(trial)
+
+
+def _error(trial: Trial) -> Exception | None:
+    """Return a trial's error, read from the local file. Tune's own accessor reads the copy in storage, which may not
+    exist yet.
+    """
+    try:
+        with open(trial.pickled_error_file, "rb") as file:
+            error: Exception = cloudpickle.load(file)
+    except (OSError, TypeError, ValueError, AttributeError):
+        return None
+    return error
+
+
+def _why(error: Exception | None) -> str:
+    if error is None:
+        return "the worker was lost"
+    return f"the worker was lost: {type(error).__name__}: {error}"[:1000]
