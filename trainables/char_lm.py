@@ -5,14 +5,13 @@ Pre-norm transformer blocks with causal attention, learned positions and tied em
 
 import math
 import sysconfig
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler
+from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler, prepare
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
@@ -33,7 +32,12 @@ STEPS_AN_EPOCH = 40  # optimizer steps between two reports
 ALPHABET = 128  # ASCII; other characters are replaced by a space
 
 
-@cache
+@prepare
+def texts() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the text to learn from and the text to validate with, as `text` does."""
+    return text(FILES), text(HELD_OUT)
+
+
 def text(files: tuple[str, ...]) -> torch.Tensor:
     """Return the characters of the files as numbers below ALPHABET, shape (n,)."""
     folder = Path(sysconfig.get_paths()["stdlib"])
@@ -92,7 +96,7 @@ def train(config: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(config.get("seed", 0))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    learned, held_out = text(FILES), text(HELD_OUT)
+    learned, held_out = texts()
     precision, heads = config.get("precision", "fp32"), config.get("heads", 4)
     width = max(heads, config.get("width", 64) // heads * heads)
     model = CharModel(width, config.get("depth", 2), heads, config.get("dropout", 0.0)).to(device)

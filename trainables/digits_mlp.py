@@ -1,6 +1,5 @@
 """A small network for scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998). It trains in about a second on one CPU core."""
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -8,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler
+from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler, prepare
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 3e-1, "log": True},
@@ -23,7 +22,7 @@ SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the fo
 OBJECTIVE = {"metric": "val_accuracy", "mode": "max"}
 
 
-@cache
+@prepare
 def data() -> list[torch.Tensor]:
     """Train and validation images (n, 64) in [0, 1], train and validation labels; the same split every time."""
     images, labels = load_digits(return_X_y=True)

@@ -64,11 +64,16 @@ def drive(tmp_path: Path, supervisor_of: Callable[[str], Supervisor]) -> Iterato
     fresh_ones: list[Supervisor] = []
 
     def start(
-        case: str = "counts", module: str = "tests.worker.cases", *, fresh: bool = False, storage: str = ""
+        case: str = "counts",
+        module: str = "tests.worker.cases",
+        *,
+        fresh: bool = False,
+        storage: str = "",
+        constants: dict[str, Any] | None = None,
     ) -> Driver:
         entry = f"{module}:{case}"
         if fresh:
-            fresh_ones.append(Supervisor(entry))
+            fresh_ones.append(Supervisor(entry, constants=constants))
         supervisor = fresh_ones[-1] if fresh else supervisor_of(module)
         drivers.append(Driver(storage or tmp_path / "storage", entry, supervisor))
         return drivers[-1]

@@ -71,3 +71,42 @@ def test_optimizer_imports_are_preloaded_for_attempts(drive: Any) -> None:
     driver = drive("tells_first", "tests.worker.restoring")
     driver.run_to(1)
     assert driver.reports[0]["metrics"]["dynamo"] == 1
+
+
+def test_data_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
+    driver = drive("prepares", "tests.worker.prepared_cases", fresh=True, constants={"size": 3, "other": 1})
+    for _ in range(2):
+        driver.run_to(1, config={"size": 3, "x": 1})
+        driver.end("stop")
+    first, second = (report["metrics"] for report in driver.reports)
+    assert (first["size"], first["scale"], first["in_this_process"]) == (3, 2.0, 0)
+    assert first["pid"] == second["pid"]
+    assert first["own"] != second["own"], "each attempt draws its own random numbers"
+
+
+@pytest.mark.parametrize(
+    ("constants", "config"),
+    [({}, {"size": 3}), ({"size": 4}, {"size": 3})],
+    ids=["no constant", "another value"],
+)
+def test_data_for_other_arguments_is_computed_by_the_attempt(
+    drive: Any, constants: dict[str, Any], config: dict[str, Any]
+) -> None:
+    driver = drive("prepares", "tests.worker.prepared_cases", fresh=True, constants=constants)
+    driver.run_to(1, config=config)
+    (report,) = driver.reports
+    assert (report["metrics"]["size"], report["metrics"]["in_this_process"]) == (3, 1)
+
+
+def test_error_while_data_is_prepared_fails_the_attempt_with_its_traceback(drive: Any) -> None:
+    driver = drive("train", "tests.worker.prepared_failing", fresh=True)
+    driver.begin(until=1)
+    failed = driver.until_state("failed")
+    assert failed["error"]["message"].startswith("/no/such/data")
+    assert "def data" in failed["error"]["traceback"] or "in data" in failed["error"]["traceback"]
+
+
+def test_each_attempt_prepares_the_data_if_that_starts_threads(drive: Any) -> None:
+    driver = drive("train", "tests.worker.prepared_threads", fresh=True)
+    driver.run_to(1)
+    assert driver.reports[0]["metrics"]["in_this_process"] == 1

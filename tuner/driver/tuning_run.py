@@ -43,7 +43,12 @@ def run_tune(
         display: Shows the job in Ray's dashboard.
         each_turn: Called on every turn of Tune's loop.
     """
-    shared = {"entry": spec.trainable, "name": spec.name, "package": package}
+    shared = {
+        "entry": spec.trainable,
+        "name": spec.name,
+        "package": package,
+        "constants": dict(spec.constants),
+    }
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
     # Skip Ray's usage statistics about callbacks, which are not sent anyway. To classify each callback, Ray would import MLflow, Weights &
     # Biases and Comet if they are installed. That costs seconds at the start of each job.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tuner.training.checkpoint import CheckpointUnreadable
     from tuner.training.loaders import Batches
     from tuner.training.precision import autocast, grad_scaler
+    from tuner.training.preparing import prepare
     from tuner.training.seeding import seed_everything
     from tuner.training.spot_safe import SpotSafe
 
@@ -25,6 +26,7 @@ __all__ = [
     "accumulated_step",
     "autocast",
     "grad_scaler",
+    "prepare",
     "seed_everything",
 ]
 _HOMES = {
@@ -36,6 +38,7 @@ _HOMES = {
     "accumulated_step": "accumulation",
     "autocast": "precision",
     "grad_scaler": "precision",
+    "prepare": "preparing",
     "seed_everything": "seeding",
 }
 

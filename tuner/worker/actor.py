@@ -31,6 +31,7 @@ class Worker:
         self._supervisor = Supervisor(
             config["entry"],
             package=Stored.parse(config.get("package")),
+            constants=config.get("constants"),
             born_ns=STARTED_NS,
             notice=lambda: self._board.standing(self._node),
             owns_process=True,

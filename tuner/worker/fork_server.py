@@ -3,7 +3,8 @@ trainable once, so that each attempt begins in milliseconds.
 
 Usage: `python -m tuner.worker.fork_server FD ENTRY PACKAGE [MODULE ...]`. FD is the file descriptor of one end of a
 SOCK_SEQPACKET socket. ENTRY is the trainable whose module is imported, or empty. PACKAGE is the folder that the trainable comes from,
-or empty. Each MODULE is imported if there is no ENTRY.
+or empty. Each MODULE is imported if there is no ENTRY. The standard input has the job's constants as JSON. Functions that are
+decorated with `tuner.training.prepare` are called with them.
 
 The server reads requests from the socket. `{"fork": …}` carries two descriptors, the child's channel and its output pipe, and
 starts a child. Any other request kills everything that attempts started. The server sends the exit status of each child, and ends
@@ -43,6 +44,7 @@ IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 # What a server imports again if it restarts itself. Importing all of it takes seven seconds of processor time.
 COSTLY = ("numpy", "torch", "torch._dynamo", "ray.tune")
 MAX_REQUEST = 1 << 16
+PREPARING = "tuner.training.preparing"
 
 
 def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
@@ -54,9 +56,11 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_first_from(package)
+    constants = json.loads(sys.stdin.read() or "{}")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # user code that reads its standard input gets nothing
     gc.disable()  # saves a tenth of the processor time of the imports
     if entry:
-        _preload(entry)
+        _preload(entry, constants)
     else:
         _import(*modules)
     gc.collect()
@@ -77,23 +81,31 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     kill_own_descendants()
 
 
-def _preload(entry: str) -> None:
-    """Import the module of a trainable, and the modules that its attempts will need.
+def _preload(entry: str, constants: dict[str, object]) -> None:
+    """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
-    If user code cannot be imported, the child will report the error. If the import started threads or used CUDA, children could not be
+    If user code cannot be imported, the child will report the error. If user code started threads or used CUDA, children could not be
     forked safely, so the server restarts itself without the trainable, with those costly modules that the trainable needs.
     """
     module, before = entry.partition(":")[0], set(sys.modules)
+    native_threads = 0  # that preparing the data has started, such as those of OpenMP
     with contextlib.suppress(BaseException), _output_discarded():
         imported = importlib.import_module(module)
         if IMPORTS_RAY.search(inspect.getsource(imported)):
             importlib.import_module("ray.tune")
+        # An error of user code is suppressed here. It is raised again in each child that calls the function.
+        if PREPARING in sys.modules:
+            native_threads -= len(os.listdir("/proc/self/task"))
+            try:
+                sys.modules[PREPARING].prepare_all(constants)
+            finally:
+                native_threads += len(os.listdir("/proc/self/task"))
     brought = sys.modules.keys() - before
     if _may_import_torch(brought):
         _import("numpy", "torch")
     if needs_dynamo(brought):
         _import("torch._dynamo")
-    if threading.active_count() > 1 or _cuda_is_lost_to_forks():
+    if native_threads > 0 or threading.active_count() > 1 or _cuda_is_lost_to_forks():
         needed = [name for name in COSTLY if name in sys.modules]
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
 

@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tuner.worker.process_tree import kill_descendants
 from tuner.worker.publishing import background
 from tuner.worker.scratch import new_directory
 
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 600.0
 CLEAN_TIMEOUT_S = 10.0
 
 
@@ -37,6 +38,7 @@ class ForkServer:
         tmp: Path,
         *,
         package: str = "",
+        constants: Mapping[str, object] | None = None,
     ) -> None:
         """Start the server.
 
@@ -46,6 +48,7 @@ class ForkServer:
             limits: The limits on user code.
             tmp: The directory for temporary files of user code while it is imported.
             package: The folder that `entry` comes from, or empty.
+            constants: The constants of the job, for the data that its trials share.
         """
         self._on_exit = on_exit
         self.environment: Environment | None = None  # None until it has been determined
@@ -53,13 +56,16 @@ class ForkServer:
         self._answers: list[dict[str, int]] = []
         self._answered = threading.Condition()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tuner.worker.fork_server", str(theirs.fileno()), entry, package],
-            pass_fds=[theirs.fileno()],
-            env={**self.variables, "TMPDIR": str(tmp)},
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-        )
+        with tempfile.TemporaryFile("w+") as stdin:
+            json.dump(constants or {}, stdin)
+            stdin.seek(0)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tuner.worker.fork_server", str(theirs.fileno()), entry, package],
+                pass_fds=[theirs.fileno()],
+                env={**self.variables, "TMPDIR": str(tmp)},
+                start_new_session=True,
+                stdin=stdin,
+            )
         theirs.close()
         limits.hold(self.pid)
         threading.Thread(target=self._listen, name="fork-server", daemon=True).start()
@@ -92,7 +98,7 @@ class ForkServer:
             wanted: Called while the server is not ready. The wait ends if it returns False.
 
         Raises:
-            OSError: The server is gone, does not answer, or was not ready within two minutes, or the child is no longer wanted.
+            OSError: The server is gone, does not answer, or was not ready within ten minutes, or the child is no longer wanted.
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready:
@@ -192,7 +198,9 @@ class Servers:
         on_exit: Callable[[int, int], None],
         limits: UserCodeLimits,
         home: Path,
+        constants: Mapping[str, object],
     ) -> None:
+        self._constants = constants
         self._entry, self._package, self._on_exit = entry, package, on_exit
         self._limits, self._home = limits, home
         self._trouble: Exception | None = None
@@ -220,7 +228,9 @@ class Servers:
             except Exception as error:  # each kind of storage has errors of its own
                 self._trouble, entry = error, ""
         tmp = new_directory(self._home / "tmp")
-        server = ForkServer(entry, self._on_exit, self._limits, tmp, package=package)
+        server = ForkServer(
+            entry, self._on_exit, self._limits, tmp, package=package, constants=self._constants
+        )
         roots = [package] if package else os.environ.get("PYTHONPATH", "").split(os.pathsep)
         # In a thread, because the digest reads all files that the trainable imports.
         background("environment", self._describe, server, roots)

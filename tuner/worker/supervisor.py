@@ -8,6 +8,7 @@ lock: a reply is sent only if the child's channel has room for it.
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Supervisor:
         entry: str,
         *,
         package: Stored | None = None,
+        constants: Mapping[str, object] | None = None,
         born_ns: int | None = None,
         notice: NoticeSource = lambda: None,
         owns_process: bool = False,
@@ -66,6 +68,7 @@ class Supervisor:
         Args:
             entry: The trainable, `module:attribute`.
             package: The package that `entry` comes from.
+            constants: The constants of the job. Data that depends on nothing else is prepared once.
             born_ns: When this worker began to cost money, in nanoseconds on the monotonic clock. None means now.
             notice: Called every 50 ms. Returns the preemption notice of this machine, with its deadline, or None. Must not raise.
             owns_process: Whether all children of this process belong to the supervisor, so that it may kill
@@ -84,7 +87,7 @@ class Supervisor:
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
-        self._servers = Servers(entry, package, self._on_exit, self._limits, self._home)
+        self._servers = Servers(entry, package, self._on_exit, self._limits, self._home, constants or {})
         self._attempt: RunningAttempt | None = None
         self._store: CheckpointStore | None = None
         self._channel: ChannelEnd | None = None

@@ -1,0 +1,76 @@
+"""Test `tuner.training.prepare` in one process. `tests/worker/test_preloading.py` has tests with a worker."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tuner.training import prepare, preparing
+
+
+@pytest.fixture(autouse=True)
+def _no_other_functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(preparing, "_PREPARED", [])
+    return
+
+
+def test_equal_arguments_get_the_same_object_however_they_are_given() -> None:
+    @prepare
+    def data(folder: str, size: int = 32) -> list[Any]:
+        return [folder, size]
+
+    assert data("a") is data("a", 32) is data(size=32, folder="a")
+    assert data("a", 16) == ["a", 16]
+    assert data.__name__ == "data"
+
+
+def test_argument_that_is_no_plain_value_is_refused() -> None:
+    @prepare
+    def data(folder: object) -> object:
+        return folder
+
+    with pytest.raises(TypeError, match="the arguments of data must be plain values"):
+        data(object())
+
+
+def test_only_functions_whose_arguments_are_constants_are_called() -> None:
+    called: list[Any] = []
+
+    @prepare
+    def by_constant(folder: str, size: int = 32) -> None:
+        called.append((folder, size))
+
+    @prepare
+    def by_parameter(width: int) -> None:
+        called.append(width)
+
+    @prepare
+    def by_nothing() -> None:
+        called.append(())
+
+    preparing.prepare_all({"folder": "a", "size": 8, "epochs": 3})
+    by_constant("a", 8)
+    by_nothing()
+    assert called == [("a", 8), ()]
+    by_parameter(5)
+    assert called == [("a", 8), (), 5]
+
+
+def test_prepared_data_is_repeatable_and_leaves_the_random_generators_alone() -> None:
+    def draw() -> list[float]:
+        return [random.random(), float(numpy.random.random()), float(torch.rand(1))]
+
+    def expected(seed: int) -> list[float]:
+        random.seed(seed), numpy.random.seed(seed), torch.manual_seed(seed)
+        return draw()
+
+    undisturbed, threads = expected(7), torch.get_num_threads()
+    prepared = prepare(draw)
+    random.seed(7), numpy.random.seed(7), torch.manual_seed(7)
+    first = prepared()
+    assert draw() == undisturbed
+    assert first == prepare(draw)() == expected(preparing.SEED)
+    assert torch.get_num_threads() == threads

@@ -1,0 +1,124 @@
+"""Prepare data once for all trials of a worker.
+
+A worker starts each attempt by forking a process that has already imported the trainable. What this process has computed is in the
+memory of every attempt, and takes no time and no further memory (copy-on-write) as long as it is only read.
+"""
+
+import functools
+import inspect
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SEED = 0  # of the random generators, while data is prepared
+_PREPARED: list["Prepared[..., Any]"] = []
+
+
+class Prepared(Generic[P, R]):
+    """A function that computes each result once, with the same random numbers in every process."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._function, self._signature = function, inspect.signature(function)
+        self._results: dict[str, R] = {}
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the result for these arguments. It is computed by the first call.
+
+        Raises:
+            TypeError: An argument is not a number, a string, a boolean, None, or a list or dictionary of these.
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        try:
+            key = json.dumps(bound.arguments, sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"the arguments of {self._function.__name__} must be plain values, as the job's constants are: {error}"
+            ) from error
+        if key not in self._results:
+            with _repeatable():
+                self._results[key] = self._function(*args, **kwargs)
+        return self._results[key]
+
+    def prepare(self, constants: Mapping[str, Any]) -> None:
+        """Compute the result for the constants that have the names of the function's parameters.
+
+        Do nothing if a parameter without a default is no constant of the job.
+        """
+        parameters = self._signature.parameters.values()
+        if any(one.default is one.empty and one.name not in constants for one in parameters):
+            return
+        named: Any = {one.name: constants[one.name] for one in parameters if one.name in constants}
+        result: Callable[..., R] = self
+        result(**named)
+
+
+def prepare(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that loads or computes data which all trials of a job read.
+
+    A worker calls the function once, before its first trial, if its arguments are constants of the job. A trial that calls the function
+    with these arguments gets the same object. With other arguments, and outside of the service, the first call in a process
+    computes the result, and later calls return it.
+
+        @prepare
+        def dataset(folder, size=32):
+            return load(folder, size)
+
+        def train(config):
+            data = dataset(config["folder"])
+
+    While the function runs, the random generators of Python, NumPy and PyTorch have a fixed seed, and PyTorch computes with one thread,
+    so that every worker prepares the same data. Both are restored afterwards. The function must not use a GPU or leave threads
+    running, because a process that did so cannot be forked. If it does, each trial calls it.
+
+    Args:
+        function: It takes plain values, by the names that they have in the job's `constants`, and returns anything.
+
+    Returns:
+        A function with the same signature.
+    """
+    prepared = Prepared(function)
+    _PREPARED.append(prepared)
+    return prepared
+
+
+def prepare_all(constants: Mapping[str, Any]) -> None:
+    """Call all functions decorated so far whose arguments are constants of the job. An error of one is raised."""
+    for prepared in _PREPARED:
+        prepared.prepare(constants)
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """Seed the random generators of the libraries that are imported, and restore their states at the end of the block.
+
+    PyTorch computes with one thread meanwhile. Otherwise OpenMP would start threads, and a fork of a process that has used them hangs
+    when it uses them again.
+    """
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
+    torch_state = torch.get_rng_state() if torch else None
+    threads = torch.get_num_threads() if torch else 0
+    random.seed(SEED)
+    if numpy:
+        numpy.random.seed(SEED)
+    if torch:
+        torch.default_generator.manual_seed(SEED)
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+        if torch:
+            torch.set_rng_state(torch_state)
+            torch.set_num_threads(threads)
