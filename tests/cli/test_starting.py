@@ -79,7 +79,7 @@ def test_background_work_starts_when_the_service_is_ready(
     postponed.join(60)
     assert storage.ident is not None
     assert all(name in sys.modules for name in SLOW_MODULES)
-    storage.stop()
+    storage.stop(timeout_s=0)
 
 
 def test_service_that_stops_before_it_is_ready_starts_no_background_work(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def test_driver_that_ignores_sigterm_is_stopped_and_deleted(jobs: RayJobs, name:
     # Ray's own actor for the job ends a moment after the status is reported.
     until(lambda: not jobs.stop(name))
     assert jobs.delete(name)
-    assert jobs.status(name) == "unknown"
+    # Ray checks a job once per second. If its record is deleted before the first check after its end, Ray writes it once more as failed.
+    until(lambda: jobs.status(name) == "unknown" or not jobs.delete(name))
 
 
 def test_job_that_was_never_submitted_is_unknown(jobs: RayJobs) -> None:

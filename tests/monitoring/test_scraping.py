@@ -114,7 +114,7 @@ def fed(service: FakeService) -> FakeService:
     job = fakes.submit(client)
     fakes.simulate(service, job)
     Audit(service).some()
-    StorageWatch(service).look()
+    StorageWatch(service).one_pass()
     return service
 
 

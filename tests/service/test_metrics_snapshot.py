@@ -256,7 +256,7 @@ class TestAudit:
 
 
 def test_probe_of_working_storage_leaves_no_objects(service: FakeService) -> None:
-    StorageWatch(service).look()
+    StorageWatch(service).one_pass()
     assert service.vitals.storage is True
     assert [*Path(service.settings.storage).rglob("*")] == [Path(service.settings.storage) / ".probes"]
 
@@ -265,8 +265,8 @@ def test_failing_storage_is_reported_until_it_works_again(service: FakeService) 
     root = Path(service.settings.storage)
     root.write_text("a file where the folder should be")
     watch = StorageWatch(service)
-    watch.look()
+    watch.one_pass()
     assert service.vitals.storage is False
     root.unlink()
-    watch.look()
+    watch.one_pass()
     assert service.vitals.storage is True

@@ -85,7 +85,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         server.run(sockets=[listening])
     finally:
         postponed.cancel()
-        storage.stop()
+        storage.stop(timeout_s=0)  # a storage that never answers does not keep the service from ending
         mirrors.stop()
         reconciler.stop()
         controller.stop()

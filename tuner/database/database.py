@@ -17,7 +17,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy.orm  # noqa: F401  Mirrors import it in their own thread. Until that import is done, no other thread can build a query.
 from sqlalchemy import URL, Engine, create_engine, event, insert, inspect, make_url
 from sqlalchemy import Connection as Connection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError

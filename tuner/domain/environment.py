@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tuner.domain.text import storable
+
 #: Limits on each mapping that a worker sends: the number of entries that are kept, and the length to which texts are cut.
 MAX_ENTRIES, MAX_CHARACTERS = 50, 200
 #: The variable that makes Python's hashes repeatable. It must be set before Python starts.
@@ -79,16 +81,11 @@ def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         return {}
     texts = {
-        _text(name): _text(text)
+        storable(name, MAX_CHARACTERS): storable(text, MAX_CHARACTERS)
         for name, text in value.items()
         if isinstance(name, str) and isinstance(text, str)
     }
     return dict(list(texts.items())[:MAX_ENTRIES])
-
-
-def _text(text: str) -> str:
-    """Return the text, cut to MAX_CHARACTERS, without lone surrogates and NULs, which databases reject."""
-    return text[:MAX_CHARACTERS].encode("utf-8", "replace").decode().replace("\0", "")
 
 
 def _shown(value: object) -> str:

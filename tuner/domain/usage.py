@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tuner.domain.text import storable
+
 Fact = str | int | float | bool
 # Limits of the figures that are kept from a worker's message.
 MAX_FACTS = 30
@@ -51,17 +53,16 @@ def facts_of(message: object) -> dict[str, Fact]:
     """Return the valid facts (strings, numbers and booleans) by name, at most `MAX_FACTS`."""
     if not isinstance(message, Mapping):
         return {}
-    kept = [(_words(name), fact) for name, value in message.items() if (fact := _fact(value)) is not None]
+    kept = [
+        (storable(str(name), MAX_WORDS), fact)
+        for name, value in message.items()
+        if (fact := _fact(value)) is not None
+    ]
     return dict(kept[:MAX_FACTS])
 
 
 def _fact(value: object) -> Fact | None:
     if isinstance(value, str):
-        return _words(value)
+        return storable(str(value), MAX_WORDS)
     is_number = isinstance(value, int | float) and abs(value) <= MAX_COUNT  # also false for NaN
     return value if is_number else None  # type: ignore[return-value]
-
-
-def _words(value: object) -> str:
-    """Return the value as a short string without lone surrogates and NULs, which databases reject."""
-    return str(value)[:MAX_WORDS].encode("utf-8", "replace").decode().replace("\0", "")

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.environment import Environment
+from tuner.domain.text import storable
 from tuner.domain.time import Instant
 from tuner.domain.trial import CAUSES, AttemptCause, AttemptEnd
 from tuner.domain.usage import Usage
@@ -141,12 +142,8 @@ class Progress:
 
 
 def _text(value: T) -> T:
-    """Return a value of user code as a database accepts it: without NULs and without lone surrogates, which file
-    names that are not UTF-8 contain.
-    """
-    if not isinstance(value, str):
-        return value
-    return value.encode("utf-8", "replace").decode().replace("\0", "")  # type: ignore[return-value]
+    """Return a value of user code as a database accepts it."""
+    return storable(value) if isinstance(value, str) else value  # type: ignore[return-value]
 
 
 AttemptEvent = ev.Paused | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted

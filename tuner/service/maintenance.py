@@ -3,7 +3,6 @@
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from tuner.database.database import Database, knows_revision, older_revisions
 from tuner.domain.errors import Conflict, Invalid
 from tuner.domain.time import Instant
 from tuner.service.bootstrap import Service, system_now
+from tuner.service.periodic import PeriodicService
 from tuner.settings import Settings
 from tuner.store import copies
 
@@ -20,24 +20,14 @@ log = logging.getLogger("tuner.storage")
 EVERY_S = 120.0  # seconds between checks; the requests cost a few cents a month in object storage
 
 
-class StorageWatch(threading.Thread):
-    """Check the storage in a thread. A storage that never answers does not keep the service from ending."""
+class StorageWatch(PeriodicService):
+    """Check the storage regularly."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__(name="storage-watch", daemon=True)
+        super().__init__("storage", every_s=EVERY_S)
         self._service = service
-        self._over = threading.Event()
 
-    def run(self) -> None:
-        while True:
-            self.look()
-            if self._over.wait(EVERY_S):
-                return
-
-    def stop(self) -> None:
-        self._over.set()
-
-    def look(self) -> None:
+    def one_pass(self) -> None:
         """Check the storage with a file whose name is unique to this process, because several services may share a storage."""
         vitals = self._service.vitals
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import sqlalchemy.orm  # noqa: F401  Optuna imports it in a mirror's thread. Until that import is done, no other thread can build a query.
 from sqlalchemy import Connection, func, or_, select
 
 from tuner.database.tables import events, reports
