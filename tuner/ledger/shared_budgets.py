@@ -36,6 +36,8 @@ _LOCK_BUDGETS = (
     .order_by(budgets.c.name)
     .with_for_update()
 )
+# Where a connection keeps the budgets that its transaction has locked.
+_LOCKED = "locked shared budgets"
 _COUNTED_IN = (
     select(budget_holds.c.name, budget_holds.c.began_at)
     .where(budget_holds.c.hold == bindparam("of_hold"))
@@ -82,8 +84,17 @@ def get(db: Connection, project: str, name: str) -> Kept:
 
 
 def lock_budgets(db: Connection, project: str) -> list[SharedBudget]:
-    """Lock and return all shared budgets of the project. Until this transaction ends, no other transaction can lock them."""
-    return [decode(spec) for spec in db.execute(_LOCK_BUDGETS, {"of_project": project}).scalars()]
+    """Lock and return all shared budgets of the project. Until this transaction ends, no other transaction can lock them.
+
+    They are read once in a transaction, because none of them can change until it ends.
+    """
+    transaction = db.get_transaction()
+    locked = db.info.get(_LOCKED)
+    if locked is None or locked[:2] != (transaction, project):
+        specs = db.execute(_LOCK_BUDGETS, {"of_project": project}).scalars()
+        locked = db.info[_LOCKED] = (transaction, project, [decode(spec) for spec in specs])
+    budgets_locked: list[SharedBudget] = locked[2]
+    return budgets_locked
 
 
 def lock_exclusive(db: Connection) -> None:
@@ -91,6 +102,7 @@ def lock_exclusive(db: Connection) -> None:
 
     Call it before changing shared budgets, or the tags that decide which jobs they cover.
     """
+    db.info.pop(_LOCKED, None)
     if db.dialect.name == "postgresql":
         db.execute(text("LOCK TABLE budgets IN EXCLUSIVE MODE"))
 

@@ -1,8 +1,11 @@
 """The journal of a job in SQL. Implements `tuner.driver.ports.Journal`, with one transaction per turn of the run loop."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 
@@ -23,9 +26,10 @@ from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
 from tuner.domain.usage import Usage
 from tuner.ledger import budget_waits, ledger, shared_budgets
-from tuner.store import attempt_rows, jobs, launches, pareto_front
+from tuner.store import attempt_rows, jobs, launches
 from tuner.store.attempt_rows import attempt_row, costs_text, values_of
 from tuner.store.job_record import numbered_events
+from tuner.store.pareto_front import ParetoFront
 
 # Stop reasons for which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
@@ -40,7 +44,6 @@ _T, _R, _C = trials.c, reports.c, checkpoints.c
 _INSERT_EVENT, _INSERT_TRIAL, _INSERT_ATTEMPT = insert(events), insert(trials), insert(attempts)
 _INSERT_REPORT, _INSERT_CHECKPOINT = insert(reports), insert(checkpoints)
 _UPDATE_TRIAL = update(trials).where(_T.job == _OF_JOB, _T.trial == _OF_TRIAL)
-_UPDATE_STEPS = _UPDATE_TRIAL.where(_T.steps < _OF_STEP)
 _UPDATE_ATTEMPT = update(attempts).where(
     attempts.c.job == _OF_JOB, attempts.c.trial == _OF_TRIAL, attempts.c.attempt == _OF_ATTEMPT
 )
@@ -48,7 +51,33 @@ _REACHED = select(_R.usd, _R.gpu_ms, _R.duration_ns).where(
     _R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.step == _OF_STEP
 )
 _UPDATE_CHECKPOINT = update(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
-_CHECKPOINT_STEPS = select(_C.step).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL).order_by(_C.step.desc())
+
+
+@dataclass
+class _Recorded:
+    """What the database has recorded about a job, as far as a turn of the loop must know it. Only the job's driver changes it."""
+
+    trials: set[str]
+    steps: dict[str, int]  #: The highest reported step of each trial.
+    attempts: dict[str, int]  #: The newest attempt of each trial.
+    checkpoints: defaultdict[str, set[int]]  #: The steps of the checkpoints of each trial.
+    front: ParetoFront
+
+    @classmethod
+    def load(cls, db: Connection, job: str, project: str, mode: Mode) -> Self:
+        a = attempts.c
+        newest = select(a.trial, func.max(a.attempt)).where(a.job == job).group_by(a.trial)
+        saved = defaultdict[str, set[int]](set)
+        for trial, step in db.execute(select(_C.trial, _C.step).where(_C.job == job)):
+            saved[trial].add(step)
+        steps = {trial: step for trial, step in db.execute(select(_T.trial, _T.steps).where(_T.job == job))}
+        return cls(
+            set(steps),
+            steps,
+            {trial: attempt for trial, attempt in db.execute(newest)},
+            saved,
+            ParetoFront.load(db, job, project, mode),
+        )
 
 
 class SqlJournal:
@@ -65,16 +94,20 @@ class SqlJournal:
             self.budget_version = jobs.control(db, job).budget_version
             self._mode = jobs.get(db, job).spec.objective.mode
             self._seq = jobs.newest_event(db, job)
+        self._recorded: _Recorded | None = None  # None until the first transaction, and after one that failed
 
     @contextmanager
     def transaction(self) -> Iterator["SqlTx"]:
         with self._database.write("driver.turn") as db:
             launches.check(db, self._job, self._epoch)
-            tx = SqlTx(
-                db, self._job, self._project, self._epoch, self._seq, self.budget_version, mode=self._mode
-            )
+            recorded, self._recorded = self._recorded, None
+            if recorded is None:
+                recorded = _Recorded.load(db, self._job, self._project, self._mode)
+            of_job = (self._job, self._project, self._epoch)
+            tx = SqlTx(db, *of_job, self._seq, self.budget_version, mode=self._mode, recorded=recorded)
             yield tx
-        self._seq = tx.seq
+            tx.flush()
+        self._seq, self._recorded = tx.seq, recorded
 
     def events(self) -> Iterator[Event]:
         """Yield all events of the job in order."""
@@ -137,7 +170,10 @@ def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[
 
 
 class SqlTx:
-    """The records of one turn of the run loop. See `tuner.driver.ports.JournalTx`."""
+    """The records of one turn of the run loop. See `tuner.driver.ports.JournalTx`.
+
+    Events and the rows of trials are written together at the end of the turn, by `flush`.
+    """
 
     def __init__(
         self,
@@ -149,20 +185,45 @@ class SqlTx:
         budget_version: int,
         *,
         mode: Mode,
+        recorded: _Recorded,
     ) -> None:
         self._db, self._job, self._project, self._epoch, self.seq = db, job, project, epoch, seq
-        self._budget_version, self._mode = budget_version, mode
+        self._budget_version, self._mode, self._recorded = budget_version, mode, recorded
+        self._events: list[dict[str, object]] = []
+        self._trials: dict[str, dict[str, object]] = {}  # the new values of trials, by trial
+        # The account as it was last read, and whether it was locked then. None if this transaction has changed it since.
+        self._account: Account | None = None
+        self._is_locked = False
+
+    def flush(self) -> None:
+        """Write the events and trials of this turn."""
+        if self._events:
+            self._db.execute(_INSERT_EVENT, self._events)
+        for trial, values in self._trials.items():
+            if trial in self._recorded.trials:
+                self._db.execute(_UPDATE_TRIAL, {**values, "of_job": self._job, "of_trial": trial})
+            elif "state" in values:
+                row = {
+                    "job": self._job,
+                    "project": self._project,
+                    "trial": trial,
+                    "number": trial_number(trial),
+                }
+                self._db.execute(_INSERT_TRIAL, {"steps": 0, "value": None, **row, **values})
+                self._recorded.trials.add(trial)
 
     def append(self, event: Event) -> int:
         self.seq += 1
         row = {"job": self._job, "seq": self.seq, "at": event.at, "type": type_name(event)}
-        self._db.execute(_INSERT_EVENT, {**row, "body": encode(event), "project": self._project})
+        self._events.append({**row, "body": encode(event), "project": self._project})
         return self.seq
 
     def hold(self, hold: OpenHold) -> bool:
+        self._account = None
         return ledger.place(self._db, self._project, self._job, hold)
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
+        self._account = None
         ledger.settle(self._db, self._project, self._job, hold_id, used, at)
 
     def correct(
@@ -172,10 +233,15 @@ class SqlTx:
         ledger.correct(self._db, self._project, self._job, where, costs, at)
 
     def account(self) -> Account:
-        return ledger.account(self._db, self._job)
+        if self._account is None:
+            self._account, self._is_locked = ledger.account(self._db, self._job), False
+        return self._account
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        own = ledger.lock_account(self._db, self._project, self._job).left + freed
+        if self._account is None or not self._is_locked:
+            self._account = ledger.lock_account(self._db, self._project, self._job)
+            self._is_locked = True
+        own = self._account.left + freed
         return shared_budgets.allowance(
             self._db, self._project, self._job, at, own, freeing=freeing, freed=freed
         )
@@ -183,25 +249,27 @@ class SqlTx:
     def put_trial(
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
-        values = {"state": state, "reason": reason, "seq": self.seq, "updated_at": at}
-        mine = {"of_job": self._job, "of_trial": trial}
-        if self._db.execute(_UPDATE_TRIAL, {**values, **mine}).rowcount == 0:
-            row = {"job": self._job, "project": self._project, "trial": trial, "number": trial_number(trial)}
-            fresh = {"steps": 0, "created_at": at, "config": json.dumps(config or {})}
-            self._db.execute(_INSERT_TRIAL, {**row, **values, **fresh})
+        values: dict[str, object] = {"state": state, "reason": reason, "seq": self.seq, "updated_at": at}
+        if trial not in self._recorded.trials:
+            values |= {"created_at": at, "config": json.dumps(config or {})}
+        self._trials[trial] = {**self._trials.get(trial, {}), **values}
 
     def put_attempt(self, attempt: AttemptRow) -> None:
         key = {"job": self._job, "trial": attempt.trial, "attempt": attempt.attempt}
         values = values_of(attempt)
         mine = {f"of_{name}": value for name, value in key.items()}
-        if self._db.execute(_UPDATE_ATTEMPT, {**values, **mine}).rowcount == 0:
+        is_new = attempt.attempt > self._recorded.attempts.get(attempt.trial, 0)
+        if is_new or self._db.execute(_UPDATE_ATTEMPT, {**values, **mine}).rowcount == 0:
             self._db.execute(_INSERT_ATTEMPT, {**key, **values, "project": self._project})
+        if is_new:
+            self._recorded.attempts[attempt.trial] = attempt.attempt
 
     def put_usage(self, trial: str, attempt: int, used: Usage) -> None:
         attempt_rows.put(self._db, self._project, (self._job, trial, attempt), used)
 
     def put_report(self, report: ReportRow) -> bool:
-        if self.reached(report.trial, report.step) is not None:
+        steps, value = self._recorded.steps.get(report.trial, 0), finite(report.value)
+        if report.step <= steps and self.reached(report.trial, report.step) is not None:
             return False
         self._db.execute(
             _INSERT_REPORT,
@@ -212,7 +280,7 @@ class SqlTx:
                 "step": report.step,
                 "attempt": report.attempt,
                 "at": report.at,
-                "value": finite(report.value),
+                "value": value,
                 "metrics": metrics_json(report.metrics),
                 "usd": report.cost.usd.micro_usd,
                 "gpu_ms": report.cost.gpu_ms,
@@ -221,13 +289,14 @@ class SqlTx:
                 "seq": self.seq + 1,
             },
         )
-        if finite(report.value) is not None:
-            pareto_front.note(self._db, self._job, self._project, self._mode, report, seq=self.seq + 1)
-        new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
-        if finite(report.value) is not None:
-            new["value"] = report.value
-        mine = {"of_job": self._job, "of_trial": report.trial, "of_step": report.step}
-        self._db.execute(_UPDATE_STEPS, {**new, **mine})
+        if value is not None:
+            self._recorded.front.note(self._db, report, seq=self.seq + 1)
+        if report.step > steps:
+            self._recorded.steps[report.trial] = report.step
+            new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
+            if value is not None:
+                new["value"] = value
+            self._trials[report.trial] = {**self._trials.get(report.trial, {}), **new}
         return True
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
@@ -242,13 +311,16 @@ class SqlTx:
         values = {
             name: getattr(checkpoint, name) for name in ("attempt", "uri", "size_bytes", "seconds", "at")
         }
-        mine = {f"of_{name}": value for name, value in key.items()}
-        if self._db.execute(_UPDATE_CHECKPOINT, {**values, **mine}).rowcount == 0:
+        recorded = self._recorded.checkpoints[checkpoint.trial]
+        if checkpoint.step in recorded:
+            mine = {f"of_{name}": value for name, value in key.items()}
+            self._db.execute(_UPDATE_CHECKPOINT, {**values, **mine})
+        else:
             self._db.execute(_INSERT_CHECKPOINT, {**key, **values, "project": self._project})
+            recorded.add(checkpoint.step)
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
-        mine = {"of_job": self._job, "of_trial": trial}
-        steps = list(self._db.execute(_CHECKPOINT_STEPS, mine).scalars())
+        steps = sorted(self._recorded.checkpoints[trial], reverse=True)
         best = _best_checkpoint(self._db, self._job, trial, mode) if len(steps) > keep else None
         gone = [step for step in steps[keep:] if best is None or step != best[1]]
         if gone:
@@ -256,10 +328,13 @@ class SqlTx:
             self._db.execute(
                 delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step.in_(gone))
             )
+            self._recorded.checkpoints[trial].difference_update(gone)
 
     def forget_checkpoints(self, trial: str, *, above: int) -> None:
         c = checkpoints.c
         self._db.execute(delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step > above))
+        kept = {step for step in self._recorded.checkpoints[trial] if step <= above}
+        self._recorded.checkpoints[trial] = kept
 
     def put_job(
         self,
@@ -301,6 +376,7 @@ class SqlTx:
             launches.want(self._db, self._job, self._project, at, not_before=again_at)
 
     def set_limit(self, budget: Budget) -> None:
+        self._account = None
         jobs.set_budget(self._db, self._job, budget)
 
 

@@ -6,6 +6,9 @@ Queries read the front instead of all reports, because of a million reports only
 derived from the reports alone, and updated in the transaction that records each report.
 """
 
+from dataclasses import dataclass
+from typing import Self
+
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tuner.database.tables import front
@@ -14,17 +17,7 @@ from tuner.domain.records import ReportRow
 
 _F = front.c
 _OF_JOB = _F.job == bindparam("of_job")
-_BETTER = (
-    select(_F.seq)
-    .where(
-        _OF_JOB,
-        _F.loss <= bindparam("of_loss"),
-        _F.usd <= bindparam("of_usd"),
-        _F.gpu_ms <= bindparam("of_gpu_ms"),
-        _F.duration_ns <= bindparam("of_duration_ns"),
-    )
-    .limit(1)
-)
+_LOAD = select(_F.loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
 _REMOVE_WORSE = delete(front).where(
     _OF_JOB,
     _F.loss >= bindparam("of_loss"),
@@ -33,26 +26,51 @@ _REMOVE_WORSE = delete(front).where(
     _F.duration_ns >= bindparam("of_duration_ns"),
 )
 _INSERT = insert(front)
+_NAMES = ("loss", "usd", "gpu_ms", "duration_ns")
+Point = tuple[float, int, int, int]
 
 
-def note(db: Connection, job: str, project: str, mode: Mode, report: ReportRow, *, seq: int) -> None:
-    """Add the report to the front unless a report there is at least as good, and remove the reports that it beats.
+@dataclass
+class ParetoFront:
+    """The front of one job, kept in memory. Only the job's driver changes it.
 
-    The report must have a metric. Call this in the order of the job's events: of equal reports, the first stays.
+    Attributes:
+        job: The job.
+        project: Its project.
+        mode: Whether the job's metric is minimised or maximised.
+        points: The reports of the front, in the order of `_NAMES`.
     """
-    assert report.value is not None
-    values = {
-        "loss": loss_of(mode, report.value),
-        "usd": report.cost.usd.micro_usd,
-        "gpu_ms": report.cost.gpu_ms,
-        "duration_ns": report.duration_ns,
-    }
-    of_report = {"of_job": job, **{f"of_{name}": value for name, value in values.items()}}
-    if db.execute(_BETTER, of_report).first() is not None:
-        return
-    db.execute(_REMOVE_WORSE, of_report)
-    where = {"job": job, "project": project, "trial": report.trial, "step": report.step, "seq": seq}
-    db.execute(_INSERT, {**where, **values})
+
+    job: str
+    project: str
+    mode: Mode
+    points: list[Point]
+
+    @classmethod
+    def load(cls, db: Connection, job: str, project: str, mode: Mode) -> Self:
+        return cls(job, project, mode, [tuple(row) for row in db.execute(_LOAD, {"of_job": job})])
+
+    def note(self, db: Connection, report: ReportRow, *, seq: int) -> None:
+        """Add the report to the front unless a report there is at least as good, and remove the reports that it beats.
+
+        The report must have a metric. Call this in the order of the job's events: of equal reports, the first stays.
+        """
+        assert report.value is not None
+        cost = report.cost
+        new = (loss_of(self.mode, report.value), cost.usd.micro_usd, cost.gpu_ms, report.duration_ns)
+        if any(_is_as_good(point, new) for point in self.points):
+            return
+        stay = [point for point in self.points if not _is_as_good(new, point)]
+        if len(stay) < len(self.points):
+            limits = {f"of_{name}": value for name, value in zip(_NAMES, new, strict=True)}
+            db.execute(_REMOVE_WORSE, {"of_job": self.job, **limits})
+        self.points = [*stay, new]
+        row = {"job": self.job, "project": self.project, "trial": report.trial, "step": report.step}
+        db.execute(_INSERT, {**row, "seq": seq, **dict(zip(_NAMES, new, strict=True))})
+
+
+def _is_as_good(one: Point, other: Point) -> bool:
+    return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]
 
 
 def loss_of(mode: Mode, value: float) -> float:
