@@ -5,6 +5,7 @@ requests.
 """
 
 import os
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ GROUPS = {
     "breakable cluster": ("system/test_kills.py", "system/test_checkpoints.py", "system/test_restore.py"),
     "spot cluster": ("system/test_preempted.py", "system/test_spot_gate.py", "cluster/test_telling.py"),
 }
+# All tests of a file with this line are system or browser tests.
+WHOLE_FILE = re.compile(r"^pytestmark = \[?pytest\.mark\.(system|browser)\b", re.MULTILINE)
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 # Files that take longest. They start first, so that all workers end at about the same time.
 FIRST = (
@@ -109,14 +112,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip files without a system or browser test when only those tests run, because importing all files takes
-    each worker 20 s.
+    """Skip files without a system or browser test when only those tests run, and files with no other tests when
+    those do not run, because each worker imports all files that are left.
     """
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    if not is_test or config.getoption("markexpr") != "system or browser":
+    marks = config.getoption("markexpr")
+    if not is_test or marks not in ("system or browser", "not system and not browser"):
         return None
     text = collection_path.read_text()
-    return None if "mark.system" in text or "mark.browser" in text else True
+    if marks == "system or browser":
+        return None if "mark.system" in text or "mark.browser" in text else True
+    return True if WHOLE_FILE.search(text) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

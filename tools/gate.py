@@ -1,4 +1,5 @@
-"""Run the tests: those with a real Ray cluster or browser, and at the same time all others.
+"""Run the tests in three runs of pytest at the same time: those with a real Ray cluster or browser, those that import
+PyTorch or Ray Tune, and all others.
 
     python -m tools.gate          the gate
     python -m tools.gate --all    all tests
@@ -29,6 +30,7 @@ class Run:
     marks: str
     workers: int
     niceness: int
+    paths: tuple[str, ...] = ()  #: Arguments that select or leave out folders.
 
     def start(self, options: list[str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
         words = [
@@ -40,6 +42,7 @@ class Run:
             "-n",
             str(self.workers),
             "--durations=50",
+            *self.paths,
             *options,
         ]
         # Without cached bytecode, each worker would compile all tests again.
@@ -52,11 +55,16 @@ class Run:
         )
 
 
+# Each worker imports all test files of its run. PyTorch, Ray Tune and scikit-learn take about 6 s of processor time,
+# so the folders whose tests need them have a worker of their own.
+HEAVY = ("tests/training", "tests/trainables", "tests/benchmarks", "tests/driver")
+OTHERS = "not system and not browser"
 # Playwright keeps an event loop running in its process. Tests that start their own loop would fail there;
 # system tests start none.
 RUNS = (
     Run("system and browser tests", "system or browser", 3, 0),
-    Run("other tests", "not system and not browser", 4, LOWER_PRIORITY),
+    Run("tests that import PyTorch or Ray Tune", OTHERS, 1, LOWER_PRIORITY, HEAVY),
+    Run("other tests", OTHERS, 3, LOWER_PRIORITY, tuple(f"--ignore={folder}" for folder in HEAVY)),
 )
 
 

@@ -91,7 +91,7 @@ STEPS = st.lists(
 )
 
 
-@examples(200)
+@examples(200, gate=80)
 @given(steps=STEPS)
 def test_each_watcher_gets_all_events_after_its_own_once_and_in_order(
     steps: list[tuple[str, int]],

@@ -71,7 +71,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     read_or_refused(data)
 
 
-@examples(500)
+@examples(500, gate=100)
 @given(kind=st.sampled_from(sorted(TYPES)), fields=st.dictionaries(st.sampled_from(NAMES[1:]), json_values))
 def test_any_fields_are_a_message_or_refused(kind: str, fields: dict[str, Any]) -> None:
     found = read_or_refused(encoded(**{**fields, "type": kind}))

@@ -363,7 +363,7 @@ CASES = st.builds(
 )
 
 
-@examples(150)
+@examples(150, gate=60)
 @given(CASES)
 def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case: JobEvidence) -> None:
     answers = findings(case)

@@ -5,13 +5,11 @@ are kept.
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.worker.checkpoints import TRIAL, Checkpoints
 from tests.worker.object_storage import Bucket
 from tuner.checkpoints import chunks
 from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
-from tuner.training import checkpoint
 
 CHUNK = 1 << 16
 
@@ -113,6 +111,10 @@ def test_mostly_frozen_model_stores_few_new_chunks(
     checkpoints: Checkpoints, bucket: Bucket, tmp_path: Path
 ) -> None:
     """Save as `SpotSafe` does, with step numbers of different lengths and random generators that have advanced."""
+    import torch  # takes seconds
+
+    from tuner.training import checkpoint
+
     body, head = torch.nn.Linear(512, 512), torch.nn.Linear(64, 64)
     parts = {"head": head, "body": body}
     sent = []

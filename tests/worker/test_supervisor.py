@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import psutil
 import pytest
-import torch
 
 from tests.worker.driving import LEASE_S, SECOND
 from tuner.checkpoints.checkpoints import CheckpointStore
@@ -59,6 +58,8 @@ def test_time_before_the_first_step_is_billed_as_setup(drive: Any) -> None:
 def test_seeded_trial_is_reproducible_outside_of_the_service(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import torch  # takes seconds
+
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     driver = drive("draws", fresh=True)
     driver.run_to(2, seed=7)

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tuner.training import SpotSafe, channel
+from tuner.training import channel
 
 ENDS_S = 60.0
 ATTACKS: dict[str, Callable[[], None]] = {}
@@ -37,6 +37,8 @@ def train(config: dict[str, Any]) -> None:
 
 def ticks(config: dict[str, Any]) -> None:
     """Report the time of day five times a second, as a job next to an attack does."""
+    from tuner.training import SpotSafe  # imports PyTorch, which no attack needs
+
     with SpotSafe() as run:
         for step in run.steps():
             time.sleep(0.2)
@@ -44,6 +46,8 @@ def ticks(config: dict[str, Any]) -> None:
 
 
 def behave() -> None:
+    from tuner.training import SpotSafe
+
     with SpotSafe() as run:
         for step in run.steps():
             run.report(score=float(step))
