@@ -241,7 +241,7 @@ MUTANTS = (
         '    row = db.execute(_OF_KEY, {"project": project, "key": key}).first()\n',
         "    row = None\n",
         "a submission that is sent again makes a second job, with a budget of its own",
-        (f"{JOBS}::test_same_key_and_body_return_the_same_job",),
+        ("tests/api/test_idempotency.py::test_same_key_and_body_return_the_same_job",),
     ),
     Mutant(
         "body-ignored",
@@ -249,7 +249,7 @@ MUTANTS = (
         "if row.body_sha256 != body_sha256:",
         "if row is body_sha256:",
         "another request with a key that was used gets somebody's old job",
-        (f"{JOBS}::test_same_key_with_another_body_is_a_conflict_and_creates_nothing",),
+        ("tests/api/test_idempotency.py::test_same_key_with_another_body_is_a_conflict",),
     ),
     # Projects
     Mutant(

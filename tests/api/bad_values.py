@@ -164,6 +164,10 @@ PILOTS: Values = {
     "/planning/pilot/usd": [0, -1, 1e-7, 1e308, HUGE, *NO_NUMBER, 0.004],
     "/planning/pilot/trials": [0, -1, 1.5, "1", True, HUGE],
     "/planning/pilot/steps": [0, -1, 1.5, "1", True, HUGE],
+    "/planning/pilot/eur": [1],
+    "/search_space": [{}],
+    "/budget/usd": [-1],
+    "/resources/cpus": [64],
 }  # fmt: skip
 
 ESTIMATES: Values = {

@@ -78,18 +78,6 @@ def test_job_with_crashes_and_preemptions_pays_for_lost_work(finished: Finished)
     assert bill["preemptions"] == sum(trial["preemptions"] for trial in trials) > 3
 
 
-def test_crash_is_not_counted_as_preemption(finished: Finished) -> None:
-    ends: set[str] = set()
-    for trial in finished.client.get(f"/v1/jobs/{finished.troubled}/trials", params={"limit": 500}).json()[
-        "items"
-    ]:
-        shown = finished.client.get(f"/v1/jobs/{finished.troubled}/trials/{trial['id']}").json()
-        ends |= {attempt["end"] for attempt in shown["attempt_list"]}
-    assert {"lost", "preempted"} <= ends
-    plain = finished.client.get(f"/v1/jobs/{finished.plain}/bill").json()
-    assert plain["preemptions"] == 0
-
-
 def test_lost_work_is_corrected_in_the_ledger(finished: Finished) -> None:
     assert any(entry["entry"] == "correct" for entry in ledger(finished, finished.troubled))
 

@@ -83,39 +83,6 @@ def test_any_bytes_are_refused(client: TestClient, sent: bytes) -> None:
     assert answer.status_code in (400, 422)
 
 
-QUERIES = st.dictionaries(
-    st.sampled_from(
-        [
-            "state",
-            "tag",
-            "limit",
-            "cursor",
-            "sort",
-            "max_cost_usd",
-            "max_gpu_hours",
-            "max_duration",
-            "market",
-            "instance_type",
-        ]
-    ),
-    st.text(max_size=12) | st.integers().map(str) | st.floats().map(str),
-)
-PATHS = ("", "/JOB", "/JOB/trials", "/JOB/best", "/JOB/pareto", "/JOB/bill", "/JOB/ledger", "/JOB/trials/x")
-
-
-@examples(40)
-@given(path=st.sampled_from(PATHS), query=QUERIES)
-def test_any_query_is_answered_or_refused(finished: Finished, path: str, query: dict[str, str]) -> None:
-    found = path.replace("JOB", finished.plain)
-    check_refused(finished.client.get(f"/v1/jobs{found}", params=query))
-
-
-@examples(40)
-@given(job=st.text(min_size=1, max_size=20).filter(lambda text: text not in (".", "..")))
-def test_any_job_id_is_answered(client: TestClient, job: str) -> None:
-    check_refused(client.get("/v1/jobs/" + "".join(f"%{byte:02x}" for byte in job.encode())))
-
-
 @pytest.mark.parametrize("query", ["best?max_duration=1000000d", f"events?after={2**63}"])
 def test_huge_number_in_a_query_is_answered_or_refused(finished: Finished, query: str) -> None:
     check_refused(finished.client.get(f"/v1/jobs/{finished.plain}/{query}"))

@@ -112,7 +112,7 @@ def test_number_of_queries_does_not_depend_on_the_page_size(client: TestClient, 
     copy_job(service.database, done, 20, name="done")
     copy_job(service.database, runs, 20, name="runs")
     service.now.pass_s(1)
-    alone = [fakes.submit(client), runs, done]
+    alone = [fakes.submit(client, tags={"owner": "alice"}), runs, done]
     asked: list[str] = []
     event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
     counts = []

@@ -61,32 +61,6 @@ def test_cancelled_pilot_without_results_is_run_again(client: TestClient) -> Non
     assert second.json()["id"] != first
 
 
-@pytest.mark.parametrize(
-    ("changes", "pointer"),
-    [
-        ({"planning": {}}, "/planning/pilot"),
-        ({"planning": {"pilot": {}}}, "/planning/pilot"),
-        ({"planning": {"pilot": {"usd": 0}}}, "/planning/pilot/usd"),
-        ({"planning": {"pilot": {"usd": 0.0000001}}}, "/planning/pilot/usd"),
-        ({"planning": {"pilot": {"usd": 1}}}, "/planning/pilot/usd"),
-        ({"planning": {"pilot": {"usd": 0.000001}}}, "/planning/pilot/usd"),
-        ({"planning": {"pilot": {"usd": 0.001, "eur": 1}}}, "/planning/pilot/eur"),
-        ({"planning": {"pilot": {"usd": 0.001, "steps": 0}}}, "/planning/pilot/steps"),
-        ({"search_space": {}}, "/search_space"),
-        ({"budget": {"usd": -1}}, "/budget/usd"),
-        ({"resources": {"cpus": 64}}, "/resources/cpus"),
-    ],
-    ids=repr,
-)
-def test_invalid_pilot_is_refused_with_a_pointer_and_not_created(
-    client: TestClient, changes: dict[str, Any], pointer: str
-) -> None:
-    answer = pilot_of(client, **changes)
-    assert answer.status_code == 422, answer.text
-    assert pointer in [error["pointer"] for error in answer.json()["errors"]]
-    assert client.get("/v1/jobs").json()["items"] == []
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "job.yaml"

@@ -12,7 +12,7 @@ from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.database.codec import decode, encode
-from tuner.database.tables import events, jobs, launches, trials, warm_starts
+from tuner.database.tables import events, jobs, launches, warm_starts
 from tuner.domain.quota import Quota
 from tuner.service import replay as replaying
 from tuner.simulator.world import Faults
@@ -73,22 +73,6 @@ def test_changed_suggestion_is_detected(service: FakeService, client: TestClient
     assert difference["instead"] is None
     assert difference["at"].endswith("Z")
     assert [one["what"] for one in found["not_checked"]] == ["how many trials could run at once"]
-
-
-def test_changed_trial_state_is_detected(service: FakeService, client: TestClient, job: str) -> None:
-    t = trials.c
-    with service.database.write() as db:
-        completed = select(t.trial).where(t.job == job, t.state == "completed").limit(1)
-        trial = db.execute(completed).scalar_one()
-        db.execute(update(trials).where(t.job == job, t.trial == trial).values(state="paused"))
-    difference = replay(client, job)["difference"]
-    assert (difference["code"], difference["trial"]) == ("trial_state", trial)
-    assert difference["recorded"]["fields"]["state"] == "paused"
-    with service.database.read() as db:
-        body = db.execute(
-            select(events.c.body).where(events.c.job == job, events.c.seq == difference["event"])
-        ).scalar_one()
-    assert decode(body).trial == trial
 
 
 def test_changed_stop_reason_is_detected(service: FakeService, client: TestClient, job: str) -> None:

@@ -252,15 +252,6 @@ def test_report_of_a_waiting_job_says_that_nothing_was_reported(tuner: Tuner, wa
     assert "no trial has reported acc yet" in tuner("report", waiting).stdout
 
 
-def test_watching_an_ended_job_prints_all_events_and_its_stop_reason(tuner: Tuner, done: str) -> None:
-    shown = tuner("watch", done)
-    assert shown.exit_code == 0
-    assert "succeeded budget_usd" in shown.stdout
-    events = [json.loads(line) for line in tuner("watch", done, "--json").stdout.splitlines()]
-    assert {event["event"] for event in events} == {"report", "trial", "spend", "job"}
-    assert events[-1]["data"]["state"] == "succeeded"
-
-
 # Commands that change something
 
 

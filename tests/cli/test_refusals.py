@@ -16,22 +16,26 @@ from tuner.cli import output
 from tuner.cli.main import app
 from tuner.client import Client
 
+OF_A_JOB = [
+    *(words for words, *_ in ASKING.values() if "JOB" in words),
+    *(
+        ["watch", "JOB"],
+        ["pause", "JOB"],
+        ["resume", "JOB"],
+        ["cancel", "JOB"],
+        ["topup", "JOB", "--usd", "1"],
+    ),
+]
 
-@pytest.mark.parametrize("name", [name for name in ASKING if "JOB" in ASKING[name][0]])
-def test_missing_job_is_reported_on_standard_error(tuner: Tuner, name: str) -> None:
+
+@pytest.mark.parametrize("words", OF_A_JOB, ids=" ".join)
+def test_missing_job_is_reported_on_standard_error(tuner: Tuner, words: list[str]) -> None:
     for more in ([], ["--json"]):
-        result = tuner(*(word.replace("JOB", "job_0") for word in ASKING[name][0]), *more)
+        result = tuner(*(word.replace("JOB", "job_0") for word in words), *more)
         assert result.exit_code == 1
         assert result.stdout == ""
         assert "There is no such thing" in result.stderr
         assert "'job_0'" in result.stderr
-
-
-@pytest.mark.parametrize("words", [["watch"], ["pause"], ["resume"], ["cancel"], ["topup", "--usd", "1"]])
-def test_commands_that_change_a_missing_job_fail(tuner: Tuner, words: list[str]) -> None:
-    result = tuner(*words, "job_0")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "'job_0'" in result.stderr
 
 
 def test_conflict_is_reported_with_title_and_detail(tuner: Tuner, done: str) -> None:
@@ -48,12 +52,6 @@ def test_every_fault_of_a_file_is_reported_with_its_pointer(tuner: Tuner, tmp_pa
     assert (result.exit_code, result.stdout) == (1, "")
     assert "/name: " in result.stderr
     assert "/budget/usd: " in result.stderr
-
-
-def test_best_below_the_lowest_cost_names_the_cheapest_trial(tuner: Tuner, done: str) -> None:
-    result = tuner("best", done, "--max-cost-usd", "0.000001")
-    assert result.exit_code == 1
-    assert "the cheapest is trial_" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,9 @@ def test_ended_job_is_printed_as_lines_without_a_terminal(tuner: Tuner, done: st
     lines = found.stdout.splitlines()
     assert lines[0].endswith("succeeded budget_usd")
     assert "of $0.001 spent" in lines[-1]
+    events = [json.loads(line) for line in tuner("watch", done, "--json").stdout.splitlines()]
+    assert {event["event"] for event in events} == {"report", "trial", "spend", "job"}
+    assert events[-1]["data"]["state"] == "succeeded"
 
 
 def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(

@@ -144,6 +144,8 @@ def test_file_with_only_required_columns_is_accepted() -> None:
         ({"on_demand_usd_h": "inf"}, "line 2, on_demand_usd_h", "US dollars"),
         ({"on_demand_usd_h": "0.1234567"}, "line 2, on_demand_usd_h", "round"),
         ({"on_demand_usd_h": "1e6"}, "line 2, on_demand_usd_h", "more than"),
+        ({"on_demand_usd_h": "1e400"}, "line 2, on_demand_usd_h", "larger"),
+        ({"on_demand_usd_h": "=cmd|'/c touch x'!A1"}, "line 2, on_demand_usd_h", "US dollars"),
         ({"on_demand_date": ""}, "line 2, on_demand_date", "undated"),
         ({"region": " "}, "line 2, region", "is empty"),
         ({"vcpus": "many"}, "line 2, vcpus", "number above zero"),

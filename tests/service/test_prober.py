@@ -9,6 +9,7 @@ import pytest
 
 from tuner.service import trainables
 from tuner.service.trainables import SubprocessProber, is_allowed
+from tuner.worker import probe
 from tuner.worker.limits import UserCodeLimits
 
 
@@ -21,6 +22,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory on the path in which trainables are found."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
@@ -28,14 +30,14 @@ def test_faults_of_a_module_are_reported(modules: Path) -> None:
     (modules / "probed_wrong.py").write_text("VALUE = 1\nprint('noise')\n")
     (modules / "probed_deadly.py").write_text("import os\nos._exit(3)\n")
     prober = SubprocessProber()
-    assert "nowhere_at_all" in str(prober.describe("nowhere_at_all:train").error)
+    assert "nowhere_at_all" in probe.describe("nowhere_at_all:train")["error"]
     assert "train" in str(prober.describe("probed_wrong:train").error)
     assert "status 3" in str(prober.describe("probed_deadly:train").error)
     (modules / "probed_shell.py").write_text(
         "from os import system\nfrom functools import cache\n@cache\ndef train(config): ...\n"
     )
-    assert "Python's own" in str(prober.describe("probed_shell:system").error)
-    assert prober.describe("probed_shell:train").error is None
+    assert "Python's own" in probe.describe("probed_shell:system")["error"]
+    assert probe.describe("probed_shell:train")["error"] is None
     (modules / "probed_strange.py").write_text("import os\nos.write(1, b'\\xff\\n5\\n')\nos._exit(0)\n")
     assert "status 0" in str(prober.describe("probed_strange:train").error)
 
@@ -45,9 +47,8 @@ def test_function_without_a_configuration_parameter_is_refused(modules: Path) ->
         "def none(): ...\ndef two(config, data): ...\ndef good(config, data=None): ...\ndef any_(*args): ...\n"
         "def named(*, config): ...\nclass Class: ...\n"
     )
-    prober = SubprocessProber()
     errors = {
-        name: prober.describe(f"probed_shapes:{name}").error
+        name: probe.describe(f"probed_shapes:{name}")["error"]
         for name in ("none", "two", "good", "any_", "named", "Class")
     }
     assert errors["none"] == "none() cannot be called with one configuration; write it as def none(config)"

@@ -1,13 +1,12 @@
 """Errors at the start of a service say what to do, before a job is accepted. The table is in docs/how-to/bad-start.md."""
 
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -20,6 +19,7 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.listening import listening
 from tests.service.passes import launch_of
+from tests.service.ray_head import Head, HeadAnswers
 from tuner.cli.main import app
 from tuner.cli.server import HomeLock
 from tuner.cluster.nodes import Node
@@ -31,40 +31,8 @@ from tuner.service.controller import Controller
 from tuner.service.doctor import examine, fault_of_cluster, of_token, refuse_unfit
 from tuner.settings import Settings
 
-NODE = {"node_id": "n1", "state": "ALIVE", "resources_total": {"CPU": 2, "memory": 8 << 30}, "labels": {}}
 
-
-class Head(ThreadingHTTPServer):
-    """A fake head that serves the dashboard's answers about itself over HTTP."""
-
-    ray, python = version("ray"), python_version()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def answer(self, path: str) -> object:
-        if path.startswith("/api/version"):
-            return {"ray_version": self.ray}
-        if path.startswith("/api/v0/cluster_metadata"):
-            return {"data": {"rayVersion": self.ray, "pythonVersion": self.python}}
-        return {"data": {"result": {"result": [NODE]}}}
-
-
-class _Answers(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        assert isinstance(self.server, Head)
-        body = json.dumps(self.server.answer(self.path)).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class _Denies(_Answers):
+class _Denies(HeadAnswers):
     """An S3 server that denies all writes.
 
     S3 clients wait for a response to `Expect: 100-continue` before they send a body, which needs HTTP/1.1.
@@ -86,7 +54,7 @@ class _Denies(_Answers):
 
 @pytest.fixture
 def head() -> Iterator[Head]:
-    with listening(Head(("127.0.0.1", 0), _Answers)) as found:
+    with listening(Head()) as found:
         yield found
 
 

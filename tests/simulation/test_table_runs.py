@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.made_tables import arrays, table, written
-from tests.simulation.test_simulated_jobs import ended
+from tests.simulation.made_tables import arrays, written
 from tests.simulation.test_traces import COUNTS, count
 from tests.simulation.test_traces import file as trace_file
 from tests.simulation.watched import run_watched
 from tuner.database.codec import encode
 from tuner.domain.errors import Invalid
-from tuner.domain.job import Algorithm, SamplerName, SchedulerName
+from tuner.domain.job import Algorithm, SchedulerName
 from tuner.domain.time import NS
 from tuner.service.simulation import SimulationResult, recorded_spot, simulate
 from tuner.simulator.recorded import RecordedTable
@@ -71,17 +70,6 @@ def test_budget_is_used_and_never_exceeded(folder: Path, scheduler: str, budget:
     assert found.stop_reason == "budget_usd"
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("seed", range(3))
-def test_budget_holds_under_all_faults_at_once(folder: Path, scheduler: str, seed: int) -> None:
-    spot = on_spot(folder / "trace.csv", seed=seed, notice_ns=0 if seed == 1 else 120 * NS)
-    found = simulated(folder, 30, scheduler=scheduler, seed=seed, faults=ALL, spot=spot)
-    assert found.overspend_usd == 0
-    assert found.spent >= 0.95 * found.budget
-    assert found.preemptions + found.crashes + found.restarts > 3
-    assert found.bill_usd["lost"] > 0
-
-
 def test_best_curve_rises_within_the_spend_and_ends_at_the_best(folder: Path) -> None:
     found = simulated(folder)
     spent, values = [point[0] for point in found.best_curve], [point[1] for point in found.best_curve]
@@ -132,22 +120,6 @@ def test_large_budget_searches_every_row_of_the_table(folder: Path) -> None:
     found = simulated(folder, 1000, scheduler="none")
     assert (found.trials, found.stop_reason) == (120, "space_exhausted")
     assert found.normalised_regret == 0
-
-
-@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "qmc"])
-def test_restarted_drivers_and_lost_workers_change_no_decision(tmp_path: Path, sampler: SamplerName) -> None:
-    found = table(tmp_path)
-    faults = Faults(crash=0.03, repeat=0.2, driver_restart=0.03, clock_jump=0.1, loss=0.2)
-    calm = run_of(found, 1000, workers=1, sampler=sampler, scheduler="asha")
-    rough = run_of(found, 1000, workers=1, sampler=sampler, scheduler="asha", faults=faults)
-    assert rough.restarts > 3
-    for run in (calm, rough):
-        assert ended(run) == "space_exhausted"
-    decided = [
-        [(t.config, t.steps, t.status, t.value) for t in run.loop.state.trials] for run in (calm, rough)
-    ]
-    assert decided[0] == decided[1]
-    assert [rung.ranked for rung in calm.loop.state.rungs] == [rung.ranked for rung in rough.loop.state.rungs]
 
 
 def digest(folder: str, seed: int) -> str:

@@ -85,13 +85,6 @@ def test_same_key_with_another_body_is_a_conflict_and_creates_nothing(database: 
     assert listed(database) == [JOB]
 
 
-def test_key_expires_after_a_day_and_then_belongs_to_the_new_job(database: Database) -> None:
-    create(database, new_job(JOB, key="k", body="b"))
-    assert create(database, new_job(OTHER, key="k", body="c", at=DAY_NS + 1)) == OTHER
-    assert create(database, new_job("job_3", key="k", body="c", at=DAY_NS + 2)) == OTHER
-    assert listed(database) == [OTHER, JOB]
-
-
 def test_key_of_another_project_or_no_key_creates_another_job(database: Database) -> None:
     create(database, new_job(JOB, key="k", body="b"))
     assert create(database, new_job(OTHER, project="home", key="k", body="c")) == OTHER
@@ -114,53 +107,6 @@ def test_missing_job_or_job_of_another_project_is_not_found(database: Database) 
         get(database, JOB, "home")
     with pytest.raises(NotFound, match=OTHER):
         get(database, OTHER)
-
-
-# Jobs 0 to 6 are created two per second. Those of equal time are ordered by id.
-NAMES = [f"job_{number}" for number in range(7)]
-
-
-def seven_jobs(database: Database) -> None:
-    for number, name in enumerate(NAMES):
-        tags = {"parity": "odd" if number % 2 else "even", "number": str(number)}
-        create(database, new_job(name, at=number // 2, tags=tags))
-    create(database, new_job("job_abroad", project="home", tags={"parity": "odd"}))
-
-
-@pytest.mark.parametrize("limit", range(1, 9))
-def test_pages_list_every_job_of_the_project_once_newest_first(database: Database, limit: int) -> None:
-    seven_jobs(database)
-    told: list[str] = []
-    before: tuple[int, str] | None = None
-    while page := listed(database, before=before, limit=limit):
-        assert len(page) <= limit
-        told += page
-        before = (get(database, page[-1]).created_at, page[-1])
-    assert told == NAMES[::-1]
-
-
-def test_page_is_stable_when_newer_jobs_are_created(database: Database) -> None:
-    seven_jobs(database)
-    create(database, new_job("job_new", at=100))
-    assert listed(database, before=(3, "job_6")) == NAMES[5::-1]
-
-
-def test_page_can_be_filtered_by_state_and_tag(database: Database) -> None:
-    seven_jobs(database)
-    with database.write() as db:
-        for name in ("job_1", "job_2", "job_3"):
-            jobs.move(db, name, "running", None, at=Instant(9))
-    assert listed(database, state="running") == ["job_3", "job_2", "job_1"]
-    assert listed(database, tag=("parity", "odd")) == ["job_5", "job_3", "job_1"]
-    assert listed(database, state="running", tag=("parity", "odd"), before=(1, "job_3")) == ["job_1"]
-    assert listed(database, tag=("parity", "2")) == listed(database, state="failed") == []
-
-
-def test_page_has_the_tags_of_each_job(database: Database) -> None:
-    seven_jobs(database)
-    with database.read() as db:
-        page = jobs.page(db, PROJECT, state=None, tag=None, before=None, limit=9)
-    assert [row.tags["number"] for row in page] == ["6", "5", "4", "3", "2", "1", "0"]
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4), max_size=4))

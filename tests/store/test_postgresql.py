@@ -27,8 +27,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
-from tuner.store import best, jobs, launches, leadership, spend
-from tuner.store.best import CostLimits
+from tuner.store import jobs, launches, leadership, spend
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
 from tuner.store.spend import Span
@@ -138,16 +137,6 @@ def test_answers_equal_a_search_through_all_reports(
     database: Database, found: list[fronts.Given], mode: Mode
 ) -> None:
     fronts.check_answers(database, found, mode)
-
-
-def test_best_under_limits_is_answered_from_the_pareto_front(database: Database) -> None:
-    job = fronts.job_with(
-        database, "max", [fronts.Given(n % 5, n // 5 + 1, n / 10, n, n, n) for n in range(20)]
-    )
-    with database.read() as db:
-        found = best.best(db, job, CostLimits(Money(7), 9, 11))
-    assert found is not None
-    assert found.value == 0.7
 
 
 JOBS = range(70, 74)
