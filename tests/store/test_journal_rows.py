@@ -10,7 +10,7 @@ from sqlalchemy import Row, Table, select
 
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tuner.database.database import Database
-from tuner.database.tables import checkpoints, launches, reports, trials
+from tuner.database.tables import checkpoints, front, launches, reports, trials
 from tuner.domain.events import Completed, WallClockEnded
 from tuner.domain.job import StopReason
 from tuner.domain.money import FREE
@@ -142,6 +142,36 @@ def test_reopened_journal_continues_after_the_last_event(journal: SqlJournal, da
     assert list(anew.events()) == [Completed(AT, TRIAL)]
     with anew.transaction() as tx:
         assert tx.append(Completed(AT, TRIAL)) == 2
+
+
+@pytest.mark.parametrize("how", ["reopened", "failed"])
+def test_journal_knows_what_is_recorded_after_it_was_reopened_or_a_turn_failed(
+    journal: SqlJournal, database: Database, how: str
+) -> None:
+    put_report(journal, 1, 0.4, {})
+    save(journal, 1)
+    with journal.transaction() as tx:
+        tx.put_attempt(AttemptRow(TRIAL, 1, Instant(3)))
+    with pytest.raises(ZeroDivisionError), journal.transaction() as tx:
+        tx.put_report(ReportRow(TRIAL, 1, 2, AT, 0.9, {}, FREE, 0))
+        tx.put_attempt(AttemptRow(TRIAL, 2, Instant(5)))
+        tx.put_checkpoint(CheckpointRow(TRIAL, 2, 1, "s3://2", 1, 0.5, AT))
+        raise ZeroDivisionError
+    if how == "reopened":
+        journal = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
+    put_report(journal, 1, 0.8, {})
+    put_report(journal, 2, 0.3, {})
+    with journal.transaction() as tx:
+        tx.put_trial(TRIAL, "paused", at=AT)
+        tx.put_attempt(AttemptRow(TRIAL, 1, Instant(3), node="here"))
+        tx.put_attempt(AttemptRow(TRIAL, 2, Instant(6)))
+        tx.put_checkpoint(CheckpointRow(TRIAL, 1, 2, "s3://again", 1, 0.5, AT))
+    with database.read() as db:
+        assert db.execute(select(reports.c.step, reports.c.value)).all() == [(1, 0.4), (2, 0.3)]
+        assert db.execute(select(trials.c.state, trials.c.steps, trials.c.value)).one() == ("paused", 2, 0.3)
+        assert db.execute(select(checkpoints.c.step, checkpoints.c.uri)).all() == [(1, "s3://again")]
+        assert db.execute(select(front.c.step)).scalars().all() == [1]
+    assert [(row.attempt, row.began_at) for row in journal.attempts()] == [(2, 6)]
 
 
 def test_jobs_in_one_database_do_not_see_each_other(journal: SqlJournal, database: Database) -> None:
