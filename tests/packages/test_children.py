@@ -10,6 +10,8 @@ import pytest
 
 from tests.packages.making import plain
 from tests.worker.driving import Driver
+from tuner.domain.command import PROGRAM_ENTRY
+from tuner.domain.job import program_config
 from tuner.service.trainables import SubprocessProber
 from tuner.worker.packages import Stored, id_of
 from tuner.worker.supervisor import Supervisor
@@ -125,3 +127,35 @@ def test_probe_reads_the_package_instead_of_an_installed_module(tmp_path: Path) 
     other = prober.describe("os.path:join", folder)
     assert "is not of the package" in str(other.error)
     assert not (folder / "mine/__pycache__").exists()
+
+
+def test_program_runs_in_the_folder_of_its_package(tmp_path: Path, drive: Callable[[Stored], Driver]) -> None:
+    script = """
+import json, os
+import helper
+from mine.helper import VALUE
+
+said = {"where": os.getcwd(), "data": open("data.txt").read(), "writable": os.access(".", os.W_OK)}
+with open(os.environ["TUNER_METRICS"], "a") as file:
+    file.write(json.dumps({"acc": VALUE, "said": json.dumps(said)}) + "\\n")
+"""
+    files = {
+        "mine/__init__.py": "",
+        "mine/helper.py": "VALUE = 7\n",
+        "run/train.py": script,
+        "run/helper.py": "",
+    }
+    data = plain({**files, "data.txt": "of the package"})
+    package = Stored(str(tmp_path / "storage"), "default", id_of(data))
+    package.put(data)
+    supervisor = Supervisor(PROGRAM_ENTRY, package=package)
+    driver = Driver(tmp_path / "storage", PROGRAM_ENTRY, supervisor)
+    try:
+        driver.begin(until=9, config=program_config("python run/train.py", None, 9, {}))
+        driver.until_state("ended")
+    finally:
+        supervisor.close()
+    metrics = driver.reports[-1]["metrics"]
+    said = json.loads(metrics["said"])
+    assert (metrics["acc"], said["data"]) == (7, "of the package")
+    assert Path(said["where"]).name == package.digest

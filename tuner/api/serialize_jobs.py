@@ -92,6 +92,8 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
     )
     return {
         "trainable": spec.trainable,
+        "command": spec.command,
+        "metrics_pattern": spec.metrics_pattern,
         "package": spec.package,
         "objective": _fields(spec.objective),
         "search_space": {name: _parameter_to_wire(p) for name, p in spec.space.parameters.items()},

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
+from tuner.domain.command import name_of
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
 from tuner.domain.money import MS_PER_HOUR, Money
@@ -57,8 +58,10 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
     interval = None if request.checkpoint.interval == "auto" else request.checkpoint.interval
     spec = JobSpec(
         name=request.name,
-        trainable=request.trainable,
+        trainable=_trainable(read, request),
         package=request.package,
+        command=request.command,
+        metrics_pattern=request.metrics_pattern,
         objective=Objective(**request.objective.model_dump()),
         space=sp.Space({name: _parameter(given) for name, given in request.search_space.items()}),
         budget=budget,
@@ -78,6 +81,13 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
     )
     read.check()
     return spec
+
+
+def _trainable(read: RequestReader, request: job_models.JobRequest) -> str:
+    """Return the trainable, or the name of the command. Record a fault if the request has neither."""
+    if request.trainable is None and request.command is None:
+        read.faults.append(Fault("/trainable", "is required, unless the job has a command"))
+    return request.trainable or name_of(request.command or "")
 
 
 def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:

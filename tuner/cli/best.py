@@ -116,6 +116,9 @@ def _show(
         return
     job = client.job(name)
     Frame(as_json).show(answer, lambda one: shown(one, job.objective["metric"]))
+    if job.command is not None:
+        typer.echo(f"\nto train it:\n  tuner train {name} --trial {answer.trial} --steps {answer.step}")
+        return
     environment = client.trial(name, answer.trial).environment
     line = command(job.trainable, {**job.constants, **answer.config}, answer.step, environment)
     typer.echo(f"\nto train it:\n  {line}")

@@ -15,7 +15,9 @@ import typer
 from tuner.cli import arguments
 from tuner.cli.escape import number
 from tuner.cli.output import connect
+from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.environment import Environment
+from tuner.domain.job import program_config
 
 if TYPE_CHECKING:
     from tuner.client import Client
@@ -124,7 +126,7 @@ def _parsed(config: str | None) -> dict[str, Any]:
 def _of_job(
     client: Client, name: str, trial: str | None, steps: int | None
 ) -> tuple[str, dict[str, Any], int, Environment | None]:
-    """Return the trainable, the configuration with constants, the step and the environment of a trial.
+    """Return the trainable, the values that it is called with, the step and the environment of a trial.
 
     Without `trial`, use the best trial of the job. Without `steps`, return the step at which the trial was best.
     """
@@ -136,7 +138,11 @@ def _of_job(
         answer = client.trial(name, trial)
         last = steps or _best_step(answer, maximise=job.objective["mode"] == "max")
     recorded = None if answer.environment is None else Environment.parse(answer.environment.model_dump())
-    return job.trainable, {**job.constants, **answer.config}, steps or last, recorded
+    entry, values = job.trainable, {**job.constants, **answer.config}
+    if job.command is not None:
+        entry = PROGRAM_ENTRY
+        values = program_config(job.command, job.metrics_pattern, job.fidelity["max"], values)
+    return entry, values, steps or last, recorded
 
 
 def _best_step(trial: TrialDetail, *, maximise: bool) -> int:

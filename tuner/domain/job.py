@@ -6,6 +6,7 @@ from typing import Literal
 
 from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
+from tuner.domain.command import PROGRAM_ENTRY, command_faults, name_of, pattern_faults
 from tuner.domain.errors import Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
 from tuner.domain.objective import Fidelity, Objective
@@ -99,7 +100,7 @@ class JobSpec:
     """The request of a job. It never changes; changes of the budget and the tags are stored separately."""
 
     name: str
-    trainable: str
+    trainable: str  #: `module:function`, or the name of a job's command. Jobs with the same one are compared.
     objective: Objective
     space: Space
     budget: Budget
@@ -116,10 +117,28 @@ class JobSpec:
     #: The uploaded package of the trainable. None if the trainable is a module on the workers' machines.
     #: Omitted from the stored JSON if it is None.
     package: str | None = field(default=None, metadata={"new": True})
+    #: The command line of a program that is run instead of a function. None if the trainable is a function.
+    command: str | None = field(default=None, metadata={"new": True})
+    #: A regular expression that finds the program's metrics in its output. None if it writes them to a file.
+    metrics_pattern: str | None = field(default=None, metadata={"new": True})
+
+    @property
+    def entry(self) -> str:
+        """The function that a worker calls."""
+        return self.trainable if self.command is None else PROGRAM_ENTRY
+
+    def begin_config(self, config: Mapping[str, Value]) -> dict[str, object]:
+        """Return the values that the entry is called with. The configuration overrides the constants."""
+        values = {**self.constants, **config}
+        return (
+            values
+            if self.command is None
+            else program_config(self.command, self.metrics_pattern, self.fidelity.max, values)
+        )
 
     def faults(self) -> list[Fault]:
         """Return every error of the request that can be found from the request alone."""
-        faults = [*_name_faults(self.name), *entry_faults(self.trainable), *_package_faults(self.package)]
+        faults = [*_name_faults(self.name), *self._code_faults(), *_package_faults(self.package)]
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             faults += part.faults()
         faults += self.window.faults() if self.window is not None else []
@@ -137,6 +156,18 @@ class JobSpec:
             faults.append(Fault("/stop/plateau/patience_usd", "must be more than 0"))
         if self.plateau is not None and not 0 <= self.plateau.min_gain < float("inf"):
             faults.append(Fault("/stop/plateau/min_gain", "must be 0 or more"))
+        return faults
+
+    def _code_faults(self) -> list[Fault]:
+        if self.command is None:
+            only = Fault("/metrics_pattern", "is for the output of a command; leave it out")
+            return [*entry_faults(self.trainable), *([only] if self.metrics_pattern is not None else [])]
+        names = [*self.space.parameters, *self.constants]
+        faults = command_faults(self.command, names, has_steps=self.fidelity.max is not None)
+        if self.trainable != name_of(self.command):
+            faults.append(Fault("/command", "give either trainable or command, not both"))
+        if self.metrics_pattern is not None:
+            faults += pattern_faults(self.metrics_pattern, self.objective.metric)
         return faults
 
 
@@ -169,6 +200,8 @@ def _package_faults(package: str | None) -> list[Fault]:
     ]
 
 
-def config_values(config: Mapping[str, Value], constants: Mapping[str, object]) -> dict[str, object]:
-    """Return the values that the trainable is called with. The configuration overrides the constants."""
-    return {**constants, **config}
+def program_config(
+    command: str, metrics_pattern: str | None, steps: int | None, values: Mapping[str, object]
+) -> dict[str, object]:
+    """Return what `tuner.worker.program:run` is called with."""
+    return {"command": command, "metrics_pattern": metrics_pattern, "steps": steps, "values": dict(values)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tuner.domain.cost import Meter
-from tuner.domain.job import Resources, config_values
+from tuner.domain.job import Resources
 from tuner.driver.messages import Progress
 from tuner.driver.placement import exposure
 from tuner.driver.ports import Assignment
@@ -160,8 +160,8 @@ class BeginMessages:
             "job": self.row.id,
             "trial": assignment.trial,
             "attempt": assignment.attempt,
-            "entry": spec.trainable,
-            "config": config_values(assignment.config, spec.constants),
+            "entry": spec.entry,
+            "config": spec.begin_config(assignment.config),
             "seed": spec.algorithm.seed,
             "until": assignment.until,
             "max_step": spec.fidelity.max,

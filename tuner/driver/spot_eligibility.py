@@ -18,7 +18,7 @@ from tuner.database.database import Database
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST, hold_id
-from tuner.domain.job import Resources, config_values
+from tuner.domain.job import Resources
 from tuner.domain.ledger import lost_of
 from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
@@ -216,9 +216,9 @@ class SpotEligibility:
             for number in range(CONFIGS)
         ]
         return {
-            "entry": spec.trainable,
+            "entry": spec.entry,
             "package": package_of(self.row, self.storage),
-            "configs": [config_values(config, spec.constants) for config in drawn],
+            "configs": [spec.begin_config(config) for config in drawn],
             "max_step": spec.fidelity.max,
             "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
             "resources": {"CPU": size.cpus, "GPU": size.gpus},

@@ -44,7 +44,7 @@ def run_tune(
         each_turn: Called on every turn of Tune's loop.
     """
     shared = {
-        "entry": spec.trainable,
+        "entry": spec.entry,
         "name": spec.name,
         "package": package,
         "constants": dict(spec.constants),

@@ -147,14 +147,20 @@ class Window(Request):
 
 
 class JobRequest(Body):
-    """A tuning job.
+    """A tuning job. Give either `trainable`, as `module:function`, or `command`.
+
+    `command` is the command line of a program. `{name}` in it stands for the value of a parameter or constant, `{seed}` for
+    `algorithm.seed`, and `{steps}` for `fidelity.max`. The program appends a line of JSON for each step to the file that `TUNER_METRICS`
+    names. With `metrics_pattern`, a regular expression of Python with named groups, its output is read instead.
 
     `package` is the id of an uploaded package that contains the trainable. If it is null, the trainable is a module that is installed
     on the workers.
     """
 
     name: str
-    trainable: str
+    trainable: str | None = None
+    command: str | None = None
+    metrics_pattern: str | None = None
     package: str | None = None
     objective: Objective
     search_space: dict[str, Parameter]
@@ -247,6 +253,8 @@ class NodePrice(Answer):
 class JobFacts(Answer):
     """A job without its best result.
 
+    `trainable` of a job with a command is the command, shortened to 300 characters.
+
     `queue_position` is 1 for the next job to be launched, and null for a job that does not wait in the queue. `next_opening` is when
     the window opens that the job waits for. `rungs` lists the steps at which its scheduler compares trials, lowest first. `driver` is
     null while the job has none.
@@ -261,6 +269,8 @@ class JobFacts(Answer):
     stop_reason: str | None
     detail: str
     trainable: str
+    command: str | None = None
+    metrics_pattern: str | None = None
     package: str | None = None
     objective: dict[str, Any]
     search_space: dict[str, Any]

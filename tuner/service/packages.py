@@ -12,6 +12,7 @@ from tuner.domain.ids import NAME, PACKAGE_ID, package_id
 from tuner.domain.job import JobSpec
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
+from tuner.service.trainables import command_faults
 from tuner.settings import Settings
 from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow
@@ -98,6 +99,8 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
         return [Fault("/package", f"there is no package {name!r}{_nearest(service, name)}")]
     try:
         with _unpacked(service, name) as folder:
+            if spec.command is not None:
+                return command_faults(spec.command, [str(folder)], where=f"the package {name}")
             missing = _missing(folder, spec.trainable)
             error = missing or service.prober.describe(spec.trainable, folder).error
     except BadFile as lost:

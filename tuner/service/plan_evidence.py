@@ -121,7 +121,9 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
 
 def _import_ns(service: Service, spec: JobSpec) -> int:
     """Return the CPU time of importing the trainable, or 0 if it is not known. It is never known for a trainable in a package."""
-    return service.prober.describe(spec.trainable).import_ns if spec.package is None else 0
+    if spec.package is not None or spec.command is not None:
+        return 0
+    return service.prober.describe(spec.trainable).import_ns
 
 
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:

@@ -24,7 +24,7 @@ from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.plan_evidence import first_step_of
 from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.tags import tag_faults
-from tuner.service.trainables import module_faults
+from tuner.service.trainables import command_faults, module_faults
 from tuner.service.views import JobView, job_view
 from tuner.store import jobs, queue, self_tests
 from tuner.store.self_tests import at_the_door, refusal
@@ -34,6 +34,10 @@ from tuner.worker.environment import code_of
 MAX_CONCURRENCY = 10_000
 # a budget that pays for this much time is accepted without a look at measured step times
 AMPLE_NS = 3600 * NS_PER_SECOND
+COMMANDS_OFF = (
+    "commands are off here, because they run any program: the operator allows them, and packages, by TUNER_PACKAGES=on, and restarts the "
+    "service"
+)
 MARKETS = {"spot": "spot", "on_demand": "on demand"}
 
 
@@ -194,8 +198,13 @@ def _check_restores(service: Service, spec: JobSpec) -> None:
 
 
 def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
+    if spec.command is not None and not service.settings.packages:
+        return [Fault("/command", COMMANDS_OFF)]
     if spec.package is not None:
         return packages.faults(service, spec)
+    if spec.command is not None:
+        roots = import_path()
+        return command_faults(spec.command, roots, where=" or ".join(dict.fromkeys(roots)))
     if faults := module_faults(spec.trainable, service.settings.allowed_modules):
         return faults
     error = service.prober.describe(spec.trainable).error

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import entry_faults
 from tuner.service.cluster import import_path
+from tuner.worker import program
 from tuner.worker.limits import ProbeRequest, UserCodeLimits
 from tuner.worker.scratch import Scratch
 
@@ -170,6 +171,18 @@ def module_faults(entry: str, allowed: Sequence[str]) -> list[Fault]:
         return []
     detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"
     return [Fault("/trainable", detail)]
+
+
+def command_faults(command: str, roots: Sequence[str], *, where: str) -> list[Fault]:
+    """Return a fault if the program or the script of a valid command does not exist.
+
+    Args:
+        command: The command.
+        roots: The directories with the user's files.
+        where: What to call these directories in the error message.
+    """
+    detail = program.fault(command, roots, where)
+    return [] if detail is None else [Fault("/command", detail)]
 
 
 def described(prober: Prober, entry: str, allowed: Sequence[str]) -> Described:

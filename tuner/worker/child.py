@@ -15,11 +15,13 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+from tuner.domain.command import PROGRAM_ENTRY
 from tuner.training import channel as words
 from tuner.training.channel import Channel, StopTraining
 from tuner.training.seeding import seed_everything
 from tuner.worker import tune_compat
 from tuner.worker.process_tree import become_child
+from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
@@ -44,6 +46,7 @@ def import_first_from(package: str) -> None:
     if not package:
         return
     sys.path.insert(0, package)
+    os.environ[PACKAGE_VARIABLE] = package
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([package, *([before] if before else [])])
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -104,7 +107,8 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
 
     Args:
         entry: The trainable, `module:attribute`.
-        package: The folder that the module must come from. Empty means any folder.
+        package: The folder that the module must come from. Empty means any folder. The service's own module that runs the program of a
+            package is allowed, too.
 
     Raises:
         NotTrainable: The module is not in the package, the attribute is not callable, or it belongs to another module of Python's
@@ -113,7 +117,7 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     module, _, attribute = entry.partition(":")
     imported = importlib.import_module(module)
     file = str(getattr(imported, "__file__", None))
-    if package and not file.startswith(package + os.sep):
+    if package and entry != PROGRAM_ENTRY and not file.startswith(package + os.sep):
         raise NotTrainable(f"{module} is not of the package: it is {file}")
     target = getattr(imported, attribute)
     if not callable(target):
@@ -144,8 +148,13 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
 
 
 def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) -> None:
-    traceback.print_exc()
-    text, message = "".join(traceback.format_exception(error)), str(error)
+    if isinstance(error, ProgramFailed):
+        text = ""  # where the service's own code noticed it is of no use
+        sys.stderr.write(str(error).partition("; the end of its output:")[0] + "\n")
+    else:
+        traceback.print_exc()
+        text = "".join(traceback.format_exception(error))
+    message = str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
         kind, message = "memory", f"{FIX_GPU_MEMORY}. {message}"
     missing = getattr(error, "filename", None) if isinstance(error, FileNotFoundError) else None

@@ -14,8 +14,10 @@ from importlib import metadata
 from pathlib import Path
 
 import tuner.training
+from tuner.domain.command import PROGRAM_ENTRY, words_of
 from tuner.domain.environment import HASH_SEED, Environment
 from tuner.domain.job import JobSpec
+from tuner.worker.program import located
 
 MODULES_MAX = 2000
 _parsing = threading.Lock()
@@ -53,10 +55,20 @@ def code_digest(entry: str, roots: Sequence[str]) -> str | None:
 
 
 def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
-    """Return the digest of a job's code. For a trainable from a package, it covers that package and `tuner.training`."""
+    """Return the digest of a job's code.
+
+    For a trainable from a package, it covers that package and `tuner.training`. For a command, it covers the command and the files that
+    its words name.
+    """
+    sources = _of_training() if spec.package is None else {spec.package: b"", **_of_training()}
+    if spec.command is None:
+        return (
+            code_digest(spec.trainable, roots) if spec.package is None else _digest(spec.trainable, sources)
+        )
     if spec.package is None:
-        return code_digest(spec.trainable, roots)
-    return _digest(spec.trainable, {spec.package: b"", **_of_training()})
+        files = {word: located(word, roots) for word in words_of(spec.command)}
+        sources |= {f"file {word}": file.read_bytes() for word, file in files.items() if file is not None}
+    return _digest(f"{spec.command}\n{spec.metrics_pattern}", sources)
 
 
 def _of_training() -> dict[str, bytes]:
@@ -148,7 +160,7 @@ def environment_of(entry: str, roots: Sequence[str], environ: Mapping[str, str])
         threads=int(threads) if threads.isdecimal() else None,
         versions=_versions(entry.partition(":")[0].partition(".")[0]),
         variables=relevant(environ),
-        code=code_digest(entry, roots),
+        code=None if entry == PROGRAM_ENTRY else code_digest(entry, roots),
     )
 
 

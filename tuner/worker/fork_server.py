@@ -172,7 +172,7 @@ def _may_import_torch(modules: Iterable[str]) -> bool:
 def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
     """Yield the files of modules written in Python, with their source."""
     for name in modules:
-        if name.partition(".")[0] in NOT_SEARCHED or name.startswith("tuner.training"):
+        if name.partition(".")[0] in NOT_SEARCHED or name.startswith(("tuner.training", "tuner.worker")):
             continue
         with contextlib.suppress(
             Exception

@@ -62,7 +62,7 @@ class JobPage {
     this.node = h("div", {},
       h("div", { class: "top" },
         h("div", {}, h("h1", { tabindex: "-1" }, job.name, " ", this.state),
-          h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.trainable, this.links), this.detail, this.live),
+          h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.command ? h("code", {}, job.command) : job.trainable, this.links), this.detail, this.live),
         this.actions.node),
       this.failure.node, this.meter.node, this.facts,
       this.charts = h("div", {}, part("Learning curves", this.curves.node),

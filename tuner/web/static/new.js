@@ -27,6 +27,9 @@ function yaml() {
 /** Copy a job from the API without the fields that are null. */
 const said = (part) => part === null || typeof part !== "object" ? part : Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null));
 
+/** Return what a job tunes: its trainable, or its command. */
+const entry = (job) => job?.trainable ?? job?.command;
+
 /** Show the form in `main`. Return a function that removes it. */
 export async function newPage(main) {
   document.title = "New job · tuner";
@@ -109,7 +112,7 @@ class Form {
   }
 
   list() {
-    const now = this.read().job?.trainable ?? "", names = (this.known ?? []).filter((one) => !one.error).map((one) => one.trainable);
+    const now = entry(this.read().job) ?? "", names = (this.known ?? []).filter((one) => !one.error).map((one) => one.trainable);
     if (typeof now === "string" && now && !names.includes(now)) names.unshift(now);
     const isNamed = !this.named.hidden;
     fill(this.trainable, names.map((name) => h("option", { value: name, selected: name === now && !isNamed }, name)),
@@ -147,8 +150,9 @@ class Form {
     this.named.hidden = name !== OTHER;
     if (name === OTHER) { this.other.focus(); return; }
     const found = this.known?.find((one) => one.trainable === name), { job } = this.read();
-    if (job === undefined) return;
-    this.write(suggested({ ...job, trainable: name }, found));
+    if (job === undefined || name === job.command) return;
+    const { command, metrics_pattern, ...rest } = job;
+    this.write(suggested({ ...rest, trainable: name }, found));
     if (found && !(found.search_space && found.objective)) this.ask(name);
   }
 
@@ -173,7 +177,7 @@ class Form {
     if (job !== undefined) {
       for (const [input, value] of [[this.name, job.name], [this.usd, job.budget?.usd], [this.market, job.resources?.market ?? "on_demand"]])
         if (document.activeElement !== input) input.value = value ?? "";
-      if (this.known && this.named.hidden && this.trainable.value !== job.trainable) this.list();
+      if (this.known && this.named.hidden && this.trainable.value !== entry(job)) this.list();
     }
     clearTimeout(this.timer);
     this.asking?.abort();
@@ -183,7 +187,8 @@ class Form {
   }
 
   fields() {
-    return { "/name": this.name, "/trainable": this.named.hidden ? this.trainable : this.other, "/budget/usd": this.usd, "/resources/market": this.market };
+    const pointer = this.read().job?.command === undefined ? "/trainable" : "/command";
+    return { "/name": this.name, [pointer]: this.named.hidden ? this.trainable : this.other, "/budget/usd": this.usd, "/resources/market": this.market };
   }
 
   /** Show an error: errors of fields next to the field, all others with their line. */

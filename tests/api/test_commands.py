@@ -1,0 +1,171 @@
+"""Jobs that tune a program, over REST and on the command line."""
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.fakes import FakeService
+from tests.packages.making import plain
+from tuner.cli.main import app
+from tuner.client import Client
+from tuner.store import jobs
+from tuner.worker.environment import code_of
+
+COMMAND = "python train.py --lr {lr} --width {width}"
+
+
+def body(command: str | None = COMMAND, **changes: Any) -> dict[str, Any]:
+    request = fakes.body(command=command, **changes)
+    if "trainable" not in changes:
+        del request["trainable"]
+    return {name: value for name, value in request.items() if value is not None}
+
+
+@pytest.fixture
+def on(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """Return a client of a service that allows commands, which was started in a directory with a script."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
+
+
+def refused(answer: Any, pointer: str, *words: str) -> None:
+    assert answer.status_code == 422, answer.text
+    faults = answer.json()["errors"]
+    assert [fault["pointer"] for fault in faults] == [pointer], faults
+    assert all(word in faults[0]["detail"] for word in words), faults
+
+
+def test_commands_are_refused_unless_the_operator_allows_user_code(client: TestClient) -> None:
+    refused(client.post("/v1/jobs", json=body()), "/command", "TUNER_PACKAGES=on")
+
+
+def test_job_shows_its_command_and_can_be_submitted_again(on: TestClient, service: FakeService) -> None:
+    made = on.post("/v1/jobs", json=body())
+    assert made.status_code == 201, made.text
+    job = made.json()
+    assert (job["command"], job["trainable"], job["metrics_pattern"]) == (COMMAND, COMMAND, None)
+    planned = on.post("/v1/plans", json=body()).json()["job"]
+    assert (planned["command"], planned["trainable"]) == (COMMAND, COMMAND)
+    again = on.post("/v1/jobs", json={**body(), "trainable": job["trainable"]})
+    assert again.status_code == 201, again.text
+    with service.database.read() as db:
+        spec = jobs.get(db, job["id"]).spec
+    assert spec.entry == "tuner.worker.program:run"
+    assert spec.begin_config({"lr": 0.5}) == {
+        "command": COMMAND,
+        "metrics_pattern": None,
+        "steps": spec.fidelity.max,
+        "values": {**spec.constants, "lr": 0.5},
+    }
+
+
+def test_function_has_neither_command_nor_pattern(client: TestClient, service: FakeService) -> None:
+    job = client.post("/v1/jobs", json=fakes.body()).json()
+    assert (job["command"], job["metrics_pattern"]) == (None, None)
+    with service.database.read() as db:
+        spec = jobs.get(db, job["id"]).spec
+    assert (spec.entry, spec.begin_config({"lr": 0.5})["lr"]) == (fakes.ENTRY, 0.5)
+
+
+def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
+    long = COMMAND + " --data x" * 100
+    first, other = (on.post("/v1/jobs", json=body(one)).json() for one in (long, long + "y"))
+    assert first["command"] == long
+    assert first["trainable"] != other["trainable"]
+    assert len(first["trainable"]) == 298
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "words"),
+    [
+        ({"command": "python train.py {learning}"}, "/command", ("{learning} is no parameter",)),
+        ({"command": "python train.py {wdth}"}, "/command", ("did you mean {width}? For braces",)),
+        ({"command": "awk '{print}'"}, "/command", ("{print}", "write {{ and }}", "constant; for")),
+        ({"command": "python train.py {"}, "/command", ("write {{",)),
+        ({"command": ""}, "/command", ("name a program",)),
+        ({"command": "python 'train.py"}, "/command", ("No closing quotation",)),
+        ({"command": "python train.py\n"}, "/command", ("one line",)),
+        ({"command": "python train.py | tee log"}, "/command", ("without a shell", "bash script.sh")),
+        ({"command": "bash -c 'echo {lr}'"}, "/command", ("read as shell syntax",)),
+        ({"command": "pyhton train.py"}, "/command", ("no program pyhton",)),
+        ({"command": "python tain.py"}, "/command", ("no file tain.py in",)),
+        ({"command": "./tain"}, "/command", ("no file ./tain in",)),
+        ({"command": COMMAND, "trainable": fakes.ENTRY}, "/command", ("either trainable or command",)),
+        ({"command": None}, "/trainable", ("is required",)),
+        (
+            {"command": None, "trainable": fakes.ENTRY, "metrics_pattern": "a"},
+            "/metrics_pattern",
+            ("leave it out",),
+        ),
+        ({"metrics_pattern": "("}, "/metrics_pattern", ("no regular expression",)),
+        ({"metrics_pattern": "x" * 1001}, "/metrics_pattern", ("1000",)),
+        ({"metrics_pattern": "acc=(.*)"}, "/metrics_pattern", ("(?P<acc>...)", "no named group")),
+        ({"metrics_pattern": "(?P<loss>.*)"}, "/metrics_pattern", ("(?P<acc>...)", "named loss")),
+        (
+            {"command": "python train.py {steps}", "fidelity": {"unit": "epoch"}},
+            "/command",
+            ("fidelity.max",),
+        ),
+        ({"package": f"pkg_{'a' * 64}"}, "/package", ("there is no package",)),
+    ],
+)
+def test_fault_of_a_command_is_named(
+    on: TestClient, changes: dict[str, Any], pointer: str, words: tuple[str, ...]
+) -> None:
+    refused(on.post("/v1/jobs", json=body(**changes)), pointer, *words)
+
+
+def test_seed_and_steps_are_placeholders_of_every_job(on: TestClient) -> None:
+    command = "python train.py --seed {seed} --epochs={steps} {{lr}}"
+    assert on.post("/v1/jobs", json=body(command)).status_code == 201
+
+
+def test_script_is_looked_for_in_the_package(on: TestClient) -> None:
+    files = {"model.py": "", "scripts/train.sh": ""}
+    package = on.post(
+        "/v1/packages", content=plain(files), headers={"Content-Type": "application/zip"}
+    ).json()
+    made = on.post("/v1/jobs", json=body("bash scripts/train.sh {lr}", package=package["id"]))
+    assert made.status_code == 201, made.text
+    missing = on.post("/v1/jobs", json=body("python train.py {lr}", package=package["id"]))
+    refused(missing, "/command", "no file train.py in the package")
+
+
+def test_digest_of_a_command_changes_with_its_script(
+    on: TestClient, service: FakeService, tmp_path: Path
+) -> None:
+    job = on.post("/v1/jobs", json=body()).json()["id"]
+    with service.database.read() as db:
+        spec = jobs.get(db, job).spec
+    before = code_of(spec, [str(tmp_path)])
+    assert code_of(replace(spec, command=COMMAND + " --fast"), [str(tmp_path)]) != before
+    (tmp_path / "train.py").write_text("print()")
+    assert code_of(spec, [str(tmp_path)]) not in (before, None)
+
+
+def test_best_prints_how_to_train_a_program(
+    on: TestClient, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = on.post("/v1/jobs", json=body()).json()["id"]
+    fakes.simulate(service, job)
+    asked: list[Any] = []
+    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: asked.append(words))
+    client = Client("http://tuner", fakes.KEY, transport=on._transport)
+    for command in ("best", "training"):
+        monkeypatch.setattr(f"tuner.cli.{command}.connect", lambda: client)
+    shown, best = CliRunner().invoke(app, ["best", job]), on.get(f"/v1/jobs/{job}/best").json()
+    assert f"  tuner train {job} --trial {best['trial']} --steps {best['step']}" in shown.output
+    trained = CliRunner().invoke(app, ["train", job])
+    assert trained.exit_code == 0, trained.output
+    entry, values, step, *_ = asked[0]
+    assert (entry, values["command"], step) == ("tuner.worker.program:run", COMMAND, best["step"])
+    assert json.dumps(values["values"]["lr"]) == json.dumps(best["config"]["lr"])

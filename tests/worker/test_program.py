@@ -1,0 +1,217 @@
+"""Programs as trainables, under a real supervisor."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import frameworks
+from tests.worker.driving import NODE, SECOND, Driver
+from tuner.cluster.notices.node_board import NodeBoard
+from tuner.cluster.notices.notice import Notice
+from tuner.domain.job import program_config
+from tuner.domain.time import Instant
+
+FILES = Path(str(frameworks.__file__)).parent
+SCRIPT = f"{sys.executable} {FILES / 'with_argparse.py'} --lr {{lr}} --epochs {{steps}} --seed {{seed}}"
+SHELL = f"bash {FILES / 'with_shell.sh'} {{rate}}"
+PATTERN = r"epoch (?P<step>\d+): loss (?P<loss>\S+)"
+
+
+def of(command: str, pattern: str | None = None, **values: Any) -> dict[str, Any]:
+    return program_config(command, pattern, 9, values)
+
+
+@pytest.fixture
+def program(drive: Any) -> Driver:
+    driver: Driver = drive("run", "tuner.worker.program")
+    return driver
+
+
+@pytest.fixture
+def bash(tmp_path: Path) -> Any:
+    """Write a script, and return the configuration that runs it. Its files are named relative to $HERE."""
+
+    def written(script: str, pattern: str | None = None, words: str = "", **values: Any) -> dict[str, Any]:
+        file = tmp_path / "script.sh"
+        file.write_text(f"HERE={tmp_path}\n{script}\n")
+        return of(f"bash {file} {words}", pattern, **values)
+
+    return written
+
+
+@pytest.fixture
+def notice(node_board: NodeBoard) -> Iterator[Any]:
+    """Post a notice of the machine's preemption."""
+    yield lambda: node_board.announce(NODE, Notice("gone", Instant(time.time_ns() + 1000 * SECOND), "goes"))
+    node_board.withdraw(NODE, "gone")
+
+
+def values(driver: Driver, metric: str) -> list[Any]:
+    return [report["metrics"][metric] for report in driver.reports]
+
+
+def step_of(loss: str = "$i", seconds: float = 0.03) -> str:
+    """Return the lines of a script that trains one step, saves its number, and reports."""
+    report = f"""echo '{{"loss": '{loss}'}}' >> $TUNER_METRICS"""
+    return f"sleep {seconds}; echo $i > $TUNER_CHECKPOINT_DIR/step; {report}"
+
+
+COUNTS = f"for i in $(seq $((TUNER_STEP + 1)) 20); do echo $i >> $HERE/tried; {step_of()}; done"
+
+
+@pytest.mark.parametrize(
+    ("config", "metric"),
+    [(of(SCRIPT, lr=0.1), "val_loss"), (of(SHELL, PATTERN, rate=10), "loss")],
+    ids=["argparse", "shell"],
+)
+def test_interrupted_program_equals_an_uninterrupted_one(
+    drive: Any, config: dict[str, Any], metric: str
+) -> None:
+    whole = drive("run", "tuner.worker.program")
+    whole.run_to(6, config=config)
+    whole.end("finish")
+    parts = drive("run", "tuner.worker.program", storage=f"{whole.storage}-parts")
+    parts.save_at(2, config=config)
+    parts.run_to(6, config=config, restore=2)
+    parts.end("finish")
+    assert [report["step"] for report in parts.reports] == [1, 2, 3, 4, 5, 6]
+    assert values(parts, metric) == values(whole, metric)
+    assert values(whole, metric)[5] < values(whole, metric)[0]
+
+
+def test_program_does_not_run_while_its_report_waits_for_a_reply(
+    program: Driver, bash: Any, tmp_path: Path
+) -> None:
+    program.run_to(2, config=bash(COUNTS))
+    time.sleep(0.3)
+    assert (tmp_path / "tried").read_text().split()[-1] in ("2", "3")
+    program.order("go", until=3, lease_ns=600 * SECOND)
+    program.until_state("waiting")
+    assert values(program, "loss") == [1, 2, 3]
+
+
+def test_program_with_a_notice_saves_the_step_in_progress(program: Driver, bash: Any, notice: Any) -> None:
+    program.begin(until=9, config=bash(COUNTS.replace("sleep 0.03", "sleep 0.5")))
+    program.reported(1)
+    notice()
+    ended = program.until_state("preempted")
+    assert ended["saved_step"] == program.reports[-1]["step"] == 2
+
+
+def test_restored_program_gets_its_files_and_its_step(program: Driver, bash: Any, tmp_path: Path) -> None:
+    script = (
+        f"echo $(cat $TUNER_CHECKPOINT_DIR/step) $TUNER_STEP $TUNER_STEPS $TUNER_SEED >> $HERE/seen; {COUNTS}"
+    )
+    program.save_at(3, config=bash(script), seed=7)
+    program.run_to(4, config=bash(script), restore=3, seed=7)
+    program.end("finish")
+    assert (tmp_path / "seen").read_text() == "0 9 7\n3 3 9 7\n"
+    assert values(program, "loss") == [1, 2, 3, 4]
+
+
+def test_values_are_single_arguments_and_no_shell_reads_them(program: Driver, bash: Any) -> None:
+    evil = "a b'; touch $HOME/x; $(true) \"*"
+    script = """python3 - "$@" <<'E' >> $TUNER_METRICS
+import json, os, sys
+print(json.dumps({"words": json.dumps(sys.argv[1:]), "file": open(os.environ["TUNER_CONFIG"]).read()}))
+E"""
+    words = "--text={text} {rate} {on} --gone {gone} --also={gone} '{{x}}'"
+    config = bash(script, words=words, text=evil, rate=1e-05, on=True, other=[1])
+    program.begin(until=9, config=config)
+    program.until_state("ended")
+    metrics = program.reports[0]["metrics"]
+    assert json.loads(metrics["words"]) == [f"--text={evil}", "1e-05", "true", "{x}"]
+    assert json.loads(metrics["file"]) == {"text": evil, "rate": 1e-05, "on": True, "other": [1]}
+
+
+def test_program_that_ends_by_itself_saves_its_last_step(program: Driver, bash: Any) -> None:
+    program.begin(until=9, config=bash(f"for i in 1 2; do {step_of()}; done"))
+    assert program.until_state("ended")["saved_step"] == 2
+
+
+def test_program_without_checkpoints_begins_again(program: Driver, bash: Any) -> None:
+    config = bash(COUNTS.replace("echo $i > $TUNER_CHECKPOINT_DIR/step", "true"))
+    program.run_to(2, config=config)
+    assert not program.reports[-1]["resumable"]
+    assert program.end("pause")["saved_step"] is None
+
+
+def test_steps_that_a_restored_program_trains_again_are_ignored(program: Driver, bash: Any) -> None:
+    config = bash(f"for i in $(seq 9); do {step_of().replace('loss', 'step')}; done")
+    program.save_at(2, config=config)
+    program.run_to(4, config=config, restore=2)
+    program.end("finish")
+    assert [report["step"] for report in program.reports] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            "echo 'no such file: x.csv' >&2; exit 3",
+            "ended with exit status 3; the end of its output:\nno such file: x.csv",
+        ),
+        ("kill -9 $$", "was ended by SIGKILL"),
+        ("echo done", "without reporting a metric: append lines of JSON"),
+        ("echo 'loss 0.5' >> $TUNER_METRICS", "wrote 'loss 0.5' to its metrics; write an object"),
+        ("""echo '{"step": 0, "loss": 1}' >> $TUNER_METRICS""", "reported step 0 where step 1"),
+        ("""echo '{"step": 500, "loss": 1}' >> $TUNER_METRICS""", "reported step 500 where step 1"),
+        ("exec /no/such/program", "exit status 127"),
+    ],
+)
+def test_failed_program_says_why(program: Driver, bash: Any, script: str, says: str) -> None:
+    program.begin(until=9, config=bash(script))
+    error = program.until_state("failed")["error"]
+    assert says in error["message"]
+    assert "Traceback" not in error["traceback"]
+
+
+def test_output_that_matches_nothing_fails_and_shows_the_pattern(program: Driver, bash: Any) -> None:
+    program.begin(until=9, config=bash("echo loss=0.5", r"val_loss=(?P<val_loss>\S+)"))
+    message = program.until_state("failed")["error"]["message"]
+    assert r"no line of its output matches val_loss=(?P<val_loss>\S+)" in message
+    assert "loss=0.5" in message
+
+
+def test_missing_program_fails_with_its_name(program: Driver) -> None:
+    program.begin(until=9, config=of("/no/such/program"))
+    assert "/no/such/program cannot be started" in program.until_state("failed")["error"]["message"]
+
+
+@pytest.mark.parametrize("how", ["pause", "stop"])
+def test_program_that_ignores_sigterm_is_killed_with_everything_that_it_left_behind(
+    program: Driver, bash: Any, tmp_path: Path, how: str
+) -> None:
+    daemon = "(trap '' TERM; setsid bash -c 'echo $$ > $0/daemon; trap \"\" TERM; while :; do sleep 0.1; done' $HERE &)"
+    program.run_to(2, config=bash(f"trap '' TERM; echo $$ > $HERE/main; {daemon}; {COUNTS}"))
+    pids = [int((tmp_path / name).read_text()) for name in ("main", "daemon")]
+    assert all(map(psutil.pid_exists, pids))
+    ended = program.end(how)
+    assert not any(map(psutil.pid_exists, pids))
+    assert ended["saved_step"] == (2 if how == "pause" else None)
+
+
+def test_processes_that_an_ended_program_left_behind_are_killed(
+    program: Driver, bash: Any, tmp_path: Path
+) -> None:
+    program.begin(until=9, config=bash(f"(setsid sleep 1000 & echo $! > $HERE/left); i=1; {step_of()}"))
+    program.until_state("ended")
+    assert not psutil.pid_exists(int((tmp_path / "left").read_text()))
+
+
+def test_checkpoint_that_is_newer_than_its_report_is_not_saved(program: Driver, bash: Any) -> None:
+    config = bash(f"touch -d '+1 hour' $TUNER_CHECKPOINT_DIR/next; {COUNTS}")
+    program.run_to(2, config=config)
+    assert program.end("pause")["saved_step"] is None
+
+
+def test_many_fast_steps_are_all_reported(program: Driver, bash: Any) -> None:
+    program.begin(until=9, config=bash(f"for i in $(seq 9); do {step_of(seconds=0)}; done"))
+    program.until_state("ended", "waiting")
+    assert values(program, "loss") == [1, 2, 3, 4, 5, 6, 7, 8, 9]

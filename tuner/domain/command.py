@@ -1,0 +1,139 @@
+"""The command line of a program that is tuned: its placeholders, and how values become arguments.
+
+The command is split into words as a shell would, and then the placeholders of each word are replaced. So a value is always part of one
+argument, and no shell reads it.
+"""
+
+import difflib
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+
+from tuner.domain.errors import Fault
+
+PROGRAM_ENTRY = "tuner.worker.program:run"  #: The trainable that runs the program of a job.
+GIVEN = ("seed", "steps")  #: Placeholders that every job has: `algorithm.seed` and `fidelity.max`.
+MAX_COMMAND = 4000
+MAX_NAME = 300  # the length of a trainable's name in the database
+MAX_PATTERN = 1000
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+SHELL_SYNTAX = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "<<", "2>", "2>&1", "&>"})
+_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def name_of(command: str) -> str:
+    """Return the name under which the jobs of a command are compared: the command, shortened to 300 characters with a digest."""
+    if len(command) <= MAX_NAME:
+        return command
+    return f"{command[: MAX_NAME - 20]}… {hashlib.sha256(command.encode()).hexdigest()[:16]}"
+
+
+def words_of(command: str) -> list[str]:
+    """Split a command into words. Raise ValueError if a quotation is not closed."""
+    return shlex.split(command)
+
+
+def placeholders(word: str) -> list[str]:
+    """Return the names of the placeholders of a word."""
+    return [part[1] for part in _PART.finditer(word) if part[1] is not None]
+
+
+def arguments(words: Iterable[str], values: Mapping[str, object]) -> Iterator[str]:
+    """Yield the arguments of a program: each word with its placeholders replaced.
+
+    A parameter whose condition does not hold has no value. The word with its placeholder is then left out, and so is an option directly
+    before a word that consists of this placeholder: `--momentum {momentum}`.
+    """
+    kept: list[str] = []
+    for word in words:
+        if all(name in values for name in placeholders(word)):
+            kept.append(_PART.sub(lambda part: _replaced(part, values), word))
+        elif _PART.fullmatch(word) and len(kept) > 1 and kept[-1].startswith("-"):
+            kept.pop()
+    yield from kept
+
+
+def _replaced(part: re.Match[str], values: Mapping[str, object]) -> str:
+    return text_of(values[part[1]]) if part[1] is not None else part[0][0]
+
+
+def text_of(value: object) -> str:
+    """Return a value as an argument: text unchanged, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def command_faults(command: str, names: Iterable[str], *, has_steps: bool) -> list[Fault]:
+    """Return the faults of a command that can be found without looking at files.
+
+    Args:
+        command: The command.
+        names: The parameters of the search space and the constants.
+        has_steps: Whether the job has a last step, `fidelity.max`.
+    """
+    if len(command) > MAX_COMMAND or not command.isprintable():
+        return [
+            _fault(
+                f"use at most {MAX_COMMAND} characters in one line (>- in YAML joins lines); put longer scripts into a file"
+            )
+        ]
+    try:
+        words = words_of(command)
+    except ValueError as error:
+        return [_fault(f"cannot be split into words: {error}")]
+    if not words:
+        return [_fault("name a program and its arguments, such as python train.py --lr {learning_rate}")]
+    if syntax := SHELL_SYNTAX.intersection(words):
+        return [
+            _fault(
+                f"{min(syntax)} has no meaning without a shell; put it into a script and run bash script.sh"
+            )
+        ]
+    known = {*names, *GIVEN}
+    faults = [_fault(detail) for word in words for detail in _word_details(word, known)]
+    if not has_steps and "steps" not in names and any("steps" in placeholders(word) for word in words):
+        faults.append(_fault("{steps} is the job's last step; give fidelity.max, or leave it out"))
+    if (
+        PurePath(words[0]).name in SHELLS
+        and "-c" in words
+        and any(map(placeholders, words[: words.index("-c") + 2]))
+    ):
+        faults.append(
+            _fault(
+                "a value inside of the script of -c would be read as shell syntax; "
+                """write bash -c 'echo "$1"' bash {name}, or run a script"""
+            )
+        )
+    return faults
+
+
+def _word_details(word: str, known: Iterable[str]) -> Iterator[str]:
+    for part in _PART.finditer(word):
+        name = part[1]
+        if part[0] in ("{", "}"):
+            yield f"{word!r} has a single {part[0]}; write {part[0] * 2} if the program is to get it"
+        elif name is not None and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {{{near[0]}}}? For braces" if near else "for braces"
+            yield f"{{{name}}} is no parameter of the search space and no constant; {hint} of the command itself write {{{{ and }}}}"
+
+
+def pattern_faults(pattern: str, metric: str) -> list[Fault]:
+    """Return the faults of a regular expression that finds metrics in a program's output."""
+    at = "/metrics_pattern"
+    if len(pattern) > MAX_PATTERN:
+        return [Fault(at, f"use at most {MAX_PATTERN} characters")]
+    try:
+        groups = re.compile(pattern).groupindex
+    except (re.error, OverflowError, RecursionError) as error:
+        return [Fault(at, f"is no regular expression of Python: {error}")]
+    if metric in groups:
+        return []
+    named = f"its groups are named {', '.join(groups)}" if groups else "it has no named group"
+    return [Fault(at, f"has no group for the objective's metric; write (?P<{metric}>...); {named}")]
+
+
+def _fault(detail: str) -> Fault:
+    return Fault("/command", detail)

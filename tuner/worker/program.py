@@ -1,0 +1,370 @@
+"""Run a program as a trial, in a process of its own under the attempt's child.
+
+The program appends a line of JSON to a file after each step, or prints a line that a regular expression matches. While the service
+decides about a step, the program and all processes that it started are stopped with SIGSTOP. So the program trains no step before the
+service has replied, and its checkpoint directory does not change while it is copied. The processes stay in the child's process group
+and are its descendants, so they end with the attempt.
+"""
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.domain.command import arguments, placeholders, words_of
+from tuner.training.channel import Channel, Reply, StopTraining, current
+from tuner.worker.process_tree import become_subreaper, descendants, kill_own_descendants
+from tuner.worker.tune_compat import KeptCheckpoint, scalars
+
+POLL_S = 0.005
+# A program that reports sooner may already have begun to write its next checkpoint when it is stopped. The times of files would not show
+# this, because the kernel rounds them to its clock tick of 1 to 10 ms.
+SHORTEST_SAVED_S = 0.01
+GRACE_S = 0.5  # from SIGTERM to SIGKILL; shorter than the supervisor's wait for the child
+TAIL_BYTES = 2000
+MAX_LINE_BYTES = 1 << 16
+PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
+SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
+INSTALLED = ("site-packages", "dist-packages")
+
+
+class ProgramFailed(Exception):
+    """The program could not be started, ended with an error, or reported something that cannot be recorded."""
+
+
+def run(config: Mapping[str, Any]) -> None:
+    """Run the program of a job until it ends, or until the service ends the attempt.
+
+    Args:
+        config: `command`, `metrics_pattern`, `steps` and `values`, as `JobSpec.begin_config` returns them.
+    """
+    channel = current()
+    assert channel is not None
+    become_subreaper()  # so that processes of the program that lose their parent remain descendants of this one
+    place = Path(tempfile.mkdtemp(prefix="program-"))
+    try:
+        Program(channel, config, place).run()
+    finally:
+        kill_own_descendants()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class Program:
+    """One run of a program, with its metrics and checkpoints."""
+
+    def __init__(self, channel: Channel, config: Mapping[str, Any], place: Path) -> None:
+        self._channel, self._config = channel, config
+        self._checkpoint, self._metrics = place / "checkpoint", place / "metrics.jsonl"
+        self._first_step = self._step = channel.begin.first_step
+        self._kept = KeptCheckpoint(channel)
+        self._tail, self._line = bytearray(), bytearray()
+        self._printed: list[bytes] = []  # complete lines of the output that were not searched yet
+        self._read_bytes = 0  # how much of the file with metrics was read
+        self._unsaved = (
+            False  # whether the checkpoint of the last reported step is to be saved when the program ends
+        )
+        pattern = config["metrics_pattern"]
+        self._pattern = re.compile(pattern) if pattern is not None else None
+        values_file = place / "config.json"
+        values_file.write_text(json.dumps(config["values"]))
+        self._metrics.touch()
+        self._restore()
+        self._process = self._started(values_file)
+        self._continued_at = time.monotonic()  # when the program was started, or continued after a report
+
+    def _restore(self) -> None:
+        begin = self._channel.begin
+        if begin.restore:
+            self._channel.phase("restore")
+            shutil.copytree(begin.restore, self._checkpoint)
+            if begin.echo:
+                self._kept.take(self._step, self._checkpoint, Reply(stop=False, save=True))
+        self._checkpoint.mkdir(exist_ok=True)
+        self._channel.phase("train")
+
+    def _started(self, values_file: Path) -> "subprocess.Popen[bytes]":
+        begin, steps = self._channel.begin, self._config["steps"]
+        package = os.environ.get(PACKAGE_VARIABLE, "")
+        words = located_words(words_of(self._config["command"]), [package] if package else own_roots())
+        given = {"seed": begin.seed or 0, **({} if steps is None else {"steps": steps})}
+        command = list(arguments(words, {**given, **self._config["values"]}))
+        environment = {
+            **os.environ,
+            "PATH": search_path(os.environ.get("PATH", os.defpath)),
+            "TUNER_METRICS": str(self._metrics),
+            "TUNER_CHECKPOINT_DIR": str(self._checkpoint),
+            "TUNER_CONFIG": str(values_file),
+            "TUNER_STEP": str(self._step),
+            "TUNER_STEPS": "" if steps is None else str(steps),
+            "TUNER_SEED": str(given["seed"]),
+        }
+        program = shutil.which(command[0], path=environment["PATH"]) or command[0]
+        try:
+            return subprocess.Popen(
+                [program, *command[1:]],
+                env=environment,
+                cwd=package or None,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        except PermissionError as error:
+            raise ProgramFailed(
+                f"{program} is not executable; run it with its interpreter: bash {command[0]}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise ProgramFailed(f"{program} cannot be started: {error}") from error
+
+    def run(self) -> None:
+        """Report the program's steps until it ends.
+
+        Raises:
+            StopTraining: The service ended the attempt. The program was ended.
+            ProgramFailed: The program failed.
+        """
+        try:
+            ended = False
+            while not ended:
+                # Asked before reading, so that everything that the program wrote before it ended is read.
+                ended = self._process.poll() is not None
+                self._take_output(0 if ended else POLL_S)
+                self._report_new(last=ended)
+        except BaseException:
+            self._end()
+            raise
+        self._check_end()
+        if self._unsaved and self._step != self._channel.begin.max_step:
+            self._kept.take(self._step, self._checkpoint, Reply(stop=True, save=True))
+
+    def _check_end(self) -> None:
+        code = self._process.returncode
+        if code:
+            how = (
+                f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+            )
+            raise ProgramFailed(f"the program {how}{self._last_words()}")
+        if self._step == 0:
+            where = "append lines of JSON to the file that TUNER_METRICS names, or give metrics_pattern"
+            if self._pattern is not None:
+                where = f"no line of its output matches {self._pattern.pattern}"
+            raise ProgramFailed(f"the program ended without reporting a metric: {where}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        text = self._tail.decode(errors="replace").strip()
+        return f"; the end of its output:\n{text}" if text else "; it printed nothing"
+
+    # Metrics
+
+    def _take_output(self, wait_s: float) -> None:
+        """Pass the program's output on. Wait up to `wait_s` for some."""
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        while select.select([output], [], [], wait_s)[0]:
+            data = os.read(output, 1 << 16)
+            if not data:
+                time.sleep(wait_s)  # the program closed its output, and still runs
+                return
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+            self._tail += data
+            del self._tail[:-TAIL_BYTES]
+            if self._pattern is not None:
+                *lines, rest = re.split(rb"[\r\n]+", bytes(self._line) + data)
+                self._printed += lines
+                self._line = bytearray(rest[-MAX_LINE_BYTES:])
+            wait_s = 0
+
+    def _report_new(self, *, last: bool) -> None:
+        """Report the steps that the program has finished since the last call. It is stopped meanwhile."""
+        steps = self._new_steps(last=last)
+        if not steps:
+            return
+        ran_s = time.monotonic() - self._continued_at
+        self._stop()
+        self._take_output(0)
+        steps += self._new_steps(last=last)
+        # If the program has finished several steps, its directory has the state of the last one, or of a step in progress.
+        saves = len(steps) == 1 and (last or ran_s >= SHORTEST_SAVED_S) and self._has_checkpoint()
+        for metrics in steps:
+            self._report(metrics, saves=saves)
+        _signal_all(signal.SIGCONT, reversed(descendants(os.getpid())))
+        self._continued_at = time.monotonic()
+
+    def _new_steps(self, *, last: bool) -> list[dict[str, Any]]:
+        if self._pattern is not None:
+            lines, self._printed = self._printed, []
+            if last and self._line:
+                lines, self._line = [*lines, bytes(self._line)], bytearray()
+            found = (self._pattern.search(line.decode(errors="replace")) for line in lines)
+            return [_of_groups(match.groupdict()) for match in found if match is not None]
+        with self._metrics.open("rb") as file:
+            file.seek(self._read_bytes)
+            data = file.read()
+        complete = len(data) if last else data.rfind(b"\n") + 1
+        self._read_bytes += complete
+        return [_of_json(line) for line in data[:complete].splitlines() if line.strip()]
+
+    def _report(self, metrics: dict[str, Any], *, saves: bool) -> None:
+        if not self._is_new(metrics.pop("step", None)):
+            return
+        self._step += 1
+        self._unsaved = False
+        reply = self._channel.report(self._step, scalars(metrics), resumable=saves)
+        if reply.flush:
+            self._kept.flush()
+        if reply.save or reply.keep:
+            self._kept.take(self._step, self._checkpoint, reply)
+        if reply.stop:
+            raise StopTraining(0)
+        self._unsaved = saves and not reply.save
+
+    def _is_new(self, step: Any) -> bool:
+        """Return whether a report is of a new step.
+
+        A program that continues from a checkpoint older than its last step trains some steps again. Their reports are ignored.
+
+        Raises:
+            ProgramFailed: The number is not that of the next step.
+        """
+        expected = self._step + 1
+        if step is None or step == expected:
+            return True
+        if isinstance(step, int | float) and 0 < step <= self._first_step and self._step == self._first_step:
+            return False
+        raise ProgramFailed(
+            f"the program reported step {step!r} where step {expected} was expected; write one line for each step, with all its metrics, "
+            "and count the steps 1, 2, 3, or leave the number out"
+        )
+
+    def _has_checkpoint(self) -> bool:
+        """Return whether the directory holds a checkpoint that the program has not changed since its last report."""
+        files = list(self._checkpoint.rglob("*"))
+        if not files or self._pattern is not None:
+            return bool(files)
+        reported_ns = self._metrics.stat().st_mtime_ns
+        with contextlib.suppress(FileNotFoundError):
+            return all(path.lstat().st_mtime_ns <= reported_ns for path in (self._checkpoint, *files))
+        return False
+
+    # Processes
+
+    def _stop(self) -> None:
+        """Stop the program and everything that it started with SIGSTOP, including what it starts meanwhile."""
+        stopped = set[int]()
+        while new := [pid for pid in descendants(os.getpid()) if pid not in stopped]:
+            _signal_all(signal.SIGSTOP, new)
+            stopped.update(new)
+
+    def _end(self) -> None:
+        """End the program: SIGTERM to all its processes, and SIGKILL after `GRACE_S`."""
+        processes = descendants(os.getpid())
+        _signal_all(signal.SIGTERM, processes)
+        _signal_all(signal.SIGCONT, processes)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+
+
+def _signal_all(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _of_json(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        shown = line[:200].decode(errors="replace")
+        raise ProgramFailed(
+            f'the program wrote {shown!r} to its metrics; write an object of JSON in each line: {{"loss": 0.5}}'
+        )
+    return found
+
+
+def _of_groups(groups: Mapping[str, str | None]) -> dict[str, Any]:
+    return {name: _number(text) for name, text in groups.items() if text is not None}
+
+
+def _number(text: str) -> float | int | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+# Files of the program
+
+
+def located_words(words: Sequence[str], roots: Sequence[str]) -> list[str]:
+    """Return the words of a command, with absolute paths for those that name a file of the user's code.
+
+    Args:
+        words: The words. The first one is looked up only if it has a slash, as in a shell.
+        roots: The directories in which files are looked for.
+    """
+    return [
+        str(file) if (index or "/" in word) and (file := located(word, roots)) is not None else word
+        for index, word in enumerate(words)
+    ]
+
+
+def located(word: str, roots: Sequence[str]) -> Path | None:
+    """Return the file that a word names relative to one of the directories, or None."""
+    if not word or word.startswith(("-", "/")) or placeholders(word):
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        return next(
+            (path for root in roots if root and (path := Path(root, word).absolute()).is_file()), None
+        )
+    return None
+
+
+def own_roots() -> list[str]:
+    """Return the directories with user code: those of PYTHONPATH, without those of installed packages and of Python itself."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    python = tuple(os.path.join(prefix, "lib") for prefix in {sys.prefix, sys.base_prefix})
+    return [path for path in paths if not path.startswith(python) and not {*INSTALLED} & {*Path(path).parts}]
+
+
+def search_path(path: str) -> str:
+    """Return PATH with the directory of this Python first, so that `python` and installed tools are those that trainables use."""
+    return os.pathsep.join([str(Path(sys.executable).parent), path])
+
+
+def fault(command: str, roots: Sequence[str], where: str) -> str | None:
+    """Return why a valid command cannot be run on this machine, or None if its program and its script exist.
+
+    Args:
+        command: The command.
+        roots: The directories with the user's files.
+        where: What to call these directories in the message.
+    """
+    program, *rest = words_of(command)
+    if placeholders(program):
+        return None
+    if "/" in program and not program.startswith("/"):
+        if located(program, roots) is None:
+            return f"there is no file {program} in {where}"
+    elif shutil.which(program, path=search_path(os.environ.get("PATH", os.defpath))) is None:
+        return f"there is no program {program} on the service's machine"
+    script = rest[0] if rest else ""
+    is_script = script.lower().endswith(SCRIPTS) and not script.startswith("-") and not placeholders(script)
+    if (
+        is_script
+        and located(script, roots) is None
+        and not (script.startswith("/") and os.path.isfile(script))
+    ):
+        return f"there is no file {script} in {where}"
+    return None
