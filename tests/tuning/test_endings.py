@@ -72,7 +72,6 @@ def test_a_last_step_without_its_metric_fails_the_trial() -> None:
     [
         (("acc_val", "loss"), "; it reported 'acc_val', 'loss'; did you mean 'acc_val'?"),
         (("loss",), "; it reported 'loss'"),
-        (("_metric",), "; it returned a bare number: return a dictionary such as {'acc': value}"),
         (("acc", "loss"), "; what it reported as 'acc' is not a number"),
         (None, ""),
     ],

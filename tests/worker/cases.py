@@ -152,6 +152,23 @@ def yields(config: dict[str, Any]) -> Any:
         yield {"acc": step}
 
 
+def returns_number(config: dict[str, Any]) -> np.float32:
+    return np.float32(config["x"] * 2)
+
+
+def yields_numbers(config: dict[str, Any]) -> Any:
+    yield from (0, 1.0, torch.tensor(2))
+
+
+def returns_nothing_more(config: dict[str, Any]) -> float:
+    with SpotSafe() as run:
+        for step in run.steps(2):
+            run.report(acc=step)
+            if step == 1:
+                break
+    return 5.0
+
+
 class DiesSaving(Counter):
     def state_dict(self) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)

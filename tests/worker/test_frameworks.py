@@ -1,8 +1,14 @@
-"""Trainings with transformers, Lightning, XGBoost and LightGBM, under a real supervisor."""
+"""Trainings with transformers, Lightning, XGBoost, LightGBM and scikit-learn, under a real supervisor."""
 
+import time
 from typing import Any
 
 import pytest
+
+from tests.worker.driving import NODE, SECOND
+from tuner.cluster.notices.node_board import NodeBoard
+from tuner.cluster.notices.notice import Notice
+from tuner.domain.time import Instant
 
 METRICS = {
     ("with_transformers", "train"): "eval_loss",
@@ -64,3 +70,45 @@ def test_training_that_ends_by_itself_saves_its_last_step(drive: Any) -> None:
     driver = drive("xgboost_ends_early", "tests.frameworks.with_boosting")
     driver.begin(until=9, config={})
     assert driver.until_state("ended")["saved_step"] == 2
+
+
+SKLEARN = "tests.frameworks.with_sklearn"
+NETWORK = {"width": 8, "learning_rate": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "steps"),
+    [("train", NETWORK, 6), ("folds", {"alpha": 0.001}, 5)],
+    ids=["train", "folds"],
+)
+def test_interrupted_estimator_equals_an_uninterrupted_one(
+    drive: Any, case: str, config: dict[str, Any], steps: int
+) -> None:
+    whole = drive(case, SKLEARN)
+    whole.run_to(steps, config=config, seed=3)
+    whole.end("finish")
+    parts = drive(case, SKLEARN, storage=f"{whole.storage}-parts")
+    parts.save_at(2, config=config, seed=3)
+    parts.run_to(steps, config=config, restore=2, seed=3)
+    assert [report["step"] for report in parts.reports] == list(range(1, steps + 1))
+    assert [report["metrics"] for report in parts.reports] == [report["metrics"] for report in whole.reports]
+
+
+def test_estimator_with_a_notice_saves_its_step(drive: Any, node_board: NodeBoard) -> None:
+    driver = drive("train", SKLEARN)
+    driver.begin(until=None, max_step=None, config=NETWORK)
+    driver.reported(2)
+    node_board.announce(NODE, Notice("gone", Instant(time.time_ns() + 1000 * SECOND), "goes"))
+    try:
+        assert driver.until_state("preempted")["saved_step"] == driver.reports[-1]["step"]
+    finally:
+        node_board.withdraw(NODE, "gone")
+
+
+def test_returned_number_is_recorded_as_the_objectives_metric(drive: Any) -> None:
+    driver = drive("fit", SKLEARN)
+    driver.begin(until=9, config={"smoothing": 1e-9}, metric="accuracy", mode="max")
+    driver.until_state("ended")
+    (report,) = driver.reports
+    assert report["metrics"].keys() == {"accuracy"}
+    assert 0.5 < report["metrics"]["accuracy"] < 1

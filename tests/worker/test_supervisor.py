@@ -167,10 +167,19 @@ def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
     assert [r["step"] for r in driver.reports] == list(range(1, 1001))
 
 
-@pytest.mark.parametrize(("case", "values"), [("returns", [4]), ("yields", [0, 1, 2])])
+@pytest.mark.parametrize(
+    ("case", "values"),
+    [
+        ("returns", [4]),
+        ("yields", [0, 1, 2]),
+        ("returns_number", [4]),
+        ("yields_numbers", [0, 1, 2]),
+        ("returns_nothing_more", [0, 1]),
+    ],
+)
 def test_returned_or_yielded_values_are_reports(drive: Any, case: str, values: list[float]) -> None:
     driver = drive(case)
-    driver.begin(until=9)
+    driver.begin(until=9, metric="acc", mode="max")
     driver.until_state("ended")
     assert [r["metrics"]["acc"] for r in driver.reports] == values
 

@@ -48,6 +48,7 @@ class BeginMessage:
     resources: Mapping[str, float] = field(default_factory=dict)
     echo: bool = False  #: Save the restored state again at once, so that both can be compared.
     seed: int | None = None  #: Seed of the random generators. None leaves them unchanged.
+    metric: str | None = None  #: The objective's metric, under which a returned number is recorded.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Channel:
 
     def __init__(self, connection: Connection, begin: BeginMessage) -> None:
         self.begin = begin
+        self.step = begin.first_step  #: The last reported step.
         self._connection = connection
         self._sending = threading.Lock()
 
@@ -83,6 +85,7 @@ class Channel:
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
         report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
         self._send({"type": "report", **report})
+        self.step = step
         answer = json.loads(self._connection.recv_bytes())
         reply = Reply(
             answer["type"] == "stop", *(bool(answer.get(name)) for name in ("save", "keep", "flush"))

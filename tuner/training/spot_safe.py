@@ -10,15 +10,15 @@ from typing import Any, Self, TypeVar
 
 from tuner.training import checkpoint
 from tuner.training.channel import StopTraining
-from tuner.training.checkpoint import Stateful
 from tuner.training.environments import Alone, PlainTune, Supervised, find_home
+from tuner.training.estimators import stateful
 from tuner.training.measured import TimedBatches
 
 T = TypeVar("T")
 
 
 class SpotSafe:
-    """Save and restore objects with `state_dict` and `load_state_dict`, and the state of all random generators.
+    """Save and restore models, optimizers and other objects, and the state of all random generators.
 
         with SpotSafe(model=model, optimizer=optimizer) as run:
             for epoch in run.steps():
@@ -30,19 +30,18 @@ class SpotSafe:
     Args:
         steps: Number of steps under plain Ray Tune and in a plain script. The service sets its own.
         checkpoint_dir: Directory for checkpoints in a plain script. None if no checkpoints are saved.
-        parts: The objects to save, by name. None values are ignored.
+        parts: The objects to save, by name: objects with `state_dict` and `load_state_dict`, estimators of scikit-learn, lists and
+            dictionaries. None values are ignored.
 
     Raises:
         CheckpointUnreadable: On entering the `with` block, if a checkpoint does not fit the parts.
+        TypeError: A part has no state that can be saved.
     """
 
     def __init__(
-        self, *, steps: int | None = None, checkpoint_dir: str | Path | None = None, **parts: Stateful | None
+        self, *, steps: int | None = None, checkpoint_dir: str | Path | None = None, **parts: Any
     ) -> None:
-        self._parts = {name: part for name, part in parts.items() if part is not None}
-        for name, part in self._parts.items():
-            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
-                raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
+        self._parts = {name: stateful(name, part) for name, part in parts.items() if part is not None}
         self._home = find_home(steps, checkpoint_dir)
         self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
         # The state and step of the best report of the job so far.

@@ -11,7 +11,6 @@ from tuner.tuning.schedulers import raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
 
 NAMES_SHOWN = 10
-BARE_NUMBER = "_metric"  # Ray Tune's name for a number that a function returns
 
 
 def record_rungs(state: State, trial: TrialRecord) -> None:
@@ -93,8 +92,6 @@ def no_metric(state: State, trial: TrialRecord, step: int) -> str:
     names = trial.other_metrics
     if not step:
         return f"{text}; it ended without a report: return a dictionary such as {{{metric!r}: value}}, or call report"
-    if names == (BARE_NUMBER,):
-        return f"{text}; it returned a bare number: return a dictionary such as {{{metric!r}: value}}"
     if metric in names:
         return f"{text}; what it reported as {metric!r} is not a number"
     if not names:

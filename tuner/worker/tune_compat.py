@@ -15,7 +15,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from numbers import Number
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,12 +69,21 @@ class TuneSession:
             raise StopTraining(0)
 
     def take_output(self, output: Any) -> None:
-        """Report the dictionaries and numbers that a function returned or yields, as Tune does."""
+        """Report the dictionaries and numbers that a function returned or yields, each as one step.
+
+        A number is recorded as the objective's metric. What a function returns after it reported steps with `tuner.training` is ignored.
+        """
+        name = self._channel.begin.metric or DEFAULT_METRIC
         for result in output if inspect.isgenerator(output) else [output]:
-            if isinstance(result, dict) and result:
-                self.report(result)
-            elif isinstance(result, Number) and not isinstance(result, bool):
-                self.report({DEFAULT_METRIC: result})
+            metrics = result if isinstance(result, dict) else _number_as(name, result)
+            if metrics and self._channel.step == self._step:
+                self.report(metrics)
+
+
+def _number_as(name: str, value: Any) -> dict[str, Metric]:
+    """Return a number, or an array or tensor of one element, as a metric. Return nothing for any other value."""
+    metrics = scalars({name: value})
+    return metrics if type(metrics.get(name)) in (int, float) else {}
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:

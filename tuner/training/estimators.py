@@ -1,0 +1,177 @@
+"""Save and restore estimators of scikit-learn, and plain lists and dictionaries, as parts of `SpotSafe`.
+
+An estimator's attributes are saved as plain data: numbers, text, NumPy arrays, and lists and dictionaries of these. Objects of
+scikit-learn inside of it, such as an optimizer, are saved with the name of their class and their attributes. Reading creates objects of
+scikit-learn's own classes and NumPy's random generators only, and calls no code that a checkpoint names, as unpickling would.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.training.checkpoint import Stateful
+
+_KEY = "scikit-learn"  # marks a value that is not plain data
+_OURS = "sklearn."
+# Compiled loss functions have no attributes that Python can read. Their classes are called with plain arguments instead.
+_LOSSES = ("sklearn._loss._loss", "sklearn.linear_model._sgd_fast")
+_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+def stateful(name: str, part: Any) -> Stateful:
+    """Return an object that saves and restores `part`.
+
+    Raises:
+        TypeError: The part has no state that can be saved.
+    """
+    if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+        return part  # type: ignore[no-any-return]
+    if type(part) in (list, dict):
+        return ContainerState(part)
+    if hasattr(part, "get_params") and hasattr(part, "set_params") and "sklearn" in sys.modules:
+        return EstimatorState(part)
+    raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
+
+
+class ContainerState:
+    """The content of a list or dictionary, which is restored in place."""
+
+    def __init__(self, container: Any) -> None:
+        self._container = container
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"content": self._container}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._container.clear()
+        add = self._container.update if isinstance(self._container, dict) else self._container.extend
+        add(state["content"])
+
+
+class EstimatorState:
+    """The attributes of an estimator, which are restored in place."""
+
+    def __init__(self, estimator: Any) -> None:
+        self._estimator = estimator
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self._origin(), "attributes": _encoded(vars(self._estimator))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the estimator's attributes.
+
+        Raises:
+            ValueError: The state is of another class or of another version of scikit-learn, whose attributes may differ.
+        """
+        for what, now in self._origin().items():
+            if state[what] != now:
+                raise ValueError(f"it was saved with {what} {state[what]}, and this is {now}")
+        vars(self._estimator).clear()
+        vars(self._estimator).update(_decoded(state["attributes"]))
+
+    def _origin(self) -> dict[str, str]:
+        return {"class": _name(type(self._estimator)), _KEY: str(sys.modules["sklearn"].__version__)}
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _encoded(value: Any) -> Any:
+    """Return a value as plain data. What cannot be plain data is returned as it is, and refused when it is written."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_encoded, value))
+    if type(value) is dict:
+        return {key: _encoded(inner) for key, inner in value.items()}
+    if type(value).__module__.startswith(_OURS):
+        return _encoded_object(value)
+    return _encoded_numpy(value)
+
+
+def _encoded_object(value: Any) -> Any:
+    kind = type(value)
+    if hasattr(value, "__dict__"):
+        return {_KEY: "object", "class": _name(kind), "attributes": _encoded(vars(value))}
+    reduced = value.__reduce__()
+    if kind.__module__ in _LOSSES and reduced[0] is kind and len(reduced) == 2:
+        return {_KEY: "loss", "class": _name(kind), "arguments": reduced[1]}
+    return value
+
+
+def _encoded_numpy(value: Any) -> Any:
+    numpy: Any = sys.modules["numpy"]
+    if type(value) is numpy.ndarray and value.dtype == object:
+        return {_KEY: "objects", "shape": value.shape, "items": _encoded(value.ravel().tolist())}
+    if value is numpy.random.mtrand._rand:
+        return {_KEY: "global generator"}  # `SpotSafe` itself saves its state
+    if type(value) is numpy.random.RandomState:
+        return {_KEY: "random state", "state": value.get_state(legacy=False)}
+    if type(value) is numpy.random.Generator:
+        return {_KEY: "generator", "state": value.bit_generator.state}
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_decoded, value))
+    if not isinstance(value, dict):
+        return value
+    if _KEY not in value:
+        return {key: _decoded(inner) for key, inner in value.items()}
+    read = _READERS.get(value[_KEY])
+    if read is None:
+        raise ValueError(f"there is no kind of value {value[_KEY]!r}")
+    return read(value)
+
+
+def _object(value: Mapping[str, Any]) -> Any:
+    kind = _class(value["class"], within=lambda module: module.startswith(_OURS))
+    made = kind.__new__(kind)
+    vars(made).update(_decoded(value["attributes"]))
+    return made
+
+
+def _loss(value: Mapping[str, Any]) -> Any:
+    return _class(value["class"], within=_LOSSES.__contains__)(*value["arguments"])
+
+
+def _objects(value: Mapping[str, Any]) -> Any:
+    array = sys.modules["numpy"].empty(value["shape"], dtype=object)
+    for number, item in enumerate(value["items"]):
+        array.flat[number] = _decoded(item)
+    return array
+
+
+def _random_state(value: Mapping[str, Any]) -> Any:
+    restored = sys.modules["numpy"].random.RandomState()
+    restored.set_state(value["state"])
+    return restored
+
+
+def _generator(value: Mapping[str, Any]) -> Any:
+    random, name = sys.modules["numpy"].random, value["state"]["bit_generator"]
+    if name not in _GENERATORS:
+        raise ValueError(f"there is no random generator {name!r}")
+    bits = getattr(random, name)()
+    bits.state = value["state"]
+    return random.Generator(bits)
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "object": _object,
+    "loss": _loss,
+    "objects": _objects,
+    "global generator": lambda _: sys.modules["numpy"].random.mtrand._rand,
+    "random state": _random_state,
+    "generator": _generator,
+}
+
+
+def _class(name: str, *, within: Callable[[str], bool]) -> Any:
+    """Return a class of scikit-learn. Raise ValueError if the name is of anything else."""
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute, None) if within(module) else None
+    if not isinstance(found, type) or found.__module__ != module:
+        raise ValueError(f"{name} is no class of scikit-learn")
+    return found
