@@ -91,6 +91,27 @@ def test_form_shows_each_error_at_its_field_or_line(page: Page, site: Site) -> N
     expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
 
 
+def test_command_is_shown_where_a_trainable_is(page: Page, site: Site, finished: Finished) -> None:
+    page.goto(f"{site.url}#/new")
+    source, chosen = page.get_by_label("The whole job"), page.get_by_label("Trainable")
+    expect(chosen).to_have_value("trainables.digits_mlp:train")
+    text = "name: x\ncommand: python train.py {lr}\nobjective: {metric: acc, mode: max}\nbudget: {usd: 1}\n"
+    source.fill(text + "search_space:\n  lr: {type: float, low: 0.1, high: 1}\n")
+    expect(chosen).to_have_value("python train.py {lr}")
+    expect(section(page, "Plan")).to_contain_text("TUNER_PACKAGES=on")
+    expect(chosen).to_have_attribute("aria-invalid", "true")
+    chosen.select_option("trainables.digits_mlp:train")
+    expect(source).to_have_value(re.compile("trainable: trainables.digits_mlp:train"))
+    expect(source).not_to_have_value(re.compile("command:"))
+
+    def with_command(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "command": "python train.py {lr}"})
+
+    page.route(f"**/v1/jobs/{finished.job}", with_command)
+    see(page, finished, finished.job)
+    expect(page.get_by_text("python train.py {lr}")).to_be_visible()
+
+
 def test_pages_of_a_service_without_jobs_are_shown(page: Page, empty_site: Site) -> None:
     page.goto(empty_site.url)
     expect(page.get_by_text("No job yet")).to_be_visible()

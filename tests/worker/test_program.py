@@ -14,8 +14,10 @@ from tests import frameworks
 from tests.worker.driving import NODE, SECOND, Driver
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
+from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.job import program_config
 from tuner.domain.time import Instant
+from tuner.worker.self_test import self_test
 
 FILES = Path(str(frameworks.__file__)).parent
 SCRIPT = f"{sys.executable} {FILES / 'with_argparse.py'} --lr {{lr}} --epochs {{steps}} --seed {{seed}}"
@@ -155,10 +157,11 @@ def test_steps_that_a_restored_program_trains_again_are_ignored(program: Driver,
     [
         (
             "echo 'no such file: x.csv' >&2; exit 3",
-            "ended with exit status 3; the end of its output:\nno such file: x.csv",
+            "ended with exit status 3; it printed last: no such file: x.csv",
         ),
+        ("cat x.csv", "x.csv: No such file or directory. A program runs in an empty directory"),
         ("kill -9 $$", "was ended by SIGKILL"),
-        ("echo done", "without reporting a metric: append lines of JSON"),
+        ("echo done", "without a metric: append lines of JSON"),
         ("echo 'loss 0.5' >> $TUNER_METRICS", "wrote 'loss 0.5' to its metrics; write an object"),
         ("""echo '{"step": 0, "loss": 1}' >> $TUNER_METRICS""", "reported step 0 where step 1"),
         ("""echo '{"step": 500, "loss": 1}' >> $TUNER_METRICS""", "reported step 500 where step 1"),
@@ -215,3 +218,13 @@ def test_many_fast_steps_are_all_reported(program: Driver, bash: Any) -> None:
     program.begin(until=9, config=bash(f"for i in $(seq 9); do {step_of(seconds=0)}; done"))
     program.until_state("ended", "waiting")
     assert values(program, "loss") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_restore_self_test_passes_a_program_with_checkpoints_only(bash: Any) -> None:
+    def verdict(config: dict[str, Any]) -> Any:
+        return self_test(PROGRAM_ENTRY, [config], max_step=9, limit_s=60, resources={"CPU": 1})
+
+    assert verdict(of(SCRIPT, lr=0.1)).passed
+    without = verdict(bash(COUNTS.replace("echo $i > $TUNER_CHECKPOINT_DIR/step", "true")))
+    assert not without.passed
+    assert "reported no checkpoint" in without.reason

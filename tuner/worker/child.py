@@ -151,8 +151,8 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
 
 def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) -> None:
     if isinstance(error, ProgramFailed):
-        text = ""  # where the service's own code noticed it is of no use
-        sys.stderr.write(str(error).partition("; the end of its output:")[0] + "\n")
+        text = error.output  # a traceback would show only the service's own code
+        sys.stderr.write(f"{error}\n")
     else:
         traceback.print_exc()
         text = "".join(traceback.format_exception(error))

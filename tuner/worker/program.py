@@ -7,6 +7,7 @@ and are its descendants, so they end with the attempt.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -35,11 +36,17 @@ TAIL_BYTES = 2000
 MAX_LINE_BYTES = 1 << 16
 PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
 SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
+NO_FILE = os.strerror(errno.ENOENT)
+EMPTY_DIRECTORY = "A program runs in an empty directory of its own: name its data by absolute paths"
 INSTALLED = ("site-packages", "dist-packages")
 
 
 class ProgramFailed(Exception):
     """The program could not be started, ended with an error, or reported something that cannot be recorded."""
+
+    def __init__(self, message: str, *, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output  #: The end of what the program printed.
 
 
 def run(config: Mapping[str, Any]) -> None:
@@ -148,20 +155,20 @@ class Program:
 
     def _check_end(self) -> None:
         code = self._process.returncode
+        output = self._tail.decode(errors="replace").strip()
+        printed = f"; it printed last: {output.splitlines()[-1]}" if output else "; it printed nothing"
+        if NO_FILE in output and not os.environ.get(PACKAGE_VARIABLE):
+            printed += f". {EMPTY_DIRECTORY}"
         if code:
             how = (
                 f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
             )
-            raise ProgramFailed(f"the program {how}{self._last_words()}")
+            raise ProgramFailed(f"the program {how}{printed}", output=output)
         if self._step == 0:
             where = "append lines of JSON to the file that TUNER_METRICS names, or give metrics_pattern"
             if self._pattern is not None:
                 where = f"no line of its output matches {self._pattern.pattern}"
-            raise ProgramFailed(f"the program ended without reporting a metric: {where}{self._last_words()}")
-
-    def _last_words(self) -> str:
-        text = self._tail.decode(errors="replace").strip()
-        return f"; the end of its output:\n{text}" if text else "; it printed nothing"
+            raise ProgramFailed(f"the program ended without a metric: {where}{printed}", output=output)
 
     # Metrics
 
