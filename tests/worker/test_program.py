@@ -58,7 +58,7 @@ def values(driver: Driver, metric: str) -> list[Any]:
     return [report["metrics"][metric] for report in driver.reports]
 
 
-def step_of(loss: str = "$i", seconds: float = 0.03) -> str:
+def step_of(loss: str = "$i", seconds: float = 0.1) -> str:
     """Return the lines of a script that trains one step, saves its number, and reports."""
     report = f"""echo '{{"loss": '{loss}'}}' >> $TUNER_METRICS"""
     return f"sleep {seconds}; echo $i > $TUNER_CHECKPOINT_DIR/step; {report}"
@@ -99,7 +99,7 @@ def test_program_does_not_run_while_its_report_waits_for_a_reply(
 
 
 def test_program_with_a_notice_saves_the_step_in_progress(program: Driver, bash: Any, notice: Any) -> None:
-    program.begin(until=9, config=bash(COUNTS.replace("sleep 0.03", "sleep 0.5")))
+    program.begin(until=9, config=bash(COUNTS.replace("sleep 0.1", "sleep 0.5")))
     program.reported(1)
     notice()
     ended = program.until_state("preempted")
@@ -130,6 +130,10 @@ E"""
     metrics = program.reports[0]["metrics"]
     assert json.loads(metrics["words"]) == [f"--text={evil}", "1e-05", "true", "{x}"]
     assert json.loads(metrics["file"]) == {"text": evil, "rate": 1e-05, "on": True, "other": [1]}
+
+
+def test_program_that_prints_all_the_time_reports_and_ends(program: Driver, bash: Any) -> None:
+    program.save_at(2, config=bash(f"yes & {COUNTS}"))
 
 
 def test_program_that_ends_by_itself_saves_its_last_step(program: Driver, bash: Any) -> None:

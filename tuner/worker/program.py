@@ -34,6 +34,7 @@ SHORTEST_SAVED_S = 0.01
 GRACE_S = 0.5  # from SIGTERM to SIGKILL; shorter than the supervisor's wait for the child
 TAIL_BYTES = 2000
 MAX_LINE_BYTES = 1 << 16
+MAX_READS = 16  # of 64 KiB at once, so that a program that prints all the time cannot delay its metrics
 PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
 SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
 NO_FILE = os.strerror(errno.ENOENT)
@@ -176,7 +177,9 @@ class Program:
         """Pass the program's output on. Wait up to `wait_s` for some."""
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
-        while select.select([output], [], [], wait_s)[0]:
+        for _ in range(MAX_READS):
+            if not select.select([output], [], [], wait_s)[0]:
+                return
             data = os.read(output, 1 << 16)
             if not data:
                 time.sleep(wait_s)  # the program closed its output, and still runs
