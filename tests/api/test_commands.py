@@ -102,6 +102,11 @@ def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
         ({"command": COMMAND, "trainable": fakes.ENTRY}, "/command", ("either trainable or command",)),
         ({"command": None}, "/trainable", ("is required",)),
         (
+            {"command": None, "trainable": "tuner.worker.program:run"},
+            "/trainable",
+            ("give the job a command",),
+        ),
+        (
             {"command": None, "trainable": fakes.ENTRY, "metrics_pattern": "a"},
             "/metrics_pattern",
             ("leave it out",),

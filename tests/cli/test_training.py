@@ -90,6 +90,20 @@ def test_error_of_a_trainable_is_shown(folder: Path) -> None:
     assert "its own fault" in done.stderr
 
 
+def test_program_is_trained_in_the_current_directory(folder: Path) -> None:
+    (folder / "mine.sh").write_text("""echo begins
+echo '{"loss": 1}' >> $TUNER_METRICS; sleep 0.1; echo '{"loss": 2}' >> $TUNER_METRICS; exit $1""")
+    line = "tuner train tuner.worker.program:run --config {} --json"
+    config = {"command": "bash mine.sh {code}", "metrics_pattern": None, "steps": None, "values": {"code": 0}}
+    done = typed(line.format(shlex.quote(json.dumps(config))), folder)
+    assert [json.loads(line)["metrics"] for line in done.stdout.splitlines()] == [{"loss": 1}, {"loss": 2}]
+    assert "begins" in done.stderr
+    failed = typed(line.format(shlex.quote(json.dumps({**config, "values": {"code": 3}}))), folder)
+    assert failed.returncode == 1
+    assert "the program ended with exit status 3; it printed last: begins" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 def test_trial_of_a_job_is_trained_to_its_best_step(
     tuner: Tuner, rest: TestClient, done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,8 @@ class JobSpec:
     def _code_faults(self) -> list[Fault]:
         if self.command is None:
             only = Fault("/metrics_pattern", "is for the output of a command; leave it out")
+            if self.trainable == PROGRAM_ENTRY:  # otherwise `*` for modules would allow any program
+                return [Fault("/trainable", "runs the program of a command; give the job a command instead")]
             return [*entry_faults(self.trainable), *([only] if self.metrics_pattern is not None else [])]
         names = [*self.space.parameters, *self.constants]
         faults = command_faults(self.command, names, has_steps=self.fidelity.max is not None)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tuner.domain.environment import HASH_SEED, Environment
-from tuner.domain.errors import Invalid
+from tuner.domain.errors import Invalid, TunerError
 from tuner.service.cluster import import_path
 from tuner.training import channel as words
 from tuner.training.channel import BeginMessage, Metric, StopTraining
@@ -81,9 +81,11 @@ def train(
 
     Raises:
         Invalid: The entry cannot be trained.
+        TunerError: The program of a job with a command failed.
     """
     # Imported late, because PyTorch must see what `prepare` has set.
     from tuner.worker import child, tune_compat
+    from tuner.worker.program import ProgramFailed
 
     target = _loaded(entry)
     with TemporaryDirectory(prefix="tuner-train-") as scratch:
@@ -99,6 +101,8 @@ def train(
             child.train(target, words.open_channel(theirs))
         except StopTraining:
             pass
+        except ProgramFailed as error:
+            raise TunerError(str(error)) from error
         finally:
             theirs.close()
             answering.join()

@@ -37,6 +37,9 @@ MAX_LINE_BYTES = 1 << 16
 MAX_READS = 16  # of 64 KiB at once, so that a program that prints all the time cannot delay its metrics
 PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
 SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
+ABSOLUTE = re.compile(
+    r"(^|[\s'\"])/"
+)  # in a message: the name of a file that does not depend on the directory
 NO_FILE = os.strerror(errno.ENOENT)
 EMPTY_DIRECTORY = "A program runs in an empty directory of its own: name its data by absolute paths"
 INSTALLED = ("site-packages", "dist-packages")
@@ -157,8 +160,9 @@ class Program:
     def _check_end(self) -> None:
         code = self._process.returncode
         output = self._tail.decode(errors="replace").strip()
-        printed = f"; it printed last: {output.splitlines()[-1]}" if output else "; it printed nothing"
-        if NO_FILE in output and not os.environ.get(PACKAGE_VARIABLE):
+        last = output.splitlines()[-1] if output else ""
+        printed = f"; it printed last: {last}" if last else "; it printed nothing"
+        if NO_FILE in last and not ABSOLUTE.search(last) and not os.environ.get(PACKAGE_VARIABLE):
             printed += f". {EMPTY_DIRECTORY}"
         if code:
             how = (
