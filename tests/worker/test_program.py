@@ -1,6 +1,8 @@
 """Programs as trainables, under a real supervisor."""
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -202,6 +204,18 @@ def test_program_that_ignores_sigterm_is_killed_with_everything_that_it_left_beh
     ended = program.end(how)
     assert not any(map(psutil.pid_exists, pids))
     assert ended["saved_step"] == (2 if how == "pause" else None)
+
+
+@pytest.mark.parametrize("how", ["lease ends", "child is killed"])
+def test_program_ends_with_its_attempt(program: Driver, bash: Any, tmp_path: Path, how: str) -> None:
+    script = f"echo $$ > $HERE/main; echo $PPID > $HERE/child; i=1; {step_of()}; sleep 1000 & wait"
+    program.begin(until=9, config=bash(script), lease_s=3 if how == "lease ends" else 600)
+    program.reported(1)
+    main, child = (int((tmp_path / name).read_text()) for name in ("main", "child"))
+    if how == "child is killed":
+        os.kill(child, signal.SIGKILL)
+    program.until_state("paused" if how == "lease ends" else "failed")
+    assert not psutil.pid_exists(main)
 
 
 def test_processes_that_an_ended_program_left_behind_are_killed(
