@@ -134,6 +134,17 @@ E"""
     assert json.loads(metrics["file"]) == {"text": evil, "rate": 1e-05, "on": True, "other": [1]}
 
 
+def test_program_with_another_python_gets_no_packages_of_this_one(
+    program: Driver, bash: Any, tmp_path: Path
+) -> None:
+    program.run_to(
+        1, config=bash(f"echo $PYTHONPATH > $HERE/path; command -v python > $HERE/python; {COUNTS}")
+    )
+    program.end("finish")
+    assert "python3" not in (tmp_path / "path").read_text()
+    assert Path((tmp_path / "python").read_text().strip()).parent == Path(sys.executable).parent
+
+
 def test_program_that_prints_all_the_time_reports_and_ends(program: Driver, bash: Any) -> None:
     program.save_at(2, config=bash(f"yes & {COUNTS}"))
 

@@ -111,6 +111,8 @@ class Program:
         command = list(arguments(words, {**given, **self._config["values"]}))
         environment = {
             **os.environ,
+            # Without the directories of this Python, which another version of Python could not use.
+            "PYTHONPATH": os.pathsep.join(own_roots()),
             "PATH": search_path(os.environ.get("PATH", os.defpath)),
             "TUNER_METRICS": str(self._metrics),
             "TUNER_CHECKPOINT_DIR": str(self._checkpoint),
