@@ -1,5 +1,6 @@
 """Hypothesis settings of both tiers, and strategies for the domain's values."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -20,6 +21,17 @@ def examples(count: int, *, gate: int | None = None, **more: Any) -> settings:
 
 
 names = st.text("abcdefghij_", min_size=1, max_size=6)
+
+
+@st.composite
+def stepped(draw: st.DrawFn, values: int = 1000) -> Float | Int:
+    """Draw a parameter with a step. `high` need not be a value, and decimal fractions are not exact as numbers."""
+    count, digits = draw(st.integers(2, values)), draw(st.integers(0, 6))
+    low, step = draw(st.integers(-1000, 1000)), draw(st.integers(2, 1000))
+    high = low + step * (count - 1) + draw(st.integers(0, step - 1))
+    if draw(st.booleans()):
+        return Int(low, high, step=step)
+    return Float(low / 10**digits, high / 10**digits, step=step / 10**digits)
 
 
 @st.composite
@@ -47,17 +59,11 @@ def spaces(draw: st.DrawFn) -> Space:
     """Draw up to six parameters. Some depend on a categorical parameter before them."""
     parameters: dict[str, Parameter] = {}
     for name in draw(st.lists(names, min_size=1, max_size=6, unique=True)):
-        parameter = draw(st.one_of(floats(), ints(), categoricals))
+        parameter = draw(st.one_of(floats(), ints(), stepped(), categoricals))
         parents = [(n, p) for n, p in parameters.items() if isinstance(p, Categorical)]
         if parents and draw(st.booleans()):
             parent, choices = draw(st.sampled_from(parents))
             when = {parent: tuple(draw(st.lists(st.sampled_from(choices.choices), min_size=1, unique=True)))}
-            match parameter:
-                case Float(low, high, log):
-                    parameter = Float(low, high, log, when)
-                case Int(low, high, log):
-                    parameter = Int(low, high, log, when)
-                case Categorical(values):
-                    parameter = Categorical(values, when)
+            parameter = replace(parameter, when=when)
         parameters[name] = parameter
     return Space(parameters)

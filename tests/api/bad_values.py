@@ -47,7 +47,8 @@ JOBS: Values = {
     "/objective/target": ["1", [], True, HUGE, NAN],
     "/search_space": [{}, *NO_TEXT, None, MISSING, {f"p{n}": {"type": "float", "low": 0, "high": 1} for n in range(1001)}],
     "/search_space/lr": [None, 1, "float", [], [0, 1], {}, {**FLOAT, "low": NAN}, {**FLOAT, "high": INF}, {"low": 0, "high": 1}, {**FLOAT, "type": "loguniform"}],
-    "/search_space/lr/step": [1],
+    "/search_space/lr/step": [1, 0.1, *NO_NUMBER],
+    "/search_space/width/step": [0, -1, 2.5, "8", True, 57, 10**400],
     "/search_space/lr/low": [*NO_NUMBER, None, MISSING, 1, 2, 0, -1, HUGE, -HUGE, 1e308],
     "/search_space/lr/high": [*NO_NUMBER, None, MISSING],
     "/search_space/lr/log": ["yes", 1, 0, None, [], "true"],
@@ -113,6 +114,7 @@ SPACES: dict[str, list[dict[str, Any]]] = {
     "/search_space/lr/high": [{"lr": {**FLOAT, "high": HUGE}}, {"lr": {**FLOAT, "low": -1.7e308, "high": 1.7e308}}],
     "/search_space/n/low": [{"n": {"type": "int", "low": 0, "high": 9, "log": True}}, {"n": {"type": "int", "low": 0.5, "high": 9}}],
     "/search_space/n": [{"n": {"type": "int", "low": 0, "high": high}} for high in (2**53 + 1, HUGE)],
+    "/search_space/x/step": [{"x": {**FLOAT, "low": 0.0, "high": 1.0, "step": step}} for step in (0, -0.5, 1.5, NAN, HUGE, 1e-300)],
     "/search_space/o/choices": [{"o": {**CHOICE, "choices": choices}} for choices in ([], ["a", "a"], [NAN])],
     "/search_space/o/choices/0": [{"o": {**CHOICE, "choices": [[1]]}}],
     "/search_space/lr/when/o": [

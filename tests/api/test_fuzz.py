@@ -86,3 +86,19 @@ def test_any_bytes_are_refused(client: TestClient, sent: bytes) -> None:
 @pytest.mark.parametrize("query", ["best?max_duration=1000000d", f"events?after={2**63}"])
 def test_huge_number_in_a_query_is_answered_or_refused(finished: Finished, query: str) -> None:
     check_refused(finished.client.get(f"/v1/jobs/{finished.plain}/{query}"))
+
+
+def test_steps_of_a_search_space_are_shown_as_they_were_sent(client: TestClient) -> None:
+    parameters = {
+        "dropout": {"type": "float", "low": 0, "high": 0.5, "step": 0.05},
+        "width": {"type": "int", "low": 16, "high": 256, "step": 16},
+        "depth": {"type": "int", "low": 1, "high": 4, "log": True, "step": 1},
+    }
+    answer = client.post("/v1/jobs", json=body(search_space=parameters))
+    assert answer.status_code == 201, answer.text
+    shown = answer.json()["search_space"]
+    assert {name: parameter.get("step") for name, parameter in shown.items()} == {
+        "dropout": 0.05,
+        "width": 16,
+        "depth": None,  # every integer, which is the default
+    }

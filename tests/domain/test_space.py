@@ -1,13 +1,15 @@
 """Test search spaces: drawn values lie inside, and errors are named."""
 
+from fractions import Fraction
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import spaces
+from tests.strategies import spaces, stepped
 from tuner.domain.space import Categorical, Float, Int, Parameter, Space
+from tuner.mirrors.optuna import distribution
 
 
 @given(spaces(), st.integers())
@@ -35,6 +37,16 @@ WRONG: list[tuple[dict[str, Parameter], str]] = [
     ({"x": Float(float("nan"), 1)}, "/search_space/x"),
     ({"x": Int(5, 5)}, "/search_space/x/low"),
     ({"x": Int(0, 5, log=True)}, "/search_space/x/low"),
+    ({"x": Float(0, 1, step=0.0)}, "/search_space/x/step"),
+    ({"x": Float(0, 1, step=-0.1)}, "/search_space/x/step"),
+    ({"x": Float(0, 1, step=float("nan"))}, "/search_space/x/step"),
+    ({"x": Float(0, 1, step=1.5)}, "/search_space/x/step"),
+    ({"x": Float(0, 1, step=1e-300)}, "/search_space/x/step"),
+    ({"x": Float(1e16, 1e16 + 64, step=0.5)}, "/search_space/x/step"),
+    ({"x": Float(0.1, 1, log=True, step=0.1)}, "/search_space/x/step"),
+    ({"x": Int(0, 5, step=0)}, "/search_space/x/step"),
+    ({"x": Int(0, 5, step=6)}, "/search_space/x/step"),
+    ({"x": Int(1, 64, log=True, step=2)}, "/search_space/x/step"),
     ({"x": Categorical(())}, "/search_space/x/choices"),
     ({"x": Categorical(("a", "a"))}, "/search_space/x/choices"),
     ({"x": Float(0, 1, when={"y": ("a",)})}, "/search_space/x/when/y"),
@@ -57,3 +69,47 @@ def test_choice_true_differs_from_choice_1() -> None:
 
 def test_grid_as_large_as_the_integer_range_contains_every_integer() -> None:
     assert Int(8, 64, log=True).grid(57) == list(range(8, 65))
+
+
+def test_values_with_a_step_are_clean_decimals() -> None:
+    assert Float(0, 0.5, step=0.05).grid(99) == [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5]
+    assert Float(0, 1, step=0.3).grid(99) == [0.0, 0.3, 0.6, 0.9]  # 1 is not reached, as in Optuna
+    assert Float(1e-4, 5e-4, step=1e-4).grid(3) == [1e-4, 3e-4, 5e-4]
+    assert Int(16, 250, step=16).grid(99) == list(range(16, 250, 16))
+    assert not Float(0, 1, step=0.05).contains(0.15000000000000002)
+
+
+@given(stepped(), st.randoms(use_true_random=False))
+def test_a_step_reaches_exactly_the_values_that_the_parameter_contains(
+    parameter: Float | Int, rng: Random
+) -> None:
+    assert parameter.faults("/x") == []
+    assert parameter.count is not None
+    values = parameter.grid(parameter.count)
+    assert len(set(values)) == parameter.count
+    assert all(parameter.contains(value) for value in values)
+    assert [parameter.index(float(str(value))) for value in values] == list(range(parameter.count))
+    assert parameter.sample(rng) in values
+    assert set(parameter.grid(5)) <= set(values)
+    assert parameter.grid(5)[-1] == values[-1]
+    step = Fraction(repr(parameter.step))
+    assert [Fraction(repr(value)) for value in values] == [
+        Fraction(repr(parameter.low)) + n * step for n in range(parameter.count)
+    ]
+    between = (float(str(values[0])) + float(str(values[1]))) / 2
+    assert not parameter.contains(between)
+    assert not parameter.contains(float(parameter.high) + float(parameter.step or 1))
+
+
+@given(stepped(values=8))
+def test_every_value_of_a_step_is_sampled(parameter: Float | Int) -> None:
+    rng, values = Random(0), parameter.grid(99)
+    assert {parameter.sample(rng) for _ in range(200)} == set(values)
+    assert Space({"x": parameter}).size() == len(values)
+
+
+@given(stepped())
+def test_a_step_has_the_values_of_optuna(parameter: Float | Int) -> None:
+    known = distribution(parameter)
+    assert all(known._contains(float(str(value))) for value in parameter.grid(20))
+    assert float(str(known.high)) == parameter.grid(2)[-1]  # type: ignore[attr-defined]

@@ -23,6 +23,8 @@ SPACE = Space(
         "width": Int(8, 64, log=True),
         "optimizer": Categorical(("sgd", "adamw")),
         "momentum": Float(0, 0.99, when={"optimizer": ("sgd",)}),
+        "dropout": Float(0, 0.5, step=0.05),
+        "batch": Int(16, 250, step=16),
     }
 )
 
@@ -83,11 +85,25 @@ def test_suggestions_lie_inside_any_space(name: SamplerName, space: Space, seed:
 
 @pytest.mark.parametrize("name", ["auto", "random", "grid"])
 def test_each_point_of_a_finite_space_is_suggested_once(name: SamplerName) -> None:
-    space = Space({"a": Int(1, 3), "b": Categorical(("x", "y"))})
+    space = Space({"a": Int(1, 3), "b": Categorical(("x", "y")), "c": Float(0, 0.5, step=0.2)})
     sampler = build(name, space)
-    found = [sampler.suggest(number) for number in range(6)]
-    assert len({str(config) for config in found}) == 6
-    assert sampler.suggest(6) is None
+    found = [sampler.suggest(number) for number in range(18)]
+    assert len({str(config) for config in found}) == 18
+    assert sampler.suggest(18) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_value_of_a_step_is_suggested(name: SamplerName) -> None:
+    space = Space({"a": Float(0, 1, step=0.25), "b": Int(10, 99, step=30), "c": Float(0, 1)})
+    sampler, seen = build(name, space), set()
+    for number in range(100):
+        config = sampler.suggest(number)
+        if config is None:
+            break
+        seen |= {(parameter, config[parameter]) for parameter in ("a", "b")}
+        if name != "gp":  # which would fit its model a hundred times
+            sampler.tell(number, 1, -abs(float(str(config["c"])) - 0.5), 0, at_rung=True)
+    assert seen == {("a", n / 4) for n in range(5)} | {("b", b) for b in (10, 40, 70)}
 
 
 def test_huge_finite_space_is_not_enumerated() -> None:

@@ -122,10 +122,10 @@ def _parameter_to_wire(parameter: sp.Parameter) -> dict[str, Any]:
     when = {name: list(values) for name, values in parameter.when.items()}
     shown: dict[str, Any]
     match parameter:
-        case sp.Float(low, high, log):
-            shown = {"type": "float", "low": low, "high": high, "log": log}
-        case sp.Int(low, high, log):
-            shown = {"type": "int", "low": low, "high": high, "log": log}
+        case sp.Float(low, high, log) | sp.Int(low, high, log):
+            kind = "float" if isinstance(parameter, sp.Float) else "int"
+            shown = {"type": kind, "low": low, "high": high, "log": log}
+            shown |= {"step": parameter.step} if parameter.step is not None else {}
         case sp.Categorical(choices):
             shown = {"type": "categorical", "choices": list(choices)}
     return {**shown, "when": when} if when else shown

@@ -140,8 +140,9 @@ def _parameter(
     when = {name: tuple(values) for name, values in given.when.items()}
     match given:
         case job_models.FloatParameter():
-            return sp.Float(float(given.low), float(given.high), given.log, when)
+            step = None if given.step is None else float(given.step)
+            return sp.Float(float(given.low), float(given.high), given.log, when, step)
         case job_models.IntParameter():
-            return sp.Int(given.low, given.high, given.log, when)
+            return sp.Int(given.low, given.high, given.log, when, None if given.step == 1 else given.step)
         case job_models.CategoricalParameter():
             return sp.Categorical(tuple(given.choices), when)

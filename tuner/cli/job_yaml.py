@@ -85,9 +85,10 @@ def read_job(file: Path) -> dict[str, Any]:
 # inclusive, hence HIGH - 1.
 INSTEAD = {
     "uniform": "{type: float, low: LOW, high: HIGH}",
-    "quniform": "{type: float, low: LOW, high: HIGH}",
+    "quniform": "{type: float, low: LOW, high: HIGH, step: Q}",
     "loguniform": "{type: float, low: LOW, high: HIGH, log: true}",
     "randint": "{type: int, low: LOW, high: HIGH - 1}",
+    "qrandint": "{type: int, low: LOW, high: HIGH, step: Q}",
     "lograndint": "{type: int, low: LOW, high: HIGH - 1, log: true}",
     "choice": "{type: categorical, choices: [A, B, C]}",
     "grid_search": "{type: categorical, choices: [A, B, C]} and algorithm: {sampler: grid}",

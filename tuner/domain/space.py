@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from random import Random
 
@@ -13,6 +14,7 @@ Value = float | int | str | bool | None
 Config = dict[str, Value]
 When = Mapping[str, tuple[Value, ...]]
 MAX_PARAMETERS = 1000
+MAX_VALUES = 2**40  # of a parameter with a step: their indices are exact in floating-point numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +23,57 @@ class Float:
     high: float
     log: bool = False
     when: When = field(default_factory=dict)
+    #: The distance of neighbouring values: `low`, `low + step` and so on, up to the last one that is at most `high`. None if every
+    #: number is allowed. Omitted from the stored JSON if it is None.
+    step: float | None = field(default=None, metadata={"new": True})
+
+    @property
+    def count(self) -> int | None:
+        """Return the number of values, or None if there is no step."""
+        if self.step is None:
+            return None
+        # In decimals, because 0.3 / 0.1 is less than 3 as a floating-point number.
+        return int((_decimal(self.high) - _decimal(self.low)) / _decimal(self.step)) + 1
+
+    def nth(self, index: int) -> float:
+        """Return a value by its index, from 0, as the nearest number to the exact decimal: 0.15, not 0.15000000000000002."""
+        assert self.step is not None
+        return float(_decimal(self.low) + index * _decimal(self.step))
+
+    def index(self, value: float) -> int:
+        """Return the index of the value nearest to a number."""
+        assert self.step is not None
+        assert self.count is not None
+        exact = (_decimal(value) - _decimal(self.low)) / _decimal(self.step)
+        return min(self.count - 1, max(0, round(exact)))
 
     def sample(self, rng: Random) -> float:
+        if self.count is not None:
+            return self.nth(rng.randrange(self.count))
         if self.log:
             drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
             return min(self.high, max(self.low, drawn))
         return rng.uniform(self.low, self.high)
 
     def grid(self, points: int) -> list[Value]:
-        """Return `points` values, evenly spaced on the linear or logarithmic scale of the parameter, including both ends."""
+        """Return `points` values, evenly spaced on the linear or logarithmic scale of the parameter, including both ends.
+
+        With a step, return at most `points` of its values.
+        """
+        if self.count is not None:
+            return [self.nth(index) for index in _spread(self.count, points)]
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
         inner = [low + (high - low) * i / (points - 1) for i in range(1, points - 1)]
         return [self.low, *(math.exp(x) if self.log else x for x in inner), self.high]
 
     def contains(self, value: Value) -> bool:
-        return (
-            isinstance(value, float | int) and not isinstance(value, bool) and self.low <= value <= self.high
-        )
+        if (
+            not isinstance(value, float | int)
+            or isinstance(value, bool)
+            or not self.low <= value <= self.high
+        ):
+            return False
+        return self.step is None or value == self.nth(self.index(value))
 
     def faults(self, at: str) -> list[Fault]:
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
@@ -49,7 +85,7 @@ class Float:
             faults.append(Fault(f"{at}/low", "must be more than 0 on a log scale"))
         if not math.isfinite(self.high - self.low):
             faults.append(Fault(f"{at}/high", "the range is too wide for a floating-point number"))
-        return faults
+        return faults or _step_faults(self, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +94,42 @@ class Int:
     high: int
     log: bool = False
     when: When = field(default_factory=dict)
+    #: As in `Float`, and more than 1. None if every integer is allowed.
+    step: int | None = field(default=None, metadata={"new": True})
+
+    @property
+    def count(self) -> int:
+        """Return the number of values."""
+        return (self.high - self.low) // (self.step or 1) + 1
+
+    def nth(self, index: int) -> int:
+        """Return a value by its index, from 0."""
+        return self.low + index * (self.step or 1)
+
+    def index(self, value: float) -> int:
+        """Return the index of the value nearest to a number."""
+        return min(self.count - 1, max(0, round((value - self.low) / (self.step or 1))))
 
     def sample(self, rng: Random) -> int:
+        if self.step is not None:
+            return self.nth(rng.randrange(self.count))
         if not self.log:
             return rng.randint(self.low, self.high)
         drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
         return min(self.high, max(self.low, round(drawn)))
 
     def grid(self, points: int) -> list[Value]:
+        if self.step is not None:
+            return [self.nth(index) for index in _spread(self.count, points)]
         if points > self.high - self.low:
             return list(range(self.low, self.high + 1))
         continuous = Float(self.low, self.high, self.log).grid(max(2, points))
         return list(dict.fromkeys(round(float(x)) for x in continuous if x is not None))
 
     def contains(self, value: Value) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+        if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
+            return False
+        return (value - self.low) % (self.step or 1) == 0
 
     def faults(self, at: str) -> list[Fault]:
         faults = []
@@ -82,7 +139,7 @@ class Int:
             faults.append(Fault(f"{at}/low", "must be at least 1 on a log scale"))
         if max(abs(self.low), abs(self.high)) > 2**53:
             faults.append(Fault(at, "low and high must be within ±2^53"))
-        return faults
+        return faults or _step_faults(self, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +170,38 @@ class Categorical:
 
 
 Parameter = Float | Int | Categorical
+
+
+def _decimal(number: float) -> Decimal:
+    """Return the decimal that a number is written as, such as 0.1."""
+    return Decimal(repr(float(number)))
+
+
+def _spread(count: int, points: int) -> list[int]:
+    """Return at most `points` of the indices below `count`, evenly spaced, including the first and the last."""
+    points = max(2, points)
+    if count <= points:
+        return list(range(count))
+    return [i * (count - 1) // (points - 1) for i in range(points)]
+
+
+def _step_faults(parameter: Float | Int, at: str) -> list[Fault]:
+    """Return the errors of a step, as Optuna has them. The ends are correct."""
+    step, place = parameter.step, f"{at}/step"
+    if step is None:
+        return []
+    if not 0 < step < math.inf:
+        return [Fault(place, "must be more than 0")]
+    if parameter.log:
+        return [Fault(place, "leave it out: a step does not go with a log scale")]
+    count = parameter.count
+    assert count is not None
+    if count < 2:
+        return [Fault(place, f"must be at most high - low, {parameter.high - parameter.low:g}")]
+    ends = (parameter.nth(0), parameter.nth(1), parameter.nth(count - 2), parameter.nth(count - 1))
+    if count > MAX_VALUES or ends[0] == ends[1] or ends[2] == ends[3]:
+        return [Fault(place, "is too small for this range; leave it out if every number is allowed")]
+    return []
 
 
 def same(a: Value, b: Value) -> bool:
@@ -184,9 +273,11 @@ class Space:
         for parameter in self.parameters.values():
             match parameter:
                 case Float():
-                    return None
-                case Int(low, high):
-                    total *= high - low + 1
+                    if parameter.count is None:
+                        return None
+                    total *= parameter.count
+                case Int():
+                    total *= parameter.count
                 case Categorical(choices):
                     total *= len(choices)
         return total

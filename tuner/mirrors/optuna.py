@@ -207,6 +207,10 @@ def _frozen(
 
 def distribution(parameter: Parameter) -> BaseDistribution:
     match parameter:
+        case Float(low) if parameter.step is not None and parameter.count is not None:
+            return FloatDistribution(low, parameter.nth(parameter.count - 1), step=parameter.step)
+        case Int(low) if parameter.step is not None:
+            return IntDistribution(low, parameter.nth(parameter.count - 1), step=parameter.step)
         case Float(low, high, log):
             return FloatDistribution(low, high, log=log)
         case Int(low, high, log):

@@ -14,7 +14,8 @@ MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
 
 
 class FloatParameter(Request):
-    """A number between `low` and `high`. `when` lists values of other parameters by name: the parameter is active only if each of them
+    """A number between `low` and `high`. With `step`, it is one of `low`, `low + step` and so on, up to the last that is at most `high`.
+    `log` and `step` exclude each other. `when` lists values of other parameters by name: the parameter is active only if each of them
     is active with a listed value.
     """
 
@@ -22,18 +23,21 @@ class FloatParameter(Request):
     low: float
     high: float
     log: bool = False
+    step: float | None = None
     when: When = Field(default_factory=dict)
 
 
 class IntParameter(Request):
-    """A whole number between `low` and `high`. `when` lists values of other parameters by name: the parameter is active only if each of
-    them is active with a listed value.
+    """A whole number between `low` and `high`. With `step`, it is one of `low`, `low + step` and so on, up to the last that is at most
+    `high`. `log` and a `step` other than 1 exclude each other. `when` lists values of other parameters by name: the parameter is
+    active only if each of them is active with a listed value.
     """
 
     type: Literal["int"]
     low: int
     high: int
     log: bool = False
+    step: int | None = None
     when: When = Field(default_factory=dict)
 
 

@@ -80,7 +80,12 @@ def _index(u: Floats, count: int) -> npt.NDArray[np.int64]:
 
 
 def _ends(parameter: Float | Int) -> tuple[float, float]:
-    """Return the ends of the parameter's scale. An integer takes the interval from 0.5 below it to 0.5 above it."""
+    """Return the ends of the parameter's scale. An integer takes the interval from 0.5 below it to 0.5 above it.
+
+    The scale of a parameter with a step is that of the indices of its values.
+    """
+    if parameter.step is not None and parameter.count is not None:
+        return -0.5, parameter.count - 0.5
     half = 0.5 if isinstance(parameter, Int) else 0.0
     low, high = parameter.low - half, parameter.high + half
     return (math.log(low), math.log(high)) if parameter.log else (low, high)
@@ -92,25 +97,28 @@ def _place(parameter: Parameter, value: Value) -> float:
         return (index + 0.5) / len(parameter.choices)
     low, high = _ends(parameter)
     number = float(str(value))
+    if parameter.step is not None:
+        number = parameter.index(number)
     return ((math.log(number) if parameter.log else number) - low) / (high - low)
 
 
 def _value(parameter: Parameter, u: float) -> Value:
-    match parameter:
-        case Categorical(choices):
-            return choices[min(int(u * len(choices)), len(choices) - 1)]
-        case Float(low, high, log):
-            first, last = _ends(parameter)
-            found = first + u * (last - first)
-            return min(high, max(low, math.exp(found) if log else found))
-        case Int(low, high, log):
-            first, last = _ends(parameter)
-            found = first + u * (last - first)
-            return min(high, max(low, round(math.exp(found) if log else found)))
+    if isinstance(parameter, Categorical):
+        return parameter.choices[min(int(u * len(parameter.choices)), len(parameter.choices) - 1)]
+    if parameter.step is not None and parameter.count is not None:
+        return parameter.nth(min(int(u * parameter.count), parameter.count - 1))
+    first, last = _ends(parameter)
+    found = first + u * (last - first)
+    found = math.exp(found) if parameter.log else found
+    if isinstance(parameter, Int):
+        found = round(found)
+    return min(parameter.high, max(parameter.low, found))
 
 
 def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
     """Return the positions of the parameter values that the positions `u` stand for. For integers, `u` is rounded to the value."""
+    if parameter.step is not None and parameter.count is not None:
+        return (np.minimum(np.floor(u * parameter.count), parameter.count - 1) + 0.5) / parameter.count
     if isinstance(parameter, Float):
         return u
     first, last = _ends(parameter)

@@ -117,9 +117,9 @@ class OptunaSampler:
         trial = self._trials[number]
         assert trial.number == self._before + number, f"trial {number} was adopted out of turn"
         for name, value in config.items():
-            distribution = self._distributions[name]
+            distribution, known = self._distributions[name], _to_optuna(self._space.parameters[name], value)
             self._storage.set_trial_param(
-                trial._trial_id, name, distribution.to_internal_repr(value), distribution
+                trial._trial_id, name, distribution.to_internal_repr(known), distribution
             )
 
     def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
@@ -147,13 +147,18 @@ class OptunaSampler:
         return optuna.create_trial(
             state=TrialState.PRUNED if max_step is not None and step < max_step else TrialState.COMPLETE,
             value=score,
-            params=dict(trial.config),
+            params={
+                name: _to_optuna(self._space.parameters[name], value) for name, value in trial.config.items()
+            },
             distributions={name: self._distributions[name] for name in trial.config},
             intermediate_values={step: score},
         )
 
     def _ask(self, trial: optuna.Trial, name: str) -> Value:
         match self._space.parameters[name]:
+            case Float() | Int() as stepped if stepped.step is not None:
+                assert stepped.count is not None
+                return stepped.nth(trial.suggest_int(name, 0, stepped.count - 1))
             case Float(low, high, log):
                 return trial.suggest_float(name, low, high, log=log)
             case Int(low, high, log):
@@ -192,8 +197,18 @@ class OptunaSampler:
                 )
 
 
+def _to_optuna(parameter: Parameter, value: Value) -> Value:
+    """Return a value as the study has it. A value of a parameter with a step is its index, which is exact."""
+    if isinstance(parameter, Categorical) or parameter.step is None:
+        return value
+    return parameter.index(float(str(value)))
+
+
 def _distribution(parameter: Parameter) -> BaseDistribution:
     match parameter:
+        case Float() | Int() if parameter.step is not None:
+            assert parameter.count is not None
+            return IntDistribution(0, parameter.count - 1)
         case Float(low, high, log):
             return FloatDistribution(low, high, log=log)
         case Int(low, high, log):
