@@ -8,6 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import spaces, stepped
+from tuner.domain.budget import Budget
+from tuner.domain.job import JobSpec, TrainableKind, config_values
+from tuner.domain.money import Money
+from tuner.domain.objective import Objective
 from tuner.domain.space import Categorical, Float, Int, Parameter, Space
 from tuner.mirrors.optuna import distribution
 
@@ -113,3 +117,21 @@ def test_a_step_has_the_values_of_optuna(parameter: Float | Int) -> None:
     known = distribution(parameter)
     assert all(known._contains(float(str(value))) for value in parameter.grid(20))
     assert float(str(known.high)) == parameter.grid(2)[-1]  # type: ignore[attr-defined]
+
+
+def test_nested_values_are_handed_over_as_dictionaries() -> None:
+    config, constants = {"a.b": 1, "a.c.d": 2, "e": 3}, {"a.f": [4]}
+    assert config_values(config, constants, None) == {"a.b": 1, "a.c.d": 2, "e": 3, "a.f": [4]}
+    assert config_values(config, constants, "optuna") == config_values(config, constants, None)
+    nested = {"a": {"b": 1, "c": {"d": 2}, "f": [4]}, "e": 3}
+    assert config_values(config, constants, "ray_tune") == nested
+
+
+@pytest.mark.parametrize("other", ["a", "a.b.c", "a..b", ".", "a."])
+def test_names_that_cannot_be_nested_are_refused(other: str) -> None:
+    def spec(kind: TrainableKind | None) -> JobSpec:
+        space = Space({"a.b": Float(0, 1), other: Float(0, 1)})
+        return JobSpec("j", "m:f", Objective("x"), space, Budget(usd=Money(9)), kind=kind)
+
+    assert spec(None).faults() == []
+    assert [fault.pointer for fault in spec("ray_tune").faults()] == ["/search_space"]

@@ -95,6 +95,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         "command": spec.command,
         "metrics_pattern": spec.metrics_pattern,
         "package": spec.package,
+        "kind": spec.kind,
         "objective": _fields(spec.objective),
         "search_space": {name: _parameter_to_wire(p) for name, p in spec.space.parameters.items()},
         "constants": dict(spec.constants),

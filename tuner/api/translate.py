@@ -62,6 +62,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         package=request.package,
         command=request.command,
         metrics_pattern=request.metrics_pattern,
+        kind=request.kind,
         objective=Objective(**request.objective.model_dump()),
         space=sp.Space({name: _parameter(given) for name, given in request.search_space.items()}),
         budget=budget,

@@ -12,6 +12,7 @@ from tuner.cli.arguments import JobId, Json
 from tuner.cli.output import Frame, connect
 from tuner.cli.tables import Format, Style
 from tuner.cli.training import command
+from tuner.domain.job import config_values
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -116,9 +117,11 @@ def _show(
         return
     job = client.job(name)
     Frame(as_json).show(answer, lambda one: shown(one, job.objective["metric"]))
-    if job.command is not None:
-        typer.echo(f"\nto train it:\n  tuner train {name} --trial {answer.trial} --steps {answer.step}")
-        return
-    environment = client.trial(name, answer.trial).environment
-    line = command(job.trainable, {**job.constants, **answer.config}, answer.step, environment)
+    # `tuner train` without a job calls functions with a configuration.
+    if job.command is not None or job.kind == "optuna":
+        line = f"tuner train {job.id} --trial {answer.trial} --steps {answer.step}"
+    else:
+        environment = client.trial(name, answer.trial).environment
+        values = config_values(answer.config, job.constants, job.kind)
+        line = command(job.trainable, values, answer.step, environment)
     typer.echo(f"\nto train it:\n  {line}")

@@ -6,6 +6,7 @@
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,22 @@ JobYaml.add_implicit_resolver(
 def read_job(file: Path) -> dict[str, Any]:
     """Read a job from a file, or from standard input if the file is `-`.
 
+    The search space of an Optuna objective is recorded from the objective if the file has none.
+
     Raises:
         typer.BadParameter: The file is not a job, or its search space uses calls of Ray Tune.
+        SpaceRefused: The search space of an objective cannot be recorded.
     """
     found = read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
     _refuse_python(file, found.get("search_space"))
+    if (
+        found.get("kind") == "optuna"
+        and "search_space" not in found
+        and isinstance(found.get("trainable"), str)
+    ):
+        from tuner.cli.job_of_code import recorded
+
+        found["search_space"] = recorded(found["trainable"])
     return found
 
 
@@ -104,6 +116,11 @@ def _refuse_python(file: Path, space: object) -> None:
             raise typer.BadParameter(
                 f"{file}: search_space.{name} is a call of Python, which a job file cannot contain; write {INSTEAD[call[1]]}"
             )
+
+
+def job_file(job: Mapping[str, Any]) -> str:
+    """Return a job as the text of a job file."""
+    return yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=120)
 
 
 def read_mapping(file: Path, what: str) -> dict[str, Any]:

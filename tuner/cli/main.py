@@ -1,9 +1,9 @@
 """The `tuner` command line: one function per command, and the groups of `tuner --help`."""
 
 import gc
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +18,7 @@ from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.estimate import estimate
-from tuner.cli.job_yaml import read_job
+from tuner.cli.job_yaml import job_file
 from tuner.cli.money import budgets, quota, spend, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
 from tuner.cli.output import PROJECT, Frame, connect
@@ -83,13 +83,54 @@ def demo(
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file; - reads standard input.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB.yaml|MODULE:FUNCTION",
+            help="Job file, where - reads standard input; or a Ray Tune trainable or an Optuna objective.",
+            show_default=False,
+        ),
+    ],
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Take the search space and the constants from this `param_space` of a Ray Tune script.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="`optuna` for an objective. Its search space is recorded by running it here."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric to optimise. Default for an objective: value.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="`max` or `min`: the direction of the metric.")] = None,
+    usd: Annotated[float | None, typer.Option(help="Budget in dollars.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option(help="Budget in GPU-hours.")] = None,
+    wall_clock: Annotated[str | None, typer.Option(help="Longest running time: 90s, 15m, 6h.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Most trials.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Most steps, which are reports, of a trial.")] = None,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the job file, and submit nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a tuning job. The file's `planning` section is ignored."""
-    client, asked = connect(), read_job(file)
+    """Submit a tuning job. The file's `planning` section is ignored. Options replace what the file says.
+
+    For MODULE:FUNCTION, the options are the job file. The modules are imported on this machine to read the space. The trainable runs
+    where the service's workers can import it.
+    """
+    from tuner.cli.job_of_code import Overrides, job_of
+
+    overrides = Overrides(space, kind, metric, mode, usd, gpu_hours, wall_clock, trials, max_steps)
+    asked = job_of(what, overrides)
     asked.pop("planning", None)
+    if print_only:
+        typer.echo(json.dumps(asked) if as_json else job_file(asked), nl=as_json)
+        return
+    client = connect()
     job = client.submit(asked)
     if not wait:
         Frame(as_json).show(job, render.job)

@@ -17,10 +17,10 @@ from tuner.cli.escape import number
 from tuner.cli.output import connect
 from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.environment import Environment
-from tuner.domain.job import program_config
+from tuner.domain.job import config_values, program_config
 
 if TYPE_CHECKING:
-    from tuner.client import Client
+    from tuner.client import Client, Job
     from tuner.schemas import answers as wire
     from tuner.schemas.answers import TrialDetail
 
@@ -81,14 +81,17 @@ def train(
             raise typer.BadParameter(
                 "needs a job: give a job id instead of MODULE:FUNCTION", param_hint="--trial"
             )
-        entry, values, recorded = what, _parsed(config), None
+        entry, values, recorded, kind, metric = what, _parsed(config), None, None, None
     else:
         if config is not None:
             raise typer.BadParameter(
                 "can only be used with MODULE:FUNCTION; a job has its own configurations",
                 param_hint="--config",
             )
-        entry, values, steps, recorded = _of_job(connect(), what, trial, steps)
+        client = connect()
+        job = client.job(what)
+        kind, metric = job.kind, job.objective["metric"]
+        entry, values, steps, recorded = _of_job(client, job, trial, steps)
         if recorded is None:
             typer.echo("the trial's threads and seed were not recorded: its metric may not repeat", err=True)
     known = recorded or Environment(seed=0)
@@ -96,7 +99,7 @@ def train(
     seed = known.seed if seed is None else seed
     for difference in _prepared(entry, recorded, threads, seed):
         typer.echo(difference, err=True)
-    _train(entry, values, steps, save, seed=seed, as_json=as_json)
+    _train(entry, values, steps, save, seed=seed, kind=kind, metric=metric, as_json=as_json)
 
 
 def command(
@@ -124,21 +127,20 @@ def _parsed(config: str | None) -> dict[str, Any]:
 
 
 def _of_job(
-    client: Client, name: str, trial: str | None, steps: int | None
+    client: Client, job: Job, trial: str | None, steps: int | None
 ) -> tuple[str, dict[str, Any], int, Environment | None]:
-    """Return the trainable, the values that it is called with, the step and the environment of a trial.
+    """Return the entry, the values that it is called with, the step and the environment of a trial.
 
     Without `trial`, use the best trial of the job. Without `steps`, return the step at which the trial was best.
     """
-    job = client.job(name)
     if trial is None:
-        best = client.best(name, forecast=False)
-        answer, last = client.trial(name, best.trial), best.step
+        best = client.best(job.id, forecast=False)
+        answer, last = client.trial(job.id, best.trial), best.step
     else:
-        answer = client.trial(name, trial)
+        answer = client.trial(job.id, trial)
         last = steps or _best_step(answer, maximise=job.objective["mode"] == "max")
     recorded = None if answer.environment is None else Environment.parse(answer.environment.model_dump())
-    entry, values = job.trainable, {**job.constants, **answer.config}
+    entry, values = job.trainable, config_values(answer.config, job.constants, job.kind)
     if job.command is not None:
         entry = PROGRAM_ENTRY
         values = program_config(job.command, job.metrics_pattern, job.fidelity["max"], values)
@@ -167,6 +169,8 @@ def _train(
     save: Path | None,
     *,
     seed: int | None,
+    kind: str | None,
+    metric: str | None,
     as_json: bool,
 ) -> None:
     from tuner.service import training_alone
@@ -181,7 +185,9 @@ def _train(
         )
 
     with contextlib.redirect_stdout(sys.stderr if as_json else out):
-        done = training_alone.train(entry, config, steps=steps, save_to=save, on_report=show, seed=seed)
+        done = training_alone.train(
+            entry, config, steps=steps, save_to=save, on_report=show, seed=seed, kind=kind, metric=metric
+        )
     if steps is not None and done.steps < steps:
         typer.echo(f"{entry} returned after step {done.steps} of {steps}", err=True)
     if save is not None:

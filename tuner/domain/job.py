@@ -1,8 +1,8 @@
 """A job: one tuning request, its states and the transitions between them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
@@ -26,6 +26,7 @@ StopReason = Literal[
 ]
 Market = Literal["on_demand", "spot", "spot_with_fallback"]
 SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
+TrainableKind = Literal["ray_tune", "optuna"]
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
 JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
@@ -121,6 +122,9 @@ class JobSpec:
     command: str | None = field(default=None, metadata={"new": True})
     #: A regular expression that finds the program's metrics in its output. None if it writes them to a file.
     metrics_pattern: str | None = field(default=None, metadata={"new": True})
+    #: What the trainable is called with. None: a dictionary with the configuration. "ray_tune": the same, where a parameter or
+    #: constant `model.width` is `config["model"]["width"]`. "optuna": a trial of Optuna.
+    kind: TrainableKind | None = field(default=None, metadata={"new": True})
 
     @property
     def entry(self) -> str:
@@ -129,7 +133,7 @@ class JobSpec:
 
     def begin_config(self, config: Mapping[str, Value]) -> dict[str, object]:
         """Return the values that the entry is called with. The configuration overrides the constants."""
-        values = {**self.constants, **config}
+        values = config_values(config, self.constants, self.kind)
         return (
             values
             if self.command is None
@@ -142,8 +146,7 @@ class JobSpec:
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             faults += part.faults()
         faults += self.window.faults() if self.window is not None else []
-        for clash in sorted(set(self.space.parameters) & set(self.constants)):
-            faults.append(Fault("/constants", f"{clash!r} is in the search space too; keep one of the two"))
+        faults += self._value_faults()
         if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:
             faults.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))
         if not -(2**63) <= self.algorithm.seed < 2**63:
@@ -168,8 +171,21 @@ class JobSpec:
         faults = command_faults(self.command, names, has_steps=self.fidelity.max is not None)
         if self.trainable != name_of(self.command):
             faults.append(Fault("/command", "give either trainable or command, not both"))
+        if self.kind is not None:
+            faults.append(Fault("/kind", "says how a function is called; leave it out for a command"))
         if self.metrics_pattern is not None:
             faults += pattern_faults(self.metrics_pattern, self.objective.metric)
+        return faults
+
+    def _value_faults(self) -> list[Fault]:
+        """Return the faults of the names of parameters and constants."""
+        clashes = sorted(set(self.space.parameters) & set(self.constants))
+        faults = [
+            Fault("/constants", f"{clash!r} is in the search space too; keep one of the two")
+            for clash in clashes
+        ]
+        if self.kind == "ray_tune":
+            faults += _nesting_faults([*self.space.parameters, *self.constants])
         return faults
 
 
@@ -207,3 +223,35 @@ def program_config(
 ) -> dict[str, object]:
     """Return what `tuner.worker.program:run` is called with."""
     return {"command": command, "metrics_pattern": metrics_pattern, "steps": steps, "values": dict(values)}
+
+
+def _nesting_faults(names: Sequence[str]) -> list[Fault]:
+    """Return the faults of names such as `a` and `a.b`, of which the first is a value and the second a part of it."""
+    for name in names:
+        parts = name.split(".")
+        if not all(parts):
+            return [Fault("/search_space", f"{name!r} is no name of a nested value, such as 'model.width'")]
+        for end in range(1, len(parts)):
+            if (outer := ".".join(parts[:end])) in names:
+                return [Fault("/search_space", f"{name!r} is inside of {outer!r}, which is a value itself")]
+    return []
+
+
+def config_values(
+    config: Mapping[str, Value], constants: Mapping[str, object], kind: str | None
+) -> dict[str, object]:
+    """Return the values that the trainable is called with. The configuration overrides the constants.
+
+    If the kind is "ray_tune", the value `a.b` is `b` in the dictionary `a`.
+    """
+    values = {**constants, **config}
+    if kind != "ray_tune":
+        return values
+    nested: dict[str, object] = {}
+    for name, value in values.items():
+        *outer, last = name.split(".")
+        inside: Any = nested
+        for part in outer:
+            inside = inside.setdefault(part, {})
+        inside[last] = value
+    return nested

@@ -8,13 +8,21 @@ from decimal import Decimal
 from functools import cached_property
 from random import Random
 
-from tuner.domain.errors import Fault
+from tuner.domain.errors import Fault, TunerError
 
 Value = float | int | str | bool | None
 Config = dict[str, Value]
 When = Mapping[str, tuple[Value, ...]]
 MAX_PARAMETERS = 1000
 MAX_VALUES = 2**40  # of a parameter with a step: their indices are exact in floating-point numbers
+
+
+class SpaceRefused(TunerError):
+    """This search space cannot be that of a job."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"  {code}: {detail}")
+        self.code = code  #: What is wrong, as one stable word.
 
 
 @dataclass(frozen=True, slots=True)

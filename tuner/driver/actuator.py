@@ -162,6 +162,7 @@ class BeginMessages:
             "attempt": assignment.attempt,
             "entry": spec.entry,
             "config": spec.begin_config(assignment.config),
+            "kind": spec.kind,
             "seed": spec.algorithm.seed,
             "until": assignment.until,
             "max_step": spec.fidelity.max,

@@ -217,6 +217,7 @@ class SpotEligibility:
         ]
         return {
             "entry": spec.entry,
+            "kind": spec.kind,
             "package": package_of(self.row, self.storage),
             "configs": [spec.begin_config(config) for config in drawn],
             "max_step": spec.fidelity.max,

@@ -159,6 +159,10 @@ class JobRequest(Body):
 
     `package` is the id of an uploaded package that contains the trainable. If it is null, the trainable is a module that is installed
     on the workers.
+
+    `kind` says what the trainable is called with. If it is null, that is a dictionary with the configuration. With `ray_tune`, the
+    value of a name with dots is nested: `model.width` is `config["model"]["width"]`. With `optuna`, the trainable is an objective,
+    which is called with a trial.
     """
 
     name: str
@@ -166,6 +170,7 @@ class JobRequest(Body):
     command: str | None = None
     metrics_pattern: str | None = None
     package: str | None = None
+    kind: Literal["ray_tune", "optuna"] | None = None
     objective: Objective
     search_space: dict[str, Parameter]
     budget: Budget
@@ -276,6 +281,7 @@ class JobFacts(Answer):
     command: str | None = None
     metrics_pattern: str | None = None
     package: str | None = None
+    kind: str | None = None
     objective: dict[str, Any]
     search_space: dict[str, Any]
     constants: dict[str, Any]

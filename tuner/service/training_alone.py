@@ -66,6 +66,8 @@ def train(
     save_to: Path | None,
     on_report: OnReport,
     seed: int | None = None,
+    kind: str | None = None,
+    metric: str | None = None,
 ) -> Trained:
     """Train from the beginning to step `steps`, or until the trainable returns.
 
@@ -78,6 +80,8 @@ def train(
         save_to: A directory for the last step's checkpoint. None saves none.
         on_report: Called with the step and its metrics after each step, in another thread.
         seed: Seed of all random generators. None leaves them unchanged.
+        kind: The job's `kind`.
+        metric: The metric under which an Optuna objective's value is reported.
 
     Raises:
         Invalid: The entry cannot be trained.
@@ -93,7 +97,9 @@ def train(
             save_to.mkdir(parents=True, exist_ok=True)
         staging = str(save_to.absolute()) if save_to is not None else scratch
         ours, theirs = Pipe()
-        begin = BeginMessage("alone", 1, entry, dict(config), staging, max_step=steps, seed=seed)
+        begin = BeginMessage(
+            "alone", 1, entry, dict(config), staging, max_step=steps, seed=seed, kind=kind, metric=metric
+        )
         ours.send_bytes(words.begin_message(begin))
         answering = _Answering(ours, steps, saves=save_to is not None, on_report=on_report)
         answering.start()

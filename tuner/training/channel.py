@@ -48,7 +48,8 @@ class BeginMessage:
     resources: Mapping[str, float] = field(default_factory=dict)
     echo: bool = False  #: Save the restored state again at once, so that both can be compared.
     seed: int | None = None  #: Seed of the random generators. None leaves them unchanged.
-    metric: str | None = None  #: The objective's metric, under which a returned number is recorded.
+    kind: str | None = None  #: The job's `kind`: what the trainable is called with.
+    metric: str | None = None  #: The metric of the job's objective.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Channel:
     def __init__(self, connection: Connection, begin: BeginMessage) -> None:
         self.begin = begin
         self.step = begin.first_step  #: The last reported step.
+        self.is_used_by_run = False  #: Whether a `SpotSafe` or an adapter sends the reports.
         self._connection = connection
         self._sending = threading.Lock()
 

@@ -54,6 +54,7 @@ class Supervised(Home):
 
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
+        channel.is_used_by_run = True
         self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)

@@ -121,6 +121,7 @@ class RunningAttempt:
             resources=self.order.get("resources", {}),
             echo=bool(self.order.get("echo")),
             seed=self.order.get("seed"),
+            kind=self.order.get("kind"),
             metric=self.order.get("metric"),
         )
 

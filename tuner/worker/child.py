@@ -146,6 +146,11 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
         return
     # Code that imports `SpotSafe` or an adapter loads data and builds the model first. These then send the start of training.
     channel.phase("setup" if ANNOUNCES_TRAINING & sys.modules.keys() else "train")
+    if begin.kind == "optuna":
+        from tuner.worker.objective import run_objective  # imports Optuna, so only when needed
+
+        run_objective(target, channel)
+        return
     session.take_output(target(dict(channel.begin.config)))
 
 

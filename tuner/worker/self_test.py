@@ -67,12 +67,13 @@ def self_test(
     limit_s: float,
     resources: Mapping[str, float],
     package: Mapping[str, str] | None = None,
+    kind: str | None = None,
 ) -> Verdict:
     """Run the restore self-test in a supervisor of its own, and return the verdict. Blocks for up to `limit_s` plus a few seconds."""
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:
         storage = scratch.path / "storage"
-        return SelfTest(entry, supervisor, storage, max_step, resources, limit_s).verdict(configs)
+        return SelfTest(entry, supervisor, storage, max_step, resources, limit_s, kind).verdict(configs)
     finally:
         supervisor.close()
         scratch.close()
@@ -89,8 +90,9 @@ class SelfTest:
         max_step: int | None,
         resources: Mapping[str, float],
         limit_s: float,
+        kind: str | None = None,
     ) -> None:
-        self._entry, self._supervisor, self._storage = entry, supervisor, storage
+        self._entry, self._kind, self._supervisor, self._storage = entry, kind, supervisor, storage
         self._max_step = None if max_step is None else max(2, max_step)
         self._resources = resources
         self._until, self._limit_s = time.monotonic() + limit_s, limit_s
@@ -188,6 +190,7 @@ class SelfTest:
             "trial": SELF_TEST,
             "attempt": self._attempt,
             "entry": self._entry,
+            "kind": self._kind,
             "config": dict(config),
             "max_step": self._max_step,
             "lease_ns": max(1, round(self._left_s() * 1e9)),

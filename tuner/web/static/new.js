@@ -106,7 +106,7 @@ class Form {
     const usable = this.known.filter((one) => !one.error), { job } = this.read();
     if (usable.length === 0) return;
     if (usable.some((one) => one.trainable === last?.trainable))
-      return this.write(Object.fromEntries(["name", "trainable", "objective", "search_space", "fidelity", "budget", "tags"].map((part) => [part, said(last[part])])));
+      return this.write(said(Object.fromEntries(["name", "trainable", "kind", "objective", "search_space", "fidelity", "budget", "tags"].map((part) => [part, said(last[part])]))));
     const [first] = usable;
     this.write(suggested({ ...job, name: first.trainable.split(/[.:]/).at(-2), trainable: first.trainable }, first));
   }

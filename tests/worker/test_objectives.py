@@ -1,0 +1,98 @@
+"""Optuna objectives and nested configurations of Ray Tune, under a real supervisor."""
+
+from typing import Any
+
+import pytest
+
+from tuner.domain.job import config_values
+
+MODULE = "tests.frameworks.with_optuna"
+CONFIG = {"optimizer": "sgd", "rate": 0.1, "momentum": 0.9, "layers": 2, "width_0": 8, "width_1": 16}
+
+
+def started(drive: Any, case: str, config: dict[str, Any], **more: Any) -> Any:
+    driver = drive(case, MODULE)
+    driver.begin(config=config, kind="optuna", metric="value", **more)
+    return driver
+
+
+def test_reports_of_an_objective_are_steps(drive: Any) -> None:
+    driver = started(drive, "objective", CONFIG, until=9)
+    driver.until_state("ended")
+    assert [report["step"] for report in driver.reports] == [1, 2, 3, 4, 5, 6]
+    values = [report["metrics"]["value"] for report in driver.reports]
+    assert values == sorted(values, reverse=True)
+    assert driver.reports[0]["metrics"]["parameters"] == 24
+    assert not driver.reports[0]["resumable"]
+
+
+def test_paused_objective_begins_again(drive: Any) -> None:
+    driver = started(drive, "objective", CONFIG, until=2)
+    driver.until_state("waiting")
+    assert driver.end("pause")["saved_step"] in (0, None)
+    driver.begin(config=CONFIG, kind="optuna", metric="value", until=3)
+    driver.until_state("waiting")
+    assert [report["step"] for report in driver.reports] == [1, 2, 1, 2, 3]
+    assert driver.reports[0]["metrics"] == driver.reports[2]["metrics"]
+
+
+def test_objective_that_ignores_pruning_is_stopped(drive: Any) -> None:
+    driver = started(drive, "ignores_pruning", {"x": 0.5}, until=2)
+    driver.until_state("waiting")
+    driver.end("pause")
+    assert len(driver.reports) == 2
+
+
+def test_returned_value_is_the_only_step(drive: Any) -> None:
+    driver = started(drive, "one_value", {"x": 0.5, "y": 0.25, "z": 0.25}, until=9)
+    driver.until_state("ended")
+    assert [(report["step"], report["metrics"]) for report in driver.reports] == [(1, {"value": 1.0})]
+
+
+def test_objective_that_prunes_itself_ends_with_its_steps(drive: Any) -> None:
+    driver = started(drive, "prunes_itself", {"x": 0.25}, until=9)
+    driver.until_state("ended")
+    assert [report["metrics"]["value"] for report in driver.reports] == [0.25, 0.5]
+
+
+def test_trial_is_one_of_optuna(drive: Any) -> None:
+    driver = started(drive, "facts", {"choice": True, "whole": 2, "n": 3}, until=9)
+    driver.until_state("ended")
+    assert driver.reports[0]["metrics"] == {"value": 1.0}
+
+
+def test_objective_with_spot_safe_continues(drive: Any) -> None:
+    whole = started(drive, "with_spot_safe", {"rate": 0.01}, until=6, seed=1)
+    whole.until_state("waiting")
+    whole.end("stop")
+    driver = started(drive, "with_spot_safe", {"rate": 0.01}, until=2, seed=1)
+    driver.until_state("waiting")
+    assert driver.end("pause")["saved_step"] == 2
+    driver.begin(config={"rate": 0.01}, kind="optuna", metric="value", until=6, restore=2, seed=1)
+    driver.until_state("waiting")
+    assert [report["step"] for report in driver.reports] == [1, 2, 3, 4, 5, 6]
+    assert [one["metrics"] for one in driver.reports] == [one["metrics"] for one in whole.reports]
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "message"),
+    [
+        ("objective", {"rate": 0.1}, "the job's search space has no parameter 'optimizer'"),
+        ("several_values", {"x": 1.0}, "returned several values"),
+        ("not_a_number", {"x": 1.0}, "the objective's value is '1.0'"),
+    ],
+)
+def test_what_an_objective_may_not_do_is_named(
+    drive: Any, case: str, config: dict[str, Any], message: str
+) -> None:
+    error = started(drive, case, config, until=9).until_state("failed")["error"]
+    assert message in error["message"]
+
+
+def test_nested_values_reach_a_function_of_ray_tune(drive: Any) -> None:
+    flat = {"rate": 0.1, "model.activation": "relu", "model.norm": True}
+    driver = drive("train", "tests.frameworks.with_ray_tune")
+    driver.begin(config=config_values(flat, {"model.depth": 3}, "ray_tune"), until=9, kind="ray_tune")
+    driver.until_state("ended")
+    assert [report["step"] for report in driver.reports] == [1, 2, 3, 4]
+    assert driver.reports[0]["metrics"]["loss"] == pytest.approx(0.3)

@@ -1,0 +1,146 @@
+"""Make a job from Python code: a Ray Tune trainable with its `param_space`, or an Optuna objective.
+
+The user's modules are imported in this process, because only they know their search space. What they print goes to standard error.
+"""
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tuner.cli.job_yaml import read_job
+from tuner.domain.space import Categorical, Parameter, Space, SpaceRefused
+
+OBJECTIVE_METRIC = "value"  # Optuna's name for what an objective returns
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """The options of `tuner submit` that replace parts of a job. None leaves a part as it is."""
+
+    space: str | None  #: `module:name` of a `param_space`.
+    kind: str | None
+    metric: str | None
+    mode: str | None
+    usd: float | None
+    gpu_hours: float | None
+    wall_clock: str | None
+    trials: int | None
+    max_steps: int | None
+
+
+def job_of(what: str, options: Overrides) -> dict[str, Any]:
+    """Return the job in a file, or that of `module:function`, with the options.
+
+    Raises:
+        typer.BadParameter: The file is not a job, or an option is missing.
+        SpaceRefused: The search space cannot be converted or recorded.
+    """
+    if options.kind not in (None, "optuna"):
+        raise typer.BadParameter("must be optuna", param_hint="--kind")
+    if options.kind and options.space:
+        raise typer.BadParameter("an objective has its own search space", param_hint="--space")
+    is_code = re.fullmatch(r"[\w.]+:\w+", what) is not None and not Path(what).exists()
+    job = _job_of_function(what, options) if is_code else read_job(Path(what))
+    if options.space is not None:
+        from tuner.cli.ray_space import job_of_space
+
+        found = job_of_space(_imported(options.space))
+        job.pop("kind", None)
+        job |= {**found, "constants": {**job.get("constants", {}), **found["constants"]}}
+    elif options.kind == "optuna" and "search_space" not in job:
+        job |= {"kind": "optuna", "search_space": recorded(job["trainable"])}
+    _put(job, "objective", metric=options.metric, mode=options.mode)
+    limits = {"usd": options.usd, "gpu_hours": options.gpu_hours}
+    _put(job, "budget", **limits, wall_clock=options.wall_clock, trials=options.trials)
+    _put(job, "fidelity", max=options.max_steps)
+    return job
+
+
+def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
+    """Return a job without its search space. Raise BadParameter if an option is missing."""
+    if options.space is None and options.kind is None:
+        raise typer.BadParameter(
+            f"{entry} needs --space MODULE:NAME with its param_space, or --kind optuna if it is an objective"
+        )
+    if options.metric is None and options.kind is None:
+        raise typer.BadParameter("name the metric that the trainable reports", param_hint="--metric")
+    if options.mode is None:
+        raise typer.BadParameter("say whether the metric is to be max or min", param_hint="--mode")
+    if options.usd is None and options.gpu_hours is None:
+        raise typer.BadParameter("give a budget, --usd or --gpu-hours", param_hint="--usd")
+    name = entry.replace(":", ".").lstrip("_")[:100]
+    return {"name": name, "trainable": entry, "objective": {"metric": OBJECTIVE_METRIC}}
+
+
+def _put(job: dict[str, Any], part: str, **values: object) -> None:
+    """Replace the values of a part of the job that are not None."""
+    given = {name: value for name, value in values.items() if value is not None}
+    if given:
+        job[part] = {**(job.get(part) or {}), **given}
+
+
+def recorded(entry: str) -> dict[str, Any]:
+    """Return the search space of an Optuna objective, recorded by running it in this process.
+
+    Raises:
+        SpaceRefused: The objective cannot be imported, or its space cannot be recorded.
+    """
+    from tuner.service.objective_space import recorded_space
+
+    objective = _imported(entry)
+    if not callable(objective):
+        raise SpaceRefused("not_importable", f"{entry} is a {type(objective).__name__}, not a function")
+    typer.echo(f"recording the search space: running {entry} until its first report, several times", err=True)
+    with _output_on_stderr():
+        space = recorded_space(objective)
+    return _written(space)
+
+
+def _written(space: Space) -> dict[str, Any]:
+    """Return a search space as a job file has it."""
+
+    def written(parameter: Parameter) -> dict[str, Any]:
+        when = {name: list(values) for name, values in parameter.when.items()}
+        more: dict[str, Any] = {"when": when} if when else {}
+        if isinstance(parameter, Categorical):
+            return {"type": "categorical", "choices": list(parameter.choices), **more}
+        kind = "int" if isinstance(parameter.low, int) else "float"
+        more |= {"log": True} if parameter.log else {}
+        more |= {"step": parameter.step} if parameter.step is not None else {}
+        return {"type": kind, "low": parameter.low, "high": parameter.high, **more}
+
+    return {name: written(parameter) for name, parameter in space.parameters.items()}
+
+
+def _imported(entry: str) -> Any:
+    """Import `module:name` from the current directory or the installed modules. Raise SpaceRefused if it cannot be imported."""
+    module, _, name = entry.partition(":")
+    if not (module and name):
+        raise SpaceRefused("not_importable", f"{entry!r} is not of the form module:name")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        with _output_on_stderr():
+            found = importlib.import_module(module)
+    except Exception as error:
+        raise SpaceRefused(
+            "not_importable", f"importing {module} in {os.getcwd()} raised {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(found, name):
+        raise SpaceRefused("not_importable", f"{module} has no {name!r}")
+    return getattr(found, name)
+
+
+@contextlib.contextmanager
+def _output_on_stderr() -> Iterator[None]:
+    """Keep what user code prints out of the answer on standard output."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

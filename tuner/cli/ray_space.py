@@ -1,0 +1,198 @@
+"""Convert the `param_space` of a Ray Tune script into the search space and the constants of a job.
+
+The objects are recognised by their class names and attributes, so Ray is not imported unless the user's module imports it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+from tuner.domain.space import SpaceRefused
+
+SAMPLE_MODULE = "ray.tune.search.sample"
+MAX_CHOICES = 1000
+
+
+def job_of_space(space: object) -> dict[str, Any]:
+    """Return the fields `search_space`, `constants` and `kind` of a job for a `param_space`.
+
+    A parameter in a nested dictionary is named with dots, `model.width`, and the kind is then `ray_tune`, so that the trainable gets
+    the dictionaries as they were.
+
+    Raises:
+        SpaceRefused: A part of it cannot be expressed in a job. `code` says why.
+    """
+    if not isinstance(space, Mapping):
+        raise SpaceRefused("not_a_dictionary", f"the space is a {type(space).__name__}; name a dictionary")
+    parameters: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
+    nested = any(
+        isinstance(value, Mapping) and not _is_grid(value) and _tunes(value) for value in space.values()
+    )
+    for name, value in _flat(space, nested=nested):
+        if isinstance(value, Mapping) and _is_grid(value):
+            parameters[name] = _choices(name, value["grid_search"])
+        elif _is_domain(value):
+            parameter = _parameter(name, value)
+            if "constant" in parameter:
+                constants[name] = parameter["constant"]
+            else:
+                parameters[name] = parameter
+        else:
+            _check_constant(name, value)
+            constants[name] = value
+    if not parameters:
+        raise SpaceRefused("nothing_to_tune", "every value of the space is a constant; tune at least one")
+    found: dict[str, Any] = {"search_space": parameters, "constants": constants}
+    return {**found, "kind": "ray_tune"} if nested else found
+
+
+def _flat(space: Mapping[Any, Any], *, nested: bool, within: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield names and values. Dictionaries that contain parameters are entered, and their names joined with dots."""
+    for key, value in space.items():
+        name = f"{within}{key}"
+        if not isinstance(key, str) or not key:
+            raise SpaceRefused(
+                "name", f"the key {key!r} in {within.rstrip('.') or 'the space'} is not a text; use text"
+            )
+        if nested and "." in key:
+            raise SpaceRefused(
+                "name",
+                f"{name!r} has a dot in its name, and the space has nested parameters, whose names are joined with dots; rename it",
+            )
+        if isinstance(value, Mapping) and not _is_grid(value) and _tunes(value):
+            yield from _flat(value, nested=True, within=f"{name}.")
+        elif isinstance(value, list | tuple) and any(map(_tunes, value)):
+            raise SpaceRefused(
+                "list_of_parameters",
+                f"{name!r} is a list with parameters in it; use a dictionary or parameters of their own",
+            )
+        else:
+            yield name, value
+
+
+def _tunes(value: object) -> bool:
+    """Return whether a value is a parameter or contains one."""
+    if isinstance(value, Mapping):
+        return _is_grid(value) or any(map(_tunes, value.values()))
+    return _is_domain(value) or (isinstance(value, list | tuple) and any(map(_tunes, value)))
+
+
+def _is_grid(value: Mapping[Any, Any]) -> bool:
+    return set(value) == {"grid_search"}
+
+
+def _is_domain(value: object) -> bool:
+    return any(kind.__module__ == SAMPLE_MODULE and kind.__name__ == "Domain" for kind in type(value).__mro__)
+
+
+def _kinds(value: object) -> set[str]:
+    return {kind.__name__ for kind in type(value).__mro__}
+
+
+def _parameter(name: str, domain: Any) -> dict[str, Any]:
+    """Return the parameter of a job file, or {"constant": value} if there is only one value."""
+    kinds = _kinds(domain)
+    if "Function" in kinds:
+        raise SpaceRefused(
+            "sample_from",
+            f"{name!r} is tune.sample_from, whose values only your code knows; make what it depends on parameters, and compute "
+            f"{name!r} from them in the trainable",
+        )
+    if "Categorical" in kinds:
+        return _choices(name, domain.categories)
+    sampler, step = domain.get_sampler(), None
+    if "Quantized" in _kinds(sampler):
+        sampler, step = sampler.get_sampler(), sampler.q
+    if "Normal" in _kinds(sampler):
+        raise SpaceRefused(
+            "normal", f"{name!r} is normally distributed; give it bounds, with tune.uniform or tune.quniform"
+        )
+    is_log, is_int = "LogUniform" in _kinds(sampler), "Integer" in kinds
+    if not (math.isfinite(domain.lower) and math.isfinite(domain.upper)):
+        raise SpaceRefused("bounds", f"{name!r} has no bounds; give both")
+    if is_log and step is not None and not (is_int and step == 1):
+        instead = "tune.lograndint" if is_int else "tune.loguniform"
+        raise SpaceRefused(
+            "log_step",
+            f"{name!r} is rounded on a log scale, which a job cannot do; use {instead} and round in the trainable",
+        )
+    if is_int:
+        return _whole(name, domain, step, is_log=is_log)
+    if step is None:
+        number = {"type": "float", "low": float(domain.lower), "high": float(domain.upper)}
+        return {**number, "log": True} if is_log else number
+    low, high = _multiples(domain, step)
+    return _between(name, {"type": "float", "low": float(low), "high": float(high), "step": float(step)})
+
+
+def _whole(name: str, domain: Any, step: int | None, *, is_log: bool) -> dict[str, Any]:
+    """Return an int. The upper end of Ray Tune's integers is exclusive, unless they are rounded to multiples of more than 1."""
+    if step in (None, 1):
+        low, high = int(domain.lower), int(domain.upper) - 1
+        return _between(name, {"type": "int", "low": low, "high": high, **({"log": True} if is_log else {})})
+    first, last = _multiples(domain, step)
+    return _between(name, {"type": "int", "low": int(first), "high": int(last), "step": step})
+
+
+def _multiples(domain: Any, step: float | None) -> tuple[Decimal, Decimal]:
+    """Return the first and the last multiple of the step within the bounds, which are the ends of Ray Tune's rounded values."""
+    low, high, q = (Decimal(str(number)) for number in (domain.lower, domain.upper, step))
+    return (low / q).to_integral_value(ROUND_CEILING) * q, (high / q).to_integral_value(ROUND_FLOOR) * q
+
+
+def _between(name: str, parameter: dict[str, Any]) -> dict[str, Any]:
+    if parameter["low"] > parameter["high"]:
+        raise SpaceRefused("bounds", f"{name!r} has no value between its bounds; widen them")
+    return {"constant": parameter["low"]} if parameter["low"] == parameter["high"] else parameter
+
+
+def _choices(name: str, values: Any) -> dict[str, Any]:
+    choices: list[Any] = []
+    for given in values:
+        value = given.item() if type(given).__module__ == "numpy" and hasattr(given, "item") else given
+        if not (
+            value is None
+            or type(value) in (bool, int, str)
+            or (type(value) is float and math.isfinite(value))
+        ):
+            raise SpaceRefused(
+                "choice",
+                f"{name!r} has the choice {_short(value)}, a {type(value).__name__}; a job has numbers, text, booleans and None: give "
+                "each choice a name, and look its value up in the trainable",
+            )
+        if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in choices):
+            raise SpaceRefused(
+                "choice", f"{name!r} has the choice {_short(value)} twice; give each choice once"
+            )
+        choices.append(value)
+    if not 1 <= len(choices) <= MAX_CHOICES:
+        raise SpaceRefused("choice", f"{name!r} has {len(choices)} choices; give 1 to {MAX_CHOICES}")
+    return {"type": "categorical", "choices": choices}
+
+
+def _check_constant(name: str, value: object) -> None:
+    """Raise SpaceRefused if a constant would not arrive in the trainable as it is."""
+    if (
+        value is None
+        or isinstance(value, bool | int | str)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
+        return
+    if isinstance(value, list):
+        for one in value:
+            _check_constant(name, one)
+    elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        for key, one in value.items():
+            _check_constant(f"{name}.{key}", one)
+    else:
+        raise SpaceRefused(
+            "constant",
+            f"the constant {name!r} is {_short(value)}, a {type(value).__name__}, which JSON cannot express; create it in the trainable",
+        )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

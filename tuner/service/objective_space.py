@@ -1,0 +1,277 @@
+"""Record the search space of an Optuna objective, by running it with a trial that notes what is suggested.
+
+The objective runs several times until its first report, or its end. Each run takes other values of one parameter with few values
+(categorical, or a short range of integers), so that a suggestion which occurs only for some values is seen, and gets a condition
+(`when`). Then random configurations of the recorded space check that the objective suggests exactly what the space says.
+"""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from random import Random
+from types import FrameType
+from typing import Any, cast
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.exceptions import TrialPruned
+
+from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, SpaceRefused, Value, same
+from tuner.training import channel
+from tuner.worker.objective import LookupTrial
+
+LIMIT_S = 60.0  # for all runs together
+MAX_RUNS = 200
+CHECKS = 10  # runs with random configurations
+FEW = 10  # values of an integer on which a suggestion may depend
+INSTEAD = "describe the parameters under search_space in the job file"
+
+Objective = Callable[[Any], Any]
+
+
+class _Recorded(BaseException):
+    """Ends a run at its first report. Objectives do not catch it, because it is not an Exception."""
+
+
+class _TimeIsUp(BaseException):
+    """Ends a run when the time of all runs is used up."""
+
+
+class _EndsAtReport:
+    """A connection to a supervisor that ends the run when the first reply is awaited."""
+
+    def __init__(self) -> None:
+        self._begin = [channel.begin_message(channel.BeginMessage("trial_0", 1, "", {}, ""))]
+
+    def recv_bytes(self) -> bytes:
+        if not self._begin:
+            raise _Recorded
+        return self._begin.pop()
+
+    def send_bytes(self, data: bytes) -> None:
+        pass
+
+
+class RecordingTrial(LookupTrial):
+    """A trial that takes the given values, and for other parameters the first choice or the lower end."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        super().__init__(0)
+        self._values = values
+        self.parameters: dict[str, Parameter] = {}
+
+    def find(self, name: str, distribution: BaseDistribution) -> Any:
+        parameter = self.parameters[name] = _parameter(name, distribution)
+        if name in self._values and parameter.contains(self._values[name]):
+            return self._values[name]
+        return parameter.choices[0] if isinstance(parameter, Categorical) else parameter.low
+
+    def report(self, value: float, step: int) -> None:
+        raise _Recorded
+
+    def should_prune(self) -> bool:
+        raise _Recorded
+
+
+def recorded_space(objective: Objective, *, limit_s: float = LIMIT_S) -> Space:
+    """Return the search space of an objective. Call it in the main thread, whose alarm limits the time.
+
+    Raises:
+        SpaceRefused: The space cannot be recorded. `code` says why, and the text asks for `search_space` in the job file.
+    """
+    runs = _Runs(objective)
+    try:
+        with _alarm(limit_s):
+            return runs.recorded()
+    except _TimeIsUp:
+        raise SpaceRefused(
+            "too_slow",
+            f"in {limit_s:.0f} s, the objective reached its first report or its end {len(runs.made)} times, which is too few to know all "
+            f"of its parameters; {INSTEAD}",
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one run suggested, in order, and with which values."""
+
+    parameters: Mapping[str, Parameter]
+    values: Config
+
+
+@dataclass
+class _Runs:
+    objective: Objective
+    made: list[_Run] = field(default_factory=list)
+    _sets: set[frozenset[str]] = field(default_factory=set)  # the sets of parameters that occurred together
+
+    def recorded(self) -> Space:
+        """Return the space. If a check finds a new set of parameters, look around it, and check again."""
+        self._explore({})
+        while True:
+            space = self._space()
+            known = len(self._sets)
+            for number in range(CHECKS):
+                self._explore(space.sample(Random(f"check/{number}")))
+                if len(self._sets) > known:
+                    break
+                _compare(space, self.made[-1])
+            else:
+                return space
+
+    def _explore(self, values: Mapping[str, Value]) -> None:
+        """Run the objective with these values. Around each new set of parameters, run it with each other value of each parameter with
+        few values.
+        """
+        queue = [values]
+        for chosen in queue:  # the list grows during the loop
+            if any(_is_part(run.values, chosen) for run in self.made):
+                continue  # a run with the same values suggests the same
+            known = len(self._sets)
+            run = self._run(chosen)
+            if len(self._sets) > known:
+                queue += [
+                    {**run.values, name: value}
+                    for name, parameter in run.parameters.items()
+                    for value in _few_values(parameter)
+                ]
+
+    def _run(self, values: Mapping[str, Value]) -> _Run:
+        if len(self.made) >= MAX_RUNS:
+            raise SpaceRefused(
+                "too_many_conditions",
+                f"which parameters the objective suggests depends on too many values: {MAX_RUNS} runs did not try all; {INSTEAD}",
+            )
+        trial = RecordingTrial(values)
+        channel.open_channel(cast(Connection, _EndsAtReport()))  # for a SpotSafe in the objective
+        try:
+            self.objective(trial)
+        except (_Recorded, TrialPruned, channel.StopTraining):
+            pass
+        except SpaceRefused:
+            raise
+        except Exception as error:
+            raise SpaceRefused(
+                "objective_raised",
+                f"the objective raised {type(error).__name__}: {error} with {trial.params}; correct it, or {INSTEAD}",
+            ) from error
+        finally:
+            channel.close_channel()
+        run = _Run(dict(trial.parameters), {name: trial.params[name] for name in trial.parameters})
+        for before in self.made:
+            for name in before.parameters.keys() & run.parameters.keys():
+                if before.parameters[name] != run.parameters[name]:
+                    raise SpaceRefused(
+                        "changing_range",
+                        f"the range or the choices of {name!r} depend on other parameters; suggest it with the same ones in every "
+                        f"trial, or {INSTEAD}",
+                    )
+        self.made.append(run)
+        self._sets.add(frozenset(run.parameters))
+        return run
+
+    def _space(self) -> Space:
+        """Return the space that these runs show. Raise SpaceRefused if conditions cannot express when a parameter is suggested."""
+        every = {name: parameter for run in self.made for name, parameter in run.parameters.items()}
+        if not every:
+            raise SpaceRefused(
+                "no_parameters",
+                f"the objective suggests nothing before its first report or its end; {INSTEAD}",
+            )
+        space = Space({name: replace(parameter, when=self._when(name)) for name, parameter in every.items()})
+        for run in self.made:
+            _compare(space, run)
+        return space
+
+    def _when(self, name: str) -> dict[str, tuple[Value, ...]]:
+        """Return the values of other parameters with which a parameter is suggested, for those on which that depends.
+
+        It depends on a parameter if two runs that differ in nothing else suggested it in one case only.
+        """
+        using = [run for run in self.made if name in run.parameters]
+        lacking = [run for run in self.made if name not in run.parameters]
+        when: dict[str, tuple[Value, ...]] = {}
+        for run in using:
+            for other in lacking:
+                shared = run.values.keys() & other.values.keys()
+                differing = [key for key in shared if not same(run.values[key], other.values[key])]
+                if len(differing) == 1 and differing[0] not in when:
+                    key = differing[0]
+                    values = [one.values[key] for one in using if key in one.values]
+                    when[key] = tuple(
+                        value
+                        for value in _few_values(run.parameters[key])
+                        if any(same(value, v) for v in values)
+                    )
+        return when
+
+
+def _compare(space: Space, run: _Run) -> None:
+    for name in space.parameters:
+        if space.active(name, run.values) != (name in run.parameters):
+            raise SpaceRefused(
+                "condition",
+                f"whether {name!r} is suggested depends on other parameters in a way that was not found by trying the choices of each; "
+                f"{INSTEAD}, with `when`",
+            )
+
+
+def _is_part(values: Config, chosen: Mapping[str, Value]) -> bool:
+    """Return whether a run with the values `chosen` would be the same as one that used `values`."""
+    return all(name in chosen and same(chosen[name], value) for name, value in values.items())
+
+
+def _few_values(parameter: Parameter) -> list[Value]:
+    """Return the values on which suggestions may depend: all choices, and all integers of a short range."""
+    match parameter:
+        case Categorical(choices):
+            return list(choices)
+        case Int() if parameter.count <= FEW:
+            return [parameter.nth(index) for index in range(parameter.count)]
+        case _:
+            return []
+
+
+def _parameter(name: str, distribution: BaseDistribution) -> Parameter:
+    """Return a distribution of Optuna as a parameter. Raise SpaceRefused if a job has no such parameter."""
+    match distribution:
+        case CategoricalDistribution(choices=choices):
+            parameter: Parameter = Categorical(tuple(choices))
+            for choice in choices:
+                if not (choice is None or isinstance(choice, bool | int | float | str)):
+                    raise SpaceRefused(
+                        "choice",
+                        f"{name!r} has the choice {choice!r}; a job has numbers, text, booleans and None: suggest a name, and look the "
+                        "choice up in the objective",
+                    )
+        case IntDistribution(low=low, high=high, log=log, step=step):
+            parameter = Int(low, high, log, step=None if step == 1 else step)
+        case FloatDistribution(low=low, high=high, log=log, step=step):
+            parameter = Float(low, high, log, step=step)
+        case _:
+            raise SpaceRefused("choice", f"{name!r} is a {type(distribution).__name__}; {INSTEAD}")
+    if not isinstance(parameter, Categorical) and parameter.low == parameter.high:
+        return Categorical((parameter.low,))  # a range with one value, which Optuna allows
+    return parameter
+
+
+@contextmanager
+def _alarm(limit_s: float) -> Iterator[None]:
+    """Raise _TimeIsUp in this thread after some seconds, and again every second, in case the objective catches it."""
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,206 @@
+"""Run an Optuna objective, `objective(trial)`, without a study.
+
+The configuration is known before the objective starts, so a suggestion only looks up its value. A report is a step of the job, and a
+trial that is to stop is one that should be pruned.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from numbers import Real
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.exceptions import TrialPruned
+from optuna.trial import BaseTrial
+
+from tuner.training.channel import Channel, MetricsRefused, StopTraining, plain_metrics
+from tuner.worker.tune_compat import DEFAULT_METRIC
+
+NO_STUDY = "a trial of the service has no study; the service chooses configurations and decides which trials continue"
+
+
+class NotInSearchSpace(LookupError):
+    """The objective suggests a parameter that the job's search space does not have."""
+
+
+class LookupTrial(BaseTrial):
+    """A trial whose suggestions are answered by `find`, which subclasses define."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._began = number, datetime.now()
+        self._params: dict[str, Any] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._user_attrs: dict[str, Any] = {}
+        self._constraints: dict[str, float] = {}
+
+    def find(self, name: str, distribution: BaseDistribution) -> Any:
+        """Return the value of a parameter."""
+        raise NotImplementedError
+
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        if name not in self._params:
+            self._params[name] = self.find(name, distribution)
+            self._distributions[name] = distribution
+        return self._params[name]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        return self.suggest_float(name, low, high, step=q)
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return self._suggest(name, CategoricalDistribution(choices))
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        self._user_attrs[key] = value
+
+    def set_constraint(self, key: str, value: float) -> None:
+        self._constraints[key] = value
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self._params)
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        return dict(self._distributions)
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        return dict(self._user_attrs)
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        return dict(self._constraints)
+
+    @property
+    def datetime_start(self) -> datetime | None:
+        return self._began
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    @property
+    def study(self) -> Any:
+        raise AttributeError(NO_STUDY)
+
+
+class ServiceTrial(LookupTrial):
+    """The trial of an attempt. Each report is one step.
+
+    If a `SpotSafe` or an adapter of `tuner.training` reports the steps, `report` only checks its value.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        digits = channel.begin.trial.rpartition("_")[2]
+        super().__init__(int(digits) if digits.isdecimal() else 0)
+        self._channel = channel
+        self._values: Mapping[str, Any] = channel.begin.config
+        self._metric = channel.begin.metric or DEFAULT_METRIC
+        self._step = channel.begin.first_step
+        self._reported: set[int] = set()
+        self._is_over = False
+
+    def find(self, name: str, distribution: BaseDistribution) -> Any:
+        if name not in self._values:
+            raise NotInSearchSpace(
+                f"the job's search space has no parameter {name!r}; add it under search_space in the job file"
+            )
+        value = self._values[name]
+        if not isinstance(distribution, CategoricalDistribution):
+            return value
+        # JSON does not tell 1 from 1.0, so the objective's own choice is returned.
+        same = [
+            one
+            for one in distribution.choices
+            if one == value and isinstance(one, bool) == isinstance(value, bool)
+        ]
+        return same[0] if same else value
+
+    def report(self, value: float, step: int) -> None:
+        if step in self._reported:
+            warnings.warn(f"the value is ignored, because step {step} is already reported", stacklevel=2)
+            return
+        self._reported.add(step)
+        self._send(value)
+
+    def should_prune(self) -> bool:
+        return self._is_over
+
+    def finish(self, value: Any) -> None:
+        """Take what the objective returned. It is the result of the only step if nothing was reported."""
+        if self._reported or self._channel.is_used_by_run:
+            return
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            raise MetricsRefused(
+                "the objective returned several values; return the one to optimise, and set the others with trial.set_user_attr"
+            )
+        self._send(value)
+
+    def _send(self, value: Any) -> None:
+        number = _number(value)
+        if self._channel.is_used_by_run:
+            return
+        if self._is_over:
+            raise StopTraining(0)
+        self._step += 1
+        try:
+            reply = self._channel.report(
+                self._step, {**_metrics(self._user_attrs), self._metric: number}, resumable=False
+            )
+            self._is_over = reply.stop
+        except StopTraining:
+            self._is_over = True
+
+
+def run_objective(objective: Callable[..., Any], channel: Channel) -> None:
+    """Run the objective with the attempt's configuration. Exceptions of user code propagate.
+
+    Raises:
+        StopTraining: A reply ordered it to stop.
+    """
+    trial = ServiceTrial(channel)
+    # A pruned trial ends with the steps that it reported, whether the service or the objective itself wanted that.
+    with contextlib.suppress(TrialPruned):
+        trial.finish(objective(trial))
+    if trial.should_prune():
+        raise StopTraining(0)
+
+
+def _number(value: Any) -> float:
+    """Return a reported value as a number. Raise MetricsRefused if it is not one, which a study refuses too."""
+    plain = plain_metrics({"value": value})["value"]
+    if not isinstance(plain, Real) or isinstance(plain, bool):
+        raise MetricsRefused(f"the objective's value is {value!r}; report and return numbers")
+    return float(plain)
+
+
+def _metrics(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the user attributes that are metrics: numbers, text, booleans and None."""
+    kept: dict[str, Any] = {}
+    for name, value in attributes.items():
+        try:
+            kept |= plain_metrics({name: value})
+        except MetricsRefused:
+            continue
+    return kept
