@@ -93,3 +93,10 @@ def test_self_test_that_times_out_fails_but_not_permanently(
     verdict = verdict_on("cases:hangs", limit_s=1)
     assert (verdict.passed, verdict.lasting) == (False, False)
     assert "not through within 1 s" in verdict.reason
+
+
+@pytest.mark.parametrize(("case", "passes"), [("with_spot_safe", True), ("objective", False)])
+def test_objective_passes_if_it_restores_its_state(case: str, passes: bool) -> None:
+    config = {"optimizer": "adamw", "rate": 0.01, "layers": 1, "width_0": 8}
+    verdict = self_test(f"tests.frameworks.with_optuna:{case}", [config], kind="optuna", **ORDER)
+    assert verdict.passed is passes, verdict.reason

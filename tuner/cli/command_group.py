@@ -17,7 +17,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dashboard": ("tuner dashboard", "tuner dashboard JOB --no-open"),
     "backup": ("tuner backup tuner-2026-01-31.backup",),
     "restore": ("tuner restore tuner-2026-01-31.backup", "tuner restore tuner-2026-01-31.backup --replace"),
-    "submit": ("tuner submit digits.yaml --wait", "tuner submit - --json"),
+    "submit": (
+        "tuner submit digits.yaml --wait",
+        "tuner submit - --json",
+        "tuner submit mine:train --space mine:SPACE --metric loss --mode min --usd 5",
+        "tuner submit mine:objective --kind optuna --mode min --usd 5",
+    ),
     "plan": ("tuner plan digits.yaml", "tuner plan digits.yaml --deadline 6h --format markdown"),
     "pilot": ("tuner pilot digits.yaml --usd 0.05 --wait",),
     "jobs": ("tuner jobs --state running", "tuner jobs --tag owner:alice --format csv"),
