@@ -49,6 +49,12 @@ def test_configuration_without_an_active_parameter_is_not_transferred(
     assert transferred(space, config) is None
 
 
+def test_only_values_of_a_step_are_transferred() -> None:
+    space = Space({"dropout": Float(0, 0.5, step=0.05)})
+    assert transferred(space, {"dropout": 0.15, "width": 8}) == {"dropout": 0.15}
+    assert transferred(space, {"dropout": 0.16}) is None
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [

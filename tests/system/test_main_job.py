@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.system import books
-from tests.system.serving import Served, job, until
+from tests.system.serving import USER_CODE, Served, job, until
+from tuner.cli.job_of_code import recorded
 from tuner.cluster.dashboard import Dashboard
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -174,4 +175,24 @@ def test_trainables_of_ray_tune_run_unchanged(served: Served, entry: str) -> Non
         assert [point.step for point in curve] == list(range(1, trial.steps + 1)), (
             "a step was lost or reported twice"
         )
+    books.check(served.client, ended.id)
+
+
+@pytest.mark.extended
+def test_objective_of_optuna_runs_unchanged(served: Served) -> None:
+    sys.path.insert(0, str(USER_CODE))
+    try:
+        space = recorded("study:objective")
+    finally:
+        sys.path.remove(str(USER_CODE))
+    assert space["power"] == {"type": "int", "low": 2, "high": 4, "when": {"shape": ["parabola"]}}
+    asked = job("study:objective", kind="optuna", search_space=space, budget={"usd": 0.01, "trials": 8})
+    ended = served.finished(served.client.submit(asked).id)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    trials = list(served.client.trials(ended.id))
+    assert len(trials) == 8
+    assert all(("power" in trial.config) == (trial.config["shape"] == "parabola") for trial in trials)
+    assert all(float(trial.config["x"]) % 0.25 == 0 for trial in trials)
+    assert any(trial.state == "completed" for trial in trials)
+    assert served.client.replay(ended.id).difference is None
     books.check(served.client, ended.id)

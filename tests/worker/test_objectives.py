@@ -89,6 +89,12 @@ def test_what_an_objective_may_not_do_is_named(
     assert message in error["message"]
 
 
+def test_objective_without_its_kind_names_the_fix(drive: Any) -> None:
+    driver = drive("objective", MODULE)
+    driver.begin(config=CONFIG, until=9)
+    assert "kind: optuna" in driver.until_state("failed")["error"]["message"]
+
+
 def test_nested_values_reach_a_function_of_ray_tune(drive: Any) -> None:
     flat = {"rate": 0.1, "model.activation": "relu", "model.norm": True}
     driver = drive("train", "tests.frameworks.with_ray_tune")

@@ -164,6 +164,12 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
     message = str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
         kind, message = "memory", f"{FIX_GPU_MEMORY}. {message}"
+    if (
+        isinstance(error, AttributeError)
+        and isinstance(error.obj, dict)
+        and str(error.name).startswith("suggest_")
+    ):
+        message = f"{message}. The function wants a trial of Optuna: write kind: optuna in the job file"
     missing = getattr(error, "filename", None) if isinstance(error, FileNotFoundError) else None
     if isinstance(missing, str) and not os.path.isabs(missing):
         message = (
