@@ -14,6 +14,7 @@ Value = float | int | str | bool | None
 Config = dict[str, Value]
 When = Mapping[str, tuple[Value, ...]]
 MAX_PARAMETERS = 1000
+MAX_STEPS = 1000  # values of a parameter with a step on a grid
 MAX_VALUES = 2**40  # of a parameter with a step: their indices are exact in floating-point numbers
 
 
@@ -66,7 +67,7 @@ class Float:
     def grid(self, points: int) -> list[Value]:
         """Return `points` values, evenly spaced on the linear or logarithmic scale of the parameter, including both ends.
 
-        With a step, return at most `points` of its values.
+        With a step, return all values. If there are more than `points` and than MAX_STEPS, return that many of them.
         """
         if self.count is not None:
             return [self.nth(index) for index in _spread(self.count, points)]
@@ -186,8 +187,8 @@ def _decimal(number: float) -> Decimal:
 
 
 def _spread(count: int, points: int) -> list[int]:
-    """Return at most `points` of the indices below `count`, evenly spaced, including the first and the last."""
-    points = max(2, points)
+    """Return the indices below `count`, or evenly spaced ones including both ends if there are too many for a grid."""
+    points = max(MAX_STEPS, points)
     if count <= points:
         return list(range(count))
     return [i * (count - 1) // (points - 1) for i in range(points)]

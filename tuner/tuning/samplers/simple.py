@@ -75,7 +75,8 @@ def _key(config: Config) -> str:
 class GridSampler(Oblivious):
     """Suggest every combination once, in a shuffled order, so that a small budget still covers the whole space sparsely.
 
-    A numeric parameter takes at most five values, evenly spaced on its linear or logarithmic scale. If the grid has more than
+    A numeric parameter takes at most five values, evenly spaced on its linear or logarithmic scale. A parameter with a step takes all
+    of its values, but at most 1000. If the grid has more than
     `listed` points, its points are drawn at random instead.
     """
 
