@@ -1,10 +1,14 @@
 """Optuna objectives and nested configurations of Ray Tune, under a real supervisor."""
 
 from typing import Any
+from unittest.mock import Mock
 
+import optuna
 import pytest
 
 from tuner.domain.job import config_values
+from tuner.training.channel import BeginMessage, Reply, StopTraining
+from tuner.worker.objective import run_objective
 
 MODULE = "tests.frameworks.with_optuna"
 CONFIG = {"optimizer": "sgd", "rate": 0.1, "momentum": 0.9, "layers": 2, "width_0": 8, "width_1": 16}
@@ -41,6 +45,25 @@ def test_objective_that_ignores_pruning_is_stopped(drive: Any) -> None:
     driver.until_state("waiting")
     driver.end("pause")
     assert len(driver.reports) == 2
+
+
+@pytest.mark.parametrize("reply", [StopTraining(0), Reply(stop=True, save=True)])
+def test_stopped_trial_should_be_pruned(reply: Reply | StopTraining) -> None:
+    begin = BeginMessage("trial_00012", 1, "m:f", {"x": 0.5}, "", metric="value")
+    channel, pruned = Mock(begin=begin, is_used_by_run=False), []
+    channel.report.side_effect = [Reply(stop=False, save=False), reply]
+
+    def objective(trial: optuna.Trial) -> float:
+        for step in range(9):
+            trial.report(trial.suggest_float("x", 0, 1), step)
+            pruned.append((trial.number, trial.should_prune()))
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return 0.0
+
+    with pytest.raises(StopTraining):
+        run_objective(objective, channel)
+    assert pruned == [(12, False), (12, True)]
 
 
 def test_returned_value_is_the_only_step(drive: Any) -> None:
