@@ -54,6 +54,14 @@ def save(journal: SqlJournal, step: int) -> None:
         tx.put_checkpoint(CheckpointRow(TRIAL, step, 1, f"s3://{step}", 1, 0.5, AT))
 
 
+def fail_a_turn(journal: SqlJournal) -> None:
+    with journal.transaction() as tx:
+        tx.put_report(ReportRow(TRIAL, 1, 2, AT, 0.9, {}, FREE, 0))
+        tx.put_attempt(AttemptRow(TRIAL, 2, Instant(5)))
+        tx.put_checkpoint(CheckpointRow(TRIAL, 2, 1, "s3://2", 1, 0.5, AT))
+        raise ZeroDivisionError
+
+
 def test_trial_row_keeps_its_number_configuration_and_creation_time(
     journal: SqlJournal, database: Database
 ) -> None:
@@ -152,11 +160,8 @@ def test_journal_knows_what_is_recorded_after_it_was_reopened_or_a_turn_failed(
     save(journal, 1)
     with journal.transaction() as tx:
         tx.put_attempt(AttemptRow(TRIAL, 1, Instant(3)))
-    with pytest.raises(ZeroDivisionError), journal.transaction() as tx:
-        tx.put_report(ReportRow(TRIAL, 1, 2, AT, 0.9, {}, FREE, 0))
-        tx.put_attempt(AttemptRow(TRIAL, 2, Instant(5)))
-        tx.put_checkpoint(CheckpointRow(TRIAL, 2, 1, "s3://2", 1, 0.5, AT))
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        fail_a_turn(journal)
     if how == "reopened":
         journal = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
     put_report(journal, 1, 0.8, {})
