@@ -63,7 +63,7 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.run_to(1)
+    driver.run_to(1, seed=0)
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": torch, "dynamo": False}
 
 

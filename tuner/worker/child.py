@@ -136,9 +136,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     """Run the user's function or class trainable. It may report in any of Ray Tune's ways. Exceptions of user code propagate."""
     session = tune_compat.install(channel)
     begin = channel.begin
-    if (
-        begin.seed is not None and begin.entry != PROGRAM_ENTRY
-    ):  # seeding imports PyTorch, which a program may not need
+    if begin.seed is not None:
         # A function that restores no generators must not draw the numbers of its first steps again when it continues.
         seed_everything(begin.seed + begin.first_step)
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
