@@ -29,6 +29,8 @@ class Loop:
         self.ended: list[Any] = []
         self.late: list[tuple[str, int]] = []  # attempts whose workers must have ended
         self.next: list[Assignment] = []  # what begins once an attempt has ended
+        self.cancels: list[str] = []  # the trials that are paused once an attempt has ended
+        self.wrong_machine = False
 
     def overdue(self) -> list[tuple[str, int]]:
         return self.late
@@ -55,6 +57,11 @@ class Loop:
         for begun in self.next:
             self._actuator.begin(begun)
         self.next = []
+        for trial in self.cancels:
+            self._actuator.pause(trial)
+
+    def is_on_wrong_machine(self, trial: str, attempt: int) -> bool:
+        return self.wrong_machine
 
 
 class Tune:
@@ -220,6 +227,41 @@ def test_worker_requested_for_an_attempt_that_a_free_one_took_is_cancelled(drive
     assert driver.turn() is None
     assert driver.tune.live == {first}
     assert second not in driver.tune._staged_trials
+
+
+def test_free_worker_does_not_get_an_attempt_that_was_cancelled_meanwhile(driver: Driver) -> None:
+    driver.begin("a", "b")
+    worker = driver.tune_asks()
+    driver.start(worker)
+    driver.loop.cancels = ["b"]
+    assert not driver.send(worker, "a")
+    assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
+    driver.pool.withdraw()
+    assert driver.loop.ended[-1] == ("b", 1, "paused")
+
+
+def test_worker_on_a_wrong_machine_gets_no_other_attempt(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[Any] = []
+    monkeypatch.setattr(worker_pool, "kill_worker", killed.append)
+    driver.begin("a", "b")
+    worker = driver.tune_asks()
+    driver.start(worker)
+    driver.loop.wrong_machine = True
+    assert driver.send(worker, "a", state="stopped"), "Tune would keep it if it was stopped"
+    assert killed == [worker.temporary_state.ray_actor]
+    assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
+
+
+def test_workers_without_a_machine_are_cancelled_first(driver: Driver) -> None:
+    driver.begin("a", "b")
+    unplaced, placed = driver.tune_asks(), driver.tune_asks()
+    driver.tune.placed = {driver.tune._trial_to_actor[placed]}
+    driver.actuator.pause("a")
+    assert driver.turn() is placed
+    assert driver.tune.live == {placed}
+    assert unplaced not in driver.tune._staged_trials
 
 
 def test_worker_that_starts_without_an_attempt_gets_the_next_or_is_stopped(driver: Driver) -> None:

@@ -73,9 +73,16 @@ class Actuator:
     # Events of the workers
 
     def waiting(self) -> list[Assignment]:
-        """Return the attempts that wait for a worker and whose start time has come. The first has waited longest."""
+        """Return the attempts that wait for a worker and whose start time has come. The first has waited longest.
+
+        Attempts that were cancelled are left out.
+        """
         now = self._clock()
-        return [assignment for assignment in self._waiting.values() if assignment.not_before_ns <= now]
+        return [
+            assignment
+            for trial, assignment in self._waiting.items()
+            if assignment.not_before_ns <= now and trial not in self._withdrawn
+        ]
 
     def started(self, trial: str, send: Send, lease_ns: int) -> None:
         """Begin the trial's waiting attempt on a worker. `lease_ns` is its lease at the price of the worker's machine.
@@ -104,8 +111,8 @@ class Actuator:
         cancelled = [(self._waiting.pop(trial), state) for trial, state in self._withdrawn.items()]
         self._withdrawn.clear()
         return [
-            Progress(one.trial, one.attempt, state, Meter(), saved_step=one.restore_step)
-            for one, state in cancelled
+            Progress(attempt.trial, attempt.attempt, state, Meter(), saved_step=attempt.restore_step)
+            for attempt, state in cancelled
         ]
 
 

@@ -214,6 +214,11 @@ class Loop:
                 overdue.append((lease.trial, lease.attempt))
         return overdue
 
+    def is_on_wrong_machine(self, trial: str, attempt: int) -> bool:
+        """Return whether the attempt runs on a machine that it may not stay on."""
+        lease = self._lease(trial, attempt)
+        return lease is not None and bool(lease.wrong_machine)
+
     def runs(self, trial: str, attempt: int) -> bool:
         return self._lease(trial, attempt) is not None
 

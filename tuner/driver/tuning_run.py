@@ -115,7 +115,7 @@ def send_without_tune() -> None:
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
     """Return the resources of a worker.
 
-    Tune keeps idle actors by the resources that were requested, so an actor is reused only for attempts of the same
+    Tune keeps idle actors by the resources that were requested, so an actor is reused only for workers of the same
     size and labels.
     """
     bundle: dict[str, float] = {"CPU": size.cpus}

@@ -45,7 +45,7 @@ class WorkerPool:
 
     Args:
         loop: The loop of the job.
-        actuator: The loop's world.
+        actuator: Holds the attempts that wait for a worker.
         display: Shows in Ray's dashboard which attempt a worker runs.
         clock: Returns seconds of a monotonic clock.
     """
@@ -81,7 +81,7 @@ class WorkerPool:
         self._requested[worker.trial_id] = worker
 
     def started(self, worker: Trial) -> None:
-        """Give a worker its first attempt, before Tune calls it. There may be none by now."""
+        """Give a worker its first attempt, before Tune calls it. Do nothing if no attempt waits for it any more."""
         self._requested.pop(worker.trial_id, None)
         self._assign(worker)
 
@@ -106,13 +106,18 @@ class WorkerPool:
         over = progress.state in ENDED
         if over:
             self._forget(progress.trial, progress.attempt)
+            if self._loop.is_on_wrong_machine(progress.trial, progress.attempt):
+                self._kill(worker)  # otherwise it would take the other waiting attempts to this machine
         self._loop.progress(progress)
         # A worker whose machine is about to be taken away gets no attempt. It refuses the next call, so Tune removes
         # it. Tune would keep a worker that is stopped, for reuse.
         return not over or progress.leaving or self._continues(worker)
 
     def _continues(self, worker: Trial) -> bool:
-        """Give a free worker its next attempt. Return False if it has none. A worker that was killed gets none."""
+        """Give a free worker its next attempt. Return False if none waits for it.
+
+        For a worker that was killed, return True without an attempt: if Tune stopped it, Tune would keep its dead actor for reuse.
+        """
         if worker.trial_id in self._killed or self._assign(worker):
             return True
         self._nodes.pop(worker.trial_id, None)
@@ -133,17 +138,19 @@ class WorkerPool:
 
     def _longest_waiting(self, worker: Trial) -> Assignment | None:
         labels = _labels(worker)
-        return next((one for one in self._actuator.waiting() if one.labels == labels), None)
+        return next((waiting for waiting in self._actuator.waiting() if waiting.labels == labels), None)
 
     def died(self, tune: Any, worker: Trial) -> None:
         """Report the death of a worker to the loop, which decides about its trial.
 
-        A worker that died before it had an attempt counts as the worker of the attempt that has waited longest for
-        it: an attempt that kills each of its workers at their start must not be begun forever.
+        If the worker died before it had an attempt, end the attempt that has waited longest for such a worker. Otherwise an
+        attempt that kills each worker at its start would be retried indefinitely.
         """
         error, node = _error(worker), self._nodes.pop(worker.trial_id, "")
         killed = self._killed.pop(worker.trial_id, None) is not None
-        attempt = next((key for key, one in self._running.items() if one is worker), None)
+        attempt = next(
+            (attempt for attempt, its_worker in self._running.items() if its_worker is worker), None
+        )
         if self._requested.pop(worker.trial_id, None) is not None:
             waiting = self._longest_waiting(worker)
             attempt = None if waiting is None else (waiting.trial, waiting.attempt)
@@ -222,6 +229,8 @@ class WorkerPool:
         for worker in self._requested.values():
             by_labels[_labels(worker)].append(worker)
         for labels, workers in by_labels.items():
+            # Workers that have a machine are cancelled last.
+            workers.sort(key=lambda worker: worker.trial_id not in self._found_at)
             for worker in workers[wanted[labels] :]:
                 del self._requested[worker.trial_id]
                 tune.stop_trial(worker)
@@ -246,10 +255,13 @@ class WorkerPool:
             killed_at = self._killed.get(worker.trial_id)
             if killed_at is None and not _has_message(tune, worker):
                 log.warning("%s, attempt %d: %s", *attempt, SILENT)
-                self._killed[worker.trial_id] = now
-                kill_worker(worker.temporary_state.ray_actor)
+                self._kill(worker)
             elif killed_at is not None and now - killed_at > GONE_AFTER_S:
                 self._give_up(tune, worker, *attempt)
+
+    def _kill(self, worker: Trial) -> None:
+        self._killed[worker.trial_id] = self._clock()
+        kill_worker(worker.temporary_state.ray_actor)
 
     def _give_up(self, tune: Any, worker: Trial, trial: str, attempt: int) -> None:
         """End the attempt of a killed worker as lost, although Ray has not reported the worker's death."""
@@ -293,7 +305,7 @@ def _error(trial: Trial) -> Exception | None:
     try:
         with open(trial.pickled_error_file, "rb") as file:
             error: Exception = cloudpickle.load(file)
-    except (OSError, TypeError, ValueError, AttributeError):
+    except Exception:  # the file is missing or damaged, or names a class that this process cannot import
         return None
     return error
 

@@ -202,7 +202,7 @@ class SqlTx:
         for trial, values in self._trials.items():
             if trial in self._recorded.trials:
                 self._db.execute(_UPDATE_TRIAL, {**values, "of_job": self._job, "of_trial": trial})
-            elif "state" in values:
+            elif "state" in values:  # a trial with a report alone has no row
                 row = {
                     "job": self._job,
                     "project": self._project,

@@ -14,7 +14,7 @@ from tuner.worker import STARTED_NS
 from tuner.worker.packages import Stored
 from tuner.worker.supervisor import Supervisor
 
-MESSAGES = "told"  # the value is a list, because Tune flattens dictionaries in a result
+MESSAGES = "messages"  # the value is a list, because Tune flattens dictionaries in a result
 
 
 class Worker:
