@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
-from unittest.mock import patch
 
 import pytest
 from fastapi import FastAPI
@@ -28,7 +27,6 @@ from tuner.cluster.jobs import JobStatus
 from tuner.cluster.nodes import Node
 from tuner.cluster.versions import RayUnfit
 from tuner.database.database import Database
-from tuner.domain.budget import Budget
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
 from tuner.driver.ports import LoopConfig
@@ -38,7 +36,6 @@ from tuner.service.cluster import DashboardAccess
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.trainables import Described
 from tuner.settings import Settings
-from tuner.simulator import world
 from tuner.simulator.journal import Tables
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import EPOCH_NS, SimulatedClock, Training
@@ -343,21 +340,19 @@ def simulate(
     with service.database.read() as db:
         row = jobs.get(db, job)
     rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
-    made = _journal_maker(service, job, at, journal)
-    with (
-        patch.object(world, "MemoryJournal", made),
-        patch.object(world, "SimulatedClock", lambda: _clock(at)),
-    ):
-        run = SimulatedRun(
-            row.spec,
-            LoopConfig(job, rate, row.concurrency, 10 * NS),
-            training or Curves(),
-            faults=faults,
-            seed=seed,
-            up_times=None if up_s is None else [_up_times(up_s) for _ in range(row.concurrency)],
-            notice_ns=2 * NS,
-            warm_starts=warm_starts,
-        )
+    sql_journal: Any = journal(service.database, job, service.project, at)
+    run = SimulatedRun(
+        row.spec,
+        LoopConfig(job, rate, row.concurrency, 10 * NS),
+        training or Curves(),
+        faults=faults,
+        seed=seed,
+        up_times=None if up_s is None else [_up_times(up_s) for _ in range(row.concurrency)],
+        notice_ns=2 * NS,
+        warm_starts=warm_starts,
+        journal=sql_journal,
+        clock=_clock(at),
+    )
     if messages is None:
         run.run(turns_max=100_000)
     else:
@@ -375,15 +370,6 @@ def _clock(at: Instant) -> SimulatedClock:
     clock = SimulatedClock()
     clock.offset_ns = at
     return clock
-
-
-def _journal_maker(
-    service: FakeService,
-    job: str,
-    at: Instant,
-    journal: Callable[[Database, str, str, Instant], SimulatedSqlJournal],
-) -> Callable[[str, Budget], SimulatedSqlJournal]:
-    return lambda _job, _budget: journal(service.database, job, service.project, at)
 
 
 def begin(service: FakeService, job: str) -> None:

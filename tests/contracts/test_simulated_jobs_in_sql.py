@@ -13,7 +13,6 @@ from tuner.domain.money import Cost
 from tuner.domain.time import Instant
 from tuner.driver.ports import LoopConfig
 from tuner.ledger import ledger
-from tuner.simulator import world
 from tuner.simulator.journal import MemoryJournal, Tables
 from tuner.simulator.world import Faults, SimulatedRun
 from tuner.store import jobs
@@ -42,19 +41,16 @@ class SimulatedSqlJournal(SqlJournal):
         return self.ran_ns
 
 
-def run(seed: int, job: str = "job_0", limits: str = "0.004") -> SimulatedRun:
+def run(
+    seed: int, job: str = "job_0", limits: str = "0.004", database: Database | None = None
+) -> SimulatedRun:
     found = loop_config()
     mine = LoopConfig(job, found.rate, found.concurrency, found.slice_ns)
-    simulated = SimulatedRun(spec(limits, seed=seed), mine, Curves(), faults=FAULTS, seed=seed)
+    job_spec = spec(limits, seed=seed)
+    sql_journal: Any = None if database is None else SimulatedSqlJournal(database, job, job_spec.budget)
+    simulated = SimulatedRun(job_spec, mine, Curves(), faults=FAULTS, seed=seed, journal=sql_journal)
     simulated.run(turns_max=100_000)
     return simulated
-
-
-def in_sql(database: Database, monkeypatch: pytest.MonkeyPatch, seed: int, job: str) -> SimulatedRun:
-    monkeypatch.setattr(
-        world, "MemoryJournal", lambda job, budget: SimulatedSqlJournal(database, job, budget)
-    )
-    return run(seed, job)
 
 
 def bill_in_memory(journal: object) -> dict[CostKind, Cost]:
@@ -82,15 +78,11 @@ def check_alike(database: Database, told: SimulatedRun, kept: SimulatedRun) -> N
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_simulated_job_ends_the_same_in_sql_and_in_memory(
-    database: Database, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    check_alike(database, run(seed), in_sql(database, monkeypatch, seed, "job_0"))
+def test_simulated_job_ends_the_same_in_sql_and_in_memory(database: Database, seed: int) -> None:
+    check_alike(database, run(seed), run(seed, database=database))
 
 
-def test_jobs_sharing_a_database_end_the_same_as_alone(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_sharing_a_database_end_the_same_as_alone(database: Database) -> None:
     told = run(0)
     for job in ("job_0", "job_1"):
-        check_alike(database, told, in_sql(database, monkeypatch, 0, job))
+        check_alike(database, told, run(0, job, database=database))

@@ -93,6 +93,8 @@ class SimulatedRun:
         machine: Returns the machine that an attempt runs on.
         machine_check: How the driver checks that machine.
         look_ns: How often waiting trials are checked for a move to another market.
+        journal: The record of the job, or None for one in memory. Tests give one in SQL.
+        clock: The clock, or None for one that starts at 0.
     """
 
     def __init__(
@@ -114,14 +116,16 @@ class SimulatedRun:
         machine: Callable[[Assignment], Machine | None] = lambda _: None,
         warm_starts: WarmStarts = NO_WARM_STARTS,
         look_ns: int = LOOK_NS,
+        journal: MemoryJournal | None = None,
+        clock: SimulatedClock | None = None,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.loop_config, self.training, self.overheads = spec, loop_config, training, overheads
         self.placement, self.markets, self.warm_starts = placement, markets, warm_starts
         self._machine_check, self._machine, self._look_ns = machine_check, machine, look_ns
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
-        self.clock = SimulatedClock()
-        self.journal, self._losses = MemoryJournal(loop_config.job, spec.budget), LossesSeen()
+        self.clock = clock or SimulatedClock()
+        self.journal, self._losses = journal or MemoryJournal(loop_config.job, spec.budget), LossesSeen()
         self.journal.watchers.append(self._losses.recorded)
         self.budget = spec.budget
         self.on_turn: Callable[[], None] = lambda: None
