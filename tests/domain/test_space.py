@@ -12,7 +12,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec, TrainableKind, config_values
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
-from tuner.domain.space import Categorical, Float, Int, Parameter, Space
+from tuner.domain.space import Categorical, Float, Int, Parameter, Space, steps_of
 from tuner.mirrors.optuna import distribution
 
 
@@ -137,3 +137,8 @@ def test_names_that_cannot_be_nested_are_refused(other: str) -> None:
 
     assert spec(None).faults() == []
     assert [fault.pointer for fault in spec("ray_tune").faults()] == ["/search_space"]
+
+
+def test_steps_are_counted_only_with_a_step() -> None:
+    assert [steps_of(parameter) for parameter in (Float(0, 1), Int(1, 3))] == [None, None]
+    assert [steps_of(parameter) for parameter in (Float(0, 1, step=0.25), Int(1, 6, step=2))] == [5, 3]

@@ -20,6 +20,7 @@ from tuner.cli import tables
 from tuner.cli.escape import harmless
 from tuner.cli.tables import Style
 from tuner.domain.errors import TunerError
+from tuner.domain.space import SpaceRefused
 from tuner.domain.time import parse_duration_ns
 from tuner.settings import Settings
 
@@ -126,6 +127,8 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
+        except SpaceRefused as error:
+            raise _exit(error.title(), f"  {error.detail}") from error
         except TunerError as error:
             raise _exit(error.title(), error.detail) from error
         except ValueError as error:

@@ -14,6 +14,7 @@ Value = float | int | str | bool | None
 Config = dict[str, Value]
 When = Mapping[str, tuple[Value, ...]]
 MAX_PARAMETERS = 1000
+MAX_CHOICES = 1000  # of a categorical parameter
 MAX_STEPS = 1000  # values of a parameter with a step on a grid
 MAX_VALUES = 2**40  # of a parameter with a step: their indices are exact in floating-point numbers
 
@@ -22,7 +23,7 @@ class SpaceRefused(TunerError):
     """This search space cannot be that of a job."""
 
     def __init__(self, code: str, detail: str) -> None:
-        super().__init__(f"  {code}: {detail}")
+        super().__init__(f"{code}: {detail}")
         self.code = code  #: What is wrong, as one stable word.
 
 
@@ -67,7 +68,7 @@ class Float:
     def grid(self, points: int) -> list[Value]:
         """Return `points` values, evenly spaced on the linear or logarithmic scale of the parameter, including both ends.
 
-        With a step, return all values. If there are more than `points` and than MAX_STEPS, return that many of them.
+        With a step, return all values, or max(points, MAX_STEPS) evenly spaced ones, including both ends, if there are more.
         """
         if self.count is not None:
             return [self.nth(index) for index in _spread(self.count, points)]
@@ -171,8 +172,8 @@ class Categorical:
             faults.append(Fault(f"{at}/choices", "give at least one choice"))
         if len({(isinstance(choice, bool), choice) for choice in self.choices}) < len(self.choices):
             faults.append(Fault(f"{at}/choices", "each choice may be given once"))
-        if len(self.choices) > 1000:
-            faults.append(Fault(f"{at}/choices", "give at most 1000 choices"))
+        if len(self.choices) > MAX_CHOICES:
+            faults.append(Fault(f"{at}/choices", f"give at most {MAX_CHOICES} choices"))
         if any(isinstance(choice, float) and not math.isfinite(choice) for choice in self.choices):
             faults.append(Fault(f"{at}/choices", "numbers must be finite"))
         return faults
@@ -181,13 +182,21 @@ class Categorical:
 Parameter = Float | Int | Categorical
 
 
+def steps_of(parameter: Float | Int) -> int | None:
+    """Return the number of values of a parameter with a step, or None if it has no step."""
+    return None if parameter.step is None else parameter.count
+
+
 def _decimal(number: float) -> Decimal:
     """Return the decimal that a number is written as, such as 0.1."""
     return Decimal(repr(float(number)))
 
 
 def _spread(count: int, points: int) -> list[int]:
-    """Return the indices below `count`, or evenly spaced ones including both ends if there are too many for a grid."""
+    """Return all indices below `count`.
+
+    If there are more than max(points, MAX_STEPS), return that many evenly spaced ones, including both ends.
+    """
     points = max(MAX_STEPS, points)
     if count <= points:
         return list(range(count))
@@ -195,7 +204,7 @@ def _spread(count: int, points: int) -> list[int]:
 
 
 def _step_faults(parameter: Float | Int, at: str) -> list[Fault]:
-    """Return the errors of a step, as Optuna has them. The ends are correct."""
+    """Return the faults of a step, by Optuna's rules. Call this only if `low` and `high` have no faults."""
     step, place = parameter.step, f"{at}/step"
     if step is None:
         return []

@@ -27,7 +27,7 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from tuner.domain.space import Categorical, Float, Int, Parameter
+from tuner.domain.space import Categorical, Float, Int, Parameter, steps_of
 from tuner.domain.time import NS, Instant
 from tuner.mirrors.record import JobChanges, MirroredJob, MirroredTrial, Position
 
@@ -207,8 +207,8 @@ def _frozen(
 
 def distribution(parameter: Parameter) -> BaseDistribution:
     match parameter:
-        case Float(low) if parameter.step is not None and parameter.count is not None:
-            return FloatDistribution(low, parameter.nth(parameter.count - 1), step=parameter.step)
+        case Float(low) if (count := steps_of(parameter)) is not None:
+            return FloatDistribution(low, parameter.nth(count - 1), step=parameter.step)
         case Int(low) if parameter.step is not None:
             return IntDistribution(low, parameter.nth(parameter.count - 1), step=parameter.step)
         case Float(low, high, log):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, same
+from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, same, steps_of
 
 Floats = npt.NDArray[np.float64]
 # This width makes the distance of two choices, 0.7·√2 ≈ 1, equal to that of the ends of a numeric parameter.
@@ -84,8 +84,8 @@ def _ends(parameter: Float | Int) -> tuple[float, float]:
 
     The scale of a parameter with a step is that of the indices of its values.
     """
-    if parameter.step is not None and parameter.count is not None:
-        return -0.5, parameter.count - 0.5
+    if (count := steps_of(parameter)) is not None:
+        return -0.5, count - 0.5
     half = 0.5 if isinstance(parameter, Int) else 0.0
     low, high = parameter.low - half, parameter.high + half
     return (math.log(low), math.log(high)) if parameter.log else (low, high)
@@ -105,8 +105,8 @@ def _place(parameter: Parameter, value: Value) -> float:
 def _value(parameter: Parameter, u: float) -> Value:
     if isinstance(parameter, Categorical):
         return parameter.choices[min(int(u * len(parameter.choices)), len(parameter.choices) - 1)]
-    if parameter.step is not None and parameter.count is not None:
-        return parameter.nth(min(int(u * parameter.count), parameter.count - 1))
+    if (count := steps_of(parameter)) is not None:
+        return parameter.nth(min(int(u * count), count - 1))
     first, last = _ends(parameter)
     found = first + u * (last - first)
     found = math.exp(found) if parameter.log else found
@@ -117,8 +117,8 @@ def _value(parameter: Parameter, u: float) -> Value:
 
 def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
     """Return the positions of the parameter values that the positions `u` stand for. For integers, `u` is rounded to the value."""
-    if parameter.step is not None and parameter.count is not None:
-        return (np.minimum(np.floor(u * parameter.count), parameter.count - 1) + 0.5) / parameter.count
+    if (count := steps_of(parameter)) is not None:
+        return (np.minimum(np.floor(u * count), count - 1) + 0.5) / count
     if isinstance(parameter, Float):
         return u
     first, last = _ends(parameter)

@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.domain.job import SamplerName
 from tuner.domain.records import PastTrial
-from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value
+from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, steps_of
 from tuner.tuning.samplers.base import number_rng
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -156,9 +156,8 @@ class OptunaSampler:
 
     def _ask(self, trial: optuna.Trial, name: str) -> Value:
         match self._space.parameters[name]:
-            case Float() | Int() as stepped if stepped.step is not None:
-                assert stepped.count is not None
-                return stepped.nth(trial.suggest_int(name, 0, stepped.count - 1))
+            case Float() | Int() as stepped if (count := steps_of(stepped)) is not None:
+                return stepped.nth(trial.suggest_int(name, 0, count - 1))
             case Float(low, high, log):
                 return trial.suggest_float(name, low, high, log=log)
             case Int(low, high, log):
@@ -206,9 +205,8 @@ def _to_optuna(parameter: Parameter, value: Value) -> Value:
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
     match parameter:
-        case Float() | Int() if parameter.step is not None:
-            assert parameter.count is not None
-            return IntDistribution(0, parameter.count - 1)
+        case Float() | Int() if (count := steps_of(parameter)) is not None:
+            return IntDistribution(0, count - 1)
         case Float(low, high, log):
             return FloatDistribution(low, high, log=log)
         case Int(low, high, log):
