@@ -1,5 +1,7 @@
 """Optuna objectives and nested configurations of Ray Tune, under a real supervisor."""
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -8,7 +10,7 @@ import pytest
 
 from tuner.domain.job import config_values
 from tuner.training.channel import BeginMessage, Reply, StopTraining
-from tuner.worker.objective import run_objective
+from tuner.worker.objective import NotInSearchSpace, run_objective
 
 MODULE = "tests.frameworks.with_optuna"
 CONFIG = {"optimizer": "sgd", "rate": 0.1, "momentum": 0.9, "layers": 2, "width_0": 8, "width_1": 16}
@@ -18,6 +20,11 @@ def started(drive: Any, case: str, config: dict[str, Any], **more: Any) -> Any:
     driver = drive(case, MODULE)
     driver.begin(config=config, kind="optuna", metric="value", **more)
     return driver
+
+
+def channel_of(config: dict[str, Any]) -> Mock:
+    begin = BeginMessage("trial_00012", 1, "m:f", config, "", metric="value")
+    return Mock(begin=begin, is_used_by_run=False, report=Mock(return_value=Reply(stop=False, save=False)))
 
 
 def test_reports_of_an_objective_are_steps(drive: Any) -> None:
@@ -49,8 +56,7 @@ def test_objective_that_ignores_pruning_is_stopped(drive: Any) -> None:
 
 @pytest.mark.parametrize("reply", [StopTraining(0), Reply(stop=True, save=True)])
 def test_stopped_trial_should_be_pruned(reply: Reply | StopTraining) -> None:
-    begin = BeginMessage("trial_00012", 1, "m:f", {"x": 0.5}, "", metric="value")
-    channel, pruned = Mock(begin=begin, is_used_by_run=False), []
+    channel, pruned = channel_of({"x": 0.5}), []
     channel.report.side_effect = [Reply(stop=False, save=False), reply]
 
     def objective(trial: optuna.Trial) -> float:
@@ -64,6 +70,52 @@ def test_stopped_trial_should_be_pruned(reply: Reply | StopTraining) -> None:
     with pytest.raises(StopTraining):
         run_objective(objective, channel)
     assert pruned == [(12, False), (12, True)]
+
+
+@pytest.mark.parametrize(
+    ("value", "suggest", "distribution"),
+    [
+        (3.7, lambda trial: trial.suggest_int("x", 1, 9), "IntDistribution("),
+        (12, lambda trial: trial.suggest_int("x", 1, 9), "IntDistribution("),
+        (4, lambda trial: trial.suggest_int("x", 1, 9, step=2), "IntDistribution("),
+        ("4", lambda trial: trial.suggest_int("x", 1, 9), "IntDistribution("),
+        (True, lambda trial: trial.suggest_float("x", 0, 1), "FloatDistribution("),
+        (1.5, lambda trial: trial.suggest_float("x", 0, 1), "FloatDistribution("),
+        (0.25, lambda trial: trial.suggest_float("x", 0, 1, step=0.1), "FloatDistribution("),
+        ("c", lambda trial: trial.suggest_categorical("x", ["a", "b"]), "CategoricalDistribution("),
+        (1, lambda trial: trial.suggest_categorical("x", [True, False]), "CategoricalDistribution("),
+    ],
+)
+def test_value_outside_of_the_range_of_an_objective_is_refused(
+    value: Any, suggest: Callable[[optuna.Trial], float], distribution: str
+) -> None:
+    with pytest.raises(NotInSearchSpace) as refused:
+        run_objective(suggest, channel_of({"x": value}))
+    assert all(part in str(refused.value) for part in ("'x'", repr(value), distribution, "search_space"))
+
+
+def test_value_within_the_range_of_an_objective_has_the_type_of_the_suggestion() -> None:
+    suggested: list[Any] = []
+
+    def objective(trial: optuna.Trial) -> float:
+        suggested.append(trial.suggest_int("whole", 1, 9, step=2))
+        suggested.append(trial.suggest_float("step", 0.0, 0.5, step=0.1))
+        suggested.append(trial.suggest_float("step", 0.0, 1.0, step=0.1))  # ignored, as in Optuna
+        suggested.append(trial.suggest_categorical("number", [1.0, 2.0]))
+        return 0.0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna warns of the second range
+        run_objective(objective, channel_of({"whole": 3.0, "step": 0.3, "number": 1}))
+    assert [repr(value) for value in suggested] == ["3", "0.3", "0.3", "1.0"]
+
+
+def test_parameter_of_two_kinds_is_refused_as_in_optuna() -> None:
+    def objective(trial: optuna.Trial) -> float:
+        return trial.suggest_float("x", 0, 9) + trial.suggest_int("x", 0, 9)
+
+    with pytest.raises(ValueError, match="different distribution kind"):
+        run_objective(objective, channel_of({"x": 3.7}))
 
 
 def test_returned_value_is_the_only_step(drive: Any) -> None:

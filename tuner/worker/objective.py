@@ -16,10 +16,12 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
+    check_distribution_compatibility,
 )
 from optuna.exceptions import TrialPruned
 from optuna.trial import BaseTrial
 
+from tuner.domain.space import same
 from tuner.training.channel import Channel, MetricsRefused, StopTraining, plain_metrics
 from tuner.worker.tune_compat import DEFAULT_METRIC
 
@@ -27,7 +29,7 @@ NO_STUDY = "a trial of the service has no study; the service chooses configurati
 
 
 class NotInSearchSpace(LookupError):
-    """The objective suggests a parameter that the job's search space does not have."""
+    """The objective suggests a parameter that the job's search space does not have, or a range that lacks the job's value."""
 
 
 class LookupTrial(BaseTrial):
@@ -48,6 +50,7 @@ class LookupTrial(BaseTrial):
         if name not in self._params:
             self._params[name] = self.find(name, distribution)
             self._distributions[name] = distribution
+        check_distribution_compatibility(self._distributions[name], distribution)
         return self._params[name]
 
     def suggest_float(
@@ -127,15 +130,16 @@ class ServiceTrial(LookupTrial):
                 f"the job's search space has no parameter {name!r}; add it under search_space in the job file"
             )
         value = self._values[name]
-        if not isinstance(distribution, CategoricalDistribution):
+        if isinstance(distribution, CategoricalDistribution):
+            for choice in distribution.choices:
+                if same(choice, value):
+                    return choice  # JSON does not tell 1 from 1.0, so the objective's own choice is returned.
+        elif _is_within(distribution, value):
             return value
-        # JSON does not tell 1 from 1.0, so the objective's own choice is returned.
-        same = [
-            one
-            for one in distribution.choices
-            if one == value and isinstance(one, bool) == isinstance(value, bool)
-        ]
-        return same[0] if same else value
+        raise NotInSearchSpace(
+            f"the job's search space gives {name!r} the value {value!r}, which is not in the objective's {distribution}; correct "
+            f"{name!r} under search_space in the job file, or suggest it with the same range or choices"
+        )
 
     def report(self, value: float, step: int) -> None:
         if step in self._reported:
@@ -185,6 +189,20 @@ def run_objective(objective: Callable[..., Any], channel: Channel) -> None:
         trial.finish(objective(trial))
     if trial.should_prune():
         raise StopTraining(0)
+
+
+def _is_within(distribution: BaseDistribution, value: Any) -> bool:
+    """Return whether a value is a number that a distribution of numbers can suggest."""
+    if not isinstance(distribution, FloatDistribution | IntDistribution):
+        return False
+    if not isinstance(value, float | int) or isinstance(value, bool):
+        return False
+    if not distribution.low <= value <= distribution.high:
+        return False
+    if distribution.step is None:
+        return True
+    steps = (value - distribution.low) / distribution.step
+    return abs(steps - round(steps)) < 1e-8  # Optuna's own tolerance, because 0.3 / 0.1 is less than 3
 
 
 def _number(value: Any) -> float:
