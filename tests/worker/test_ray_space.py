@@ -1,12 +1,22 @@
 """The conversion of Ray Tune's `param_space`, with its real objects."""
 
+from enum import Enum, IntEnum
 from typing import Any
 
+import numpy as np
 import pytest
 from ray import tune
 
 from tuner.cli.ray_space import job_of_space
 from tuner.domain.space import SpaceRefused
+
+
+class Size(IntEnum):
+    SMALL = 1
+
+
+class Name(str, Enum):  # noqa: UP042  as user code has it
+    A = "a"
 
 
 @pytest.mark.parametrize(
@@ -25,8 +35,14 @@ from tuner.domain.space import SpaceRefused
         ({"a.b": 1, "c": {"x": tune.uniform(0, 1)}}, "name", "'a.b'"),
         ({"c": {"a.b": 1, "x": tune.uniform(0, 1)}}, "name", "'c.a.b'"),
         ({1: tune.uniform(0, 1)}, "name", "1"),
+        ({Name.A: tune.uniform(0, 1)}, "name", "Name.A"),
         ({"x": tune.uniform(0, 1), "f": print}, "constant", "'f'"),
         ({"x": tune.uniform(0, 1), "f": {"g": [object()]}}, "constant", "'f.g'"),
+        ({"x": tune.uniform(0, 1), "f": Size.SMALL}, "constant", "'f'"),
+        ({"x": tune.uniform(0, 1), "f": np.zeros(2)}, "constant", "'f'"),
+        ({"x": tune.choice([Name.A])}, "choice", "Name"),
+        ({"x": {"grid_search": 3}}, "choice", "give a list"),
+        ({"x": tune.uniform(2, 1)}, "bounds", "'x'"),
         ({"x": 1}, "nothing_to_tune", "constant"),
         (["x"], "not_a_dictionary", "list"),
     ],
@@ -50,5 +66,22 @@ def test_converted_parameter_has_the_values_that_ray_tune_draws(domain: Any) -> 
 
 
 def test_range_with_one_value_is_a_constant() -> None:
-    found = job_of_space({"x": tune.randint(3, 4), "y": tune.uniform(0, 1)})
-    assert (found["constants"], list(found["search_space"])) == ({"x": 3}, ["y"])
+    ranges = {"x": tune.randint(3, 4), "z": tune.uniform(1, 1), "q": tune.quniform(0.5, 0.5, 0.5)}
+    job = job_of_space({**ranges, "y": tune.uniform(0, 1)})
+    assert (job["constants"], list(job["search_space"])) == ({"x": 3, "z": 1.0, "q": 0.5}, ["y"])
+
+
+def test_values_of_numpy_become_those_of_python() -> None:
+    job = job_of_space(
+        {
+            "grid": {"grid_search": np.array([0.5, 1.0])},
+            "choice": tune.choice([np.int64(1), np.str_("a"), np.bool_(True)]),
+            "step": tune.qrandint(16, 64, np.int64(8)),
+            "constant": np.float64(0.25),
+            "inside": {"list": [np.int32(7), None]},
+        }
+    )
+    assert repr(job["search_space"]["grid"]["choices"]) == "[0.5, 1.0]"
+    assert repr(job["search_space"]["choice"]["choices"]) == "[1, 'a', True]"
+    assert type(job["search_space"]["step"]["step"]) is int
+    assert repr(job["constants"]) == "{'constant': 0.25, 'inside': {'list': [7, None]}}"

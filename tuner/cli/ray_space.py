@@ -4,14 +4,13 @@ The objects are recognised by their class names and attributes, so Ray is not im
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from tuner.domain.space import SpaceRefused
+from tuner.domain.space import MAX_CHOICES, SpaceRefused, same
 
 SAMPLE_MODULE = "ray.tune.search.sample"
-MAX_CHOICES = 1000
 
 
 def job_of_space(space: object) -> dict[str, Any]:
@@ -40,19 +39,18 @@ def job_of_space(space: object) -> dict[str, Any]:
             else:
                 parameters[name] = parameter
         else:
-            _check_constant(name, value)
-            constants[name] = value
+            constants[name] = _constant(name, value)
     if not parameters:
         raise SpaceRefused("nothing_to_tune", "every value of the space is a constant; tune at least one")
-    found: dict[str, Any] = {"search_space": parameters, "constants": constants}
-    return {**found, "kind": "ray_tune"} if nested else found
+    fields: dict[str, Any] = {"search_space": parameters, "constants": constants}
+    return {**fields, "kind": "ray_tune"} if nested else fields
 
 
 def _flat(space: Mapping[Any, Any], *, nested: bool, within: str = "") -> Iterator[tuple[str, Any]]:
     """Yield names and values. Dictionaries that contain parameters are entered, and their names joined with dots."""
     for key, value in space.items():
         name = f"{within}{key}"
-        if not isinstance(key, str) or not key:
+        if type(key) is not str or not key:
             raise SpaceRefused(
                 "name", f"the key {key!r} in {within.rstrip('.') or 'the space'} is not a text; use text"
             )
@@ -122,7 +120,7 @@ def _parameter(name: str, domain: Any) -> dict[str, Any]:
         return _whole(name, domain, step, is_log=is_log)
     if step is None:
         number = {"type": "float", "low": float(domain.lower), "high": float(domain.upper)}
-        return {**number, "log": True} if is_log else number
+        return _between(name, {**number, "log": True} if is_log else number)
     low, high = _multiples(domain, step)
     return _between(name, {"type": "float", "low": float(low), "high": float(high), "step": float(step)})
 
@@ -133,7 +131,7 @@ def _whole(name: str, domain: Any, step: int | None, *, is_log: bool) -> dict[st
         low, high = int(domain.lower), int(domain.upper) - 1
         return _between(name, {"type": "int", "low": low, "high": high, **({"log": True} if is_log else {})})
     first, last = _multiples(domain, step)
-    return _between(name, {"type": "int", "low": int(first), "high": int(last), "step": step})
+    return _between(name, {"type": "int", "low": int(first), "high": int(last), "step": int(step)})
 
 
 def _multiples(domain: Any, step: float | None) -> tuple[Decimal, Decimal]:
@@ -149,20 +147,20 @@ def _between(name: str, parameter: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choices(name: str, values: Any) -> dict[str, Any]:
+    values = values.tolist() if _is_numpy(values, "ndarray") else values
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise SpaceRefused(
+            "choice", f"{name!r} has {_short(values)}, a {type(values).__name__}, as its choices; give a list"
+        )
     choices: list[Any] = []
-    for given in values:
-        value = given.item() if type(given).__module__ == "numpy" and hasattr(given, "item") else given
-        if not (
-            value is None
-            or type(value) in (bool, int, str)
-            or (type(value) is float and math.isfinite(value))
-        ):
+    for value in map(_plain, values):
+        if not _is_json_scalar(value):
             raise SpaceRefused(
                 "choice",
                 f"{name!r} has the choice {_short(value)}, a {type(value).__name__}; a job has numbers, text, booleans and None: give "
                 "each choice a name, and look its value up in the trainable",
             )
-        if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in choices):
+        if any(same(value, choice) for choice in choices):
             raise SpaceRefused(
                 "choice", f"{name!r} has the choice {_short(value)} twice; give each choice once"
             )
@@ -172,25 +170,33 @@ def _choices(name: str, values: Any) -> dict[str, Any]:
     return {"type": "categorical", "choices": choices}
 
 
-def _check_constant(name: str, value: object) -> None:
-    """Raise SpaceRefused if a constant would not arrive in the trainable as it is."""
-    if (
-        value is None
-        or isinstance(value, bool | int | str)
-        or (isinstance(value, float) and math.isfinite(value))
-    ):
-        return
-    if isinstance(value, list):
-        for one in value:
-            _check_constant(name, one)
-    elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        for key, one in value.items():
-            _check_constant(f"{name}.{key}", one)
-    else:
-        raise SpaceRefused(
-            "constant",
-            f"the constant {name!r} is {_short(value)}, a {type(value).__name__}, which JSON cannot express; create it in the trainable",
-        )
+def _constant(name: str, value: object) -> Any:
+    """Return a constant in Python's own types. Raise SpaceRefused if it would not arrive in the trainable as it is."""
+    value = _plain(value)
+    if _is_json_scalar(value):
+        return value
+    if type(value) is list:
+        return [_constant(name, element) for element in value]
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _constant(f"{name}.{key}", element) for key, element in value.items()}
+    raise SpaceRefused(
+        "constant",
+        f"the constant {name!r} is {_short(value)}, a {type(value).__name__}, which JSON cannot express; create it in the trainable",
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as Python's own number, text or boolean, and anything else as it is."""
+    return value.item() if _is_numpy(value, "generic") else value
+
+
+def _is_numpy(value: object, name: str) -> bool:
+    return any(kind.__module__ == "numpy" and kind.__name__ == name for kind in type(value).__mro__)
+
+
+def _is_json_scalar(value: object) -> bool:
+    """Return whether JSON and YAML can express a value. Subclasses are excluded: a text of an enum would arrive as a mere text."""
+    return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
 
 
 def _short(value: object) -> str:
