@@ -14,6 +14,7 @@ from tests.frameworks import with_optuna
 from tests.strategies import examples, spaces
 from tuner.domain.space import Categorical, Config, Float, Int, Space, SpaceRefused
 from tuner.service.objective_space import recorded_space
+from tuner.training.channel import StopTraining
 
 SGD = ("sgd",)
 
@@ -82,9 +83,22 @@ def test_spot_safe_ends_a_run_at_its_first_report() -> None:
     assert recorded_space(with_optuna.with_spot_safe).parameters == {"rate": Float(1e-3, 1e-1, log=True)}
 
 
+def test_stopped_run_of_an_objective_is_recorded() -> None:
+    def objective(trial: optuna.Trial) -> float:
+        trial.suggest_float("x", 0.0, 1.0)
+        raise StopTraining(0)
+
+    assert recorded_space(objective).parameters == {"x": Float(0.0, 1.0)}
+
+
 def raises(trial: Any) -> float:
     trial.suggest_float("x", 0.0, 1.0)
     raise FileNotFoundError("data.csv")
+
+
+def exits(trial: Any) -> float:
+    trial.suggest_float("x", 0.0, 1.0)
+    raise SystemExit("no data")
 
 
 def on_a_threshold(trial: Any) -> float:
@@ -120,6 +134,7 @@ def slow(trial: Any) -> float:
     ("objective", "code", "text"),
     [
         (raises, "objective_raised", "FileNotFoundError: data.csv with {'x': 0.0}"),
+        (exits, "objective_raised", "SystemExit: no data with {'x': 0.0}"),
         (on_a_threshold, "condition", "'y'"),
         (on_either, "condition", "'c'"),
         (with_a_changing_range, "changing_range", "'b'"),

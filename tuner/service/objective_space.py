@@ -152,11 +152,11 @@ class _Runs:
         channel.open_channel(cast(Connection, _EndsAtReport()))  # for a SpotSafe in the objective
         try:
             self.objective(trial)
-        except (_Recorded, TrialPruned, channel.StopTraining):
+        except (_Recorded, TrialPruned, channel.StopTraining):  # StopTraining is a SystemExit
             pass
         except SpaceRefused:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SpaceRefused(
                 "objective_raised",
                 f"the objective raised {type(error).__name__}: {error} with {trial.params}; correct it, or {INSTEAD}",
