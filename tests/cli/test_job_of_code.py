@@ -4,13 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.cli.conftest import Tuner
+from tuner.cli.job_yaml import JobYaml, job_file
 
 RAY = [
     "--space",
@@ -24,6 +27,16 @@ RAY = [
 ]
 OBJECTIVE = ["tests.frameworks.with_optuna:objective", "--kind", "optuna", "--mode", "min", "--usd", "0.01"]
 DIGITS = "trainables.digits_mlp:train"
+LOOKS_LIKE_NUMBERS = {"x": {"grid_search": ["1e-3", "on", "1"]}, "1e5": np.float64(1e-5), "y": {"1e5": "1e5"}}
+ABSENT = object()
+
+
+def written(directory: Path, **changes: Any) -> str:
+    """Write a job file with these changes, and return its path. An ABSENT field is left out."""
+    file = directory / "job.yaml"
+    fields = {name: value for name, value in fakes.body(**changes).items() if value is not ABSENT}
+    file.write_text(yaml.safe_dump(fields))
+    return str(file)
 
 
 def test_param_space_of_ray_tune_becomes_the_job(tuner: Tuner, rest: TestClient) -> None:
@@ -63,11 +76,23 @@ def test_objective_becomes_the_job(tuner: Tuner) -> None:
     assert "recording the search space" in result.stderr
 
 
-def test_printed_job_file_can_be_submitted(tuner: Tuner, tmp_path: Path, rest: TestClient) -> None:
+@pytest.mark.parametrize(
+    "words", [RAY, ["--space", f"{__name__}:LOOKS_LIKE_NUMBERS", *RAY[2:]]], ids=["ray", "text"]
+)
+def test_printed_job_file_is_the_job(
+    tuner: Tuner, tmp_path: Path, rest: TestClient, words: list[str]
+) -> None:
+    text = tuner("submit", DIGITS, *words, "--print").stdout
+    job = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
+    assert repr(job) == repr(json.loads(tuner("submit", DIGITS, *words, "--print", "--json").stdout))
     file = tmp_path / "job.yaml"
-    file.write_text(tuner("submit", DIGITS, *RAY, "--print").stdout)
-    job = json.loads(tuner("submit", str(file), "--json").stdout)
-    assert job["search_space"]["dropout"]["step"] == 0.05
+    file.write_text(text)
+    assert tuner("submit", str(file)).exit_code == 0
+
+
+def test_text_that_looks_like_a_number_is_quoted() -> None:
+    text = job_file({"1e5": ["1e-3", ".5e3", 1e-05, "on"]})
+    assert repr(yaml.load(text, JobYaml)) == "{'1e5': ['1e-3', '.5e3', 1e-05, 'on']}"  # noqa: S506
 
 
 def test_job_file_of_an_objective_needs_no_search_space(tuner: Tuner, tmp_path: Path) -> None:
@@ -97,6 +122,67 @@ def test_missing_option_is_wrong_usage(tuner: Tuner, words: list[str], text: str
     assert text in " ".join(result.stderr.replace("│", " ").split())
 
 
+@pytest.mark.parametrize(
+    ("changes", "words", "part"),
+    [({"constants": 3}, RAY[:2], "constants"), ({"budget": 5}, ["--usd", "1"], "budget")],
+)
+def test_part_that_is_not_a_mapping_is_wrong_usage(
+    tuner: Tuner, tmp_path: Path, changes: dict[str, Any], words: list[str], part: str
+) -> None:
+    result = tuner("submit", written(tmp_path, **changes), *words)
+    assert result.exit_code == 2
+    assert f"{part} must be a mapping in the job file" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_part_without_a_value_is_empty(tuner: Tuner, tmp_path: Path) -> None:
+    file = written(tmp_path, constants=None, budget=None)
+    job = json.loads(tuner("submit", file, *RAY[:2], "--usd", "1", "--print", "--json").stdout)
+    assert (job["constants"]["seed"], job["budget"]) == (7, {"usd": 1.0})
+
+
+def test_kind_replaces_that_of_a_file_with_a_search_space(tuner: Tuner, tmp_path: Path) -> None:
+    result = tuner("submit", written(tmp_path), "--kind", "optuna", "--print", "--json")
+    job = json.loads(result.stdout)
+    assert (job["kind"], job["search_space"]) == ("optuna", fakes.body()["search_space"])
+    assert "recording" not in result.stderr
+
+
+@pytest.mark.parametrize(("trainable", "text"), [(ABSENT, "/search_space: is required"), (5, "/trainable: ")])
+def test_objective_without_its_name_is_refused_by_the_service(
+    tuner: Tuner, tmp_path: Path, trainable: object, text: str
+) -> None:
+    file = written(tmp_path, trainable=trainable, search_space=ABSENT)
+    result = tuner("submit", file, "--kind", "optuna")
+    assert result.exit_code == 1
+    assert text in result.stderr
+
+
+def test_space_option_replaces_that_of_an_objective_without_running_it(tuner: Tuner, tmp_path: Path) -> None:
+    file = written(
+        tmp_path, kind="optuna", trainable="tests.frameworks.with_optuna:objective", search_space=ABSENT
+    )
+    result = tuner("submit", file, *RAY[:2], "--print", "--json")
+    assert json.loads(result.stdout)["kind"] == "ray_tune"
+    assert "recording" not in result.stderr
+
+
+def test_plan_records_the_space_of_an_objective(tuner: Tuner, tmp_path: Path) -> None:
+    file = written(
+        tmp_path, kind="optuna", trainable="tests.frameworks.with_optuna:one_value", search_space=ABSENT
+    )
+    assert "recording the search space" in tuner("plan", file).stderr
+    assert "recording the search space" in tuner("pilot", file).stderr
+
+
+def test_module_that_exits_is_refused(tuner: Tuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "exits_at_import.py").write_text("raise SystemExit('no data')")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = tuner("submit", DIGITS, "--space", "exits_at_import:SPACE", *RAY[2:])
+    assert result.exit_code == 1
+    assert "\n  not_importable: importing exits_at_import in " in result.stderr
+    assert "raised SystemExit: no data" in result.stderr
+
+
 @pytest.mark.parametrize("space", ["nowhere.at_all:SPACE", "tests.frameworks.with_ray_tune:NOTHING", "SPACE"])
 def test_space_that_cannot_be_imported_is_refused(tuner: Tuner, space: str) -> None:
     result = tuner("submit", DIGITS, "--space", space, *RAY[2:])
@@ -105,5 +191,10 @@ def test_space_that_cannot_be_imported_is_refused(tuner: Tuner, space: str) -> N
 
 
 def test_conversion_does_not_import_ray() -> None:
-    code = "import sys, tuner.cli.ray_space, tuner.cli.job_of_code; sys.exit('ray' in sys.modules)"
+    code = (
+        "import sys, tuner.cli.job_of_code\n"
+        "from tuner.cli.ray_space import job_of_space\n"
+        "job_of_space({'x': {'grid_search': [1, 2]}, 'y': 1})\n"
+        "sys.exit('ray' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

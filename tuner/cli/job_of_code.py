@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,10 @@ class Overrides:
 
 
 def job_of(what: str, options: Overrides) -> dict[str, Any]:
-    """Return the job in a file, or that of `module:function`, with the options.
+    """Read the job file, or build a job for `module:function`, and apply the options.
 
     Raises:
-        typer.BadParameter: The file is not a job, or an option is missing.
+        typer.BadParameter: The file is not a job, an option is missing, or a part that an option changes is not a mapping.
         SpaceRefused: The search space cannot be converted or recorded.
     """
     if options.kind not in (None, "optuna"):
@@ -52,16 +52,29 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
     if options.space is not None:
         from tuner.cli.ray_space import job_of_space
 
-        found = job_of_space(_imported(options.space))
+        constants = _mapping(job, "constants")
+        fields = job_of_space(_imported(options.space))
         job.pop("kind", None)
-        job |= {**found, "constants": {**job.get("constants", {}), **found["constants"]}}
-    elif options.kind == "optuna" and "search_space" not in job:
-        job |= {"kind": "optuna", "search_space": recorded(job["trainable"])}
+        job |= {**fields, "constants": {**constants, **fields["constants"]}}
+    elif options.kind is not None:
+        job["kind"] = options.kind
     _put(job, "objective", metric=options.metric, mode=options.mode)
     limits = {"usd": options.usd, "gpu_hours": options.gpu_hours}
     _put(job, "budget", **limits, wall_clock=options.wall_clock, trials=options.trials)
     _put(job, "fidelity", max=options.max_steps)
-    return job
+    return with_recorded_space(job)
+
+
+def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job of an Optuna objective with the recorded search space if it has none, and any other job as it is.
+
+    Raises:
+        SpaceRefused: The search space cannot be recorded.
+    """
+    entry = job.get("trainable")
+    if job.get("kind") != "optuna" or "search_space" in job or not isinstance(entry, str):
+        return job  # The service reports a trainable that is missing or is not text.
+    return {**job, "search_space": recorded(entry)}
 
 
 def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
@@ -84,7 +97,17 @@ def _put(job: dict[str, Any], part: str, **values: object) -> None:
     """Replace the values of a part of the job that are not None."""
     given = {name: value for name, value in values.items() if value is not None}
     if given:
-        job[part] = {**(job.get(part) or {}), **given}
+        job[part] = {**_mapping(job, part), **given}
+
+
+def _mapping(job: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Return a part of a job, which is empty if the job does not have it. Raise BadParameter if it is not a mapping."""
+    value = job.get(part)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise typer.BadParameter(f"{part} must be a mapping in the job file")
+    return value
 
 
 def recorded(entry: str) -> dict[str, Any]:
@@ -122,21 +145,22 @@ def _written(space: Space) -> dict[str, Any]:
 
 def _imported(entry: str) -> Any:
     """Import `module:name` from the current directory or the installed modules. Raise SpaceRefused if it cannot be imported."""
-    module, _, name = entry.partition(":")
-    if not (module and name):
+    module_name, _, name = entry.partition(":")
+    if not (module_name and name):
         raise SpaceRefused("not_importable", f"{entry!r} is not of the form module:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         with _output_on_stderr():
-            found = importlib.import_module(module)
-    except Exception as error:
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
         raise SpaceRefused(
-            "not_importable", f"importing {module} in {os.getcwd()} raised {type(error).__name__}: {error}"
+            "not_importable",
+            f"importing {module_name} in {os.getcwd()} raised {type(error).__name__}: {error}",
         ) from error
-    if not hasattr(found, name):
-        raise SpaceRefused("not_importable", f"{module} has no {name!r}")
-    return getattr(found, name)
+    if not hasattr(module, name):
+        raise SpaceRefused("not_importable", f"{module_name} has no {name!r}")
+    return getattr(module, name)
 
 
 @contextlib.contextmanager

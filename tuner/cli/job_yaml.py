@@ -1,4 +1,4 @@
-"""Read job files in YAML.
+"""Read and write job files in YAML.
 
 1e-4 is a number, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text.
 """
@@ -64,33 +64,24 @@ class JobYaml(yaml.SafeLoader):
         return node
 
 
-JobYaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
-    list("-+0123456789."),
-)
+class JobDumper(yaml.SafeDumper):
+    """A safe dumper that quotes text which `JobYaml` would read as a number, such as 1e-3."""
+
+
+EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z")
+for resolver in (JobYaml, JobDumper):
+    resolver.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789."))
 
 
 def read_job(file: Path) -> dict[str, Any]:
     """Read a job from a file, or from standard input if the file is `-`.
 
-    The search space of an Optuna objective is recorded from the objective if the file has none.
-
     Raises:
         typer.BadParameter: The file is not a job, or its search space uses calls of Ray Tune.
-        SpaceRefused: The search space of an objective cannot be recorded.
     """
-    found = read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
-    _refuse_python(file, found.get("search_space"))
-    if (
-        found.get("kind") == "optuna"
-        and "search_space" not in found
-        and isinstance(found.get("trainable"), str)
-    ):
-        from tuner.cli.job_of_code import recorded
-
-        found["search_space"] = recorded(found["trainable"])
-    return found
+    job = read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
+    _refuse_python(file, job.get("search_space"))
+    return job
 
 
 # What to write in a job file instead of Ray Tune's functions. The upper end of Ray Tune's `randint` is exclusive and that of a job file is
@@ -120,7 +111,7 @@ def _refuse_python(file: Path, space: object) -> None:
 
 def job_file(job: Mapping[str, Any]) -> str:
     """Return a job as the text of a job file."""
-    return yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=120)
+    return yaml.dump(dict(job), Dumper=JobDumper, sort_keys=False, default_flow_style=None, width=120)
 
 
 def read_mapping(file: Path, what: str) -> dict[str, Any]:

@@ -101,7 +101,10 @@ def submit(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(help="`optuna` for an objective. Its search space is recorded by running it here."),
+        typer.Option(
+            help="Use `optuna` if the function is an Optuna objective. The command runs the objective on this machine to record "
+            "its search space."
+        ),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="Metric to optimise. Default for an objective: value.")
@@ -110,8 +113,10 @@ def submit(
     usd: Annotated[float | None, typer.Option(help="Budget in dollars.")] = None,
     gpu_hours: Annotated[float | None, typer.Option(help="Budget in GPU-hours.")] = None,
     wall_clock: Annotated[str | None, typer.Option(help="Longest running time: 90s, 15m, 6h.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Most trials.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Most steps, which are reports, of a trial.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Maximum number of trials.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="Maximum number of steps per trial. Each report is one step.")
+    ] = None,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the job file, and submit nothing.")
     ] = False,
@@ -119,8 +124,8 @@ def submit(
 ) -> None:
     """Submit a tuning job. The file's `planning` section is ignored. Options replace what the file says.
 
-    For MODULE:FUNCTION, the options are the job file. The modules are imported on this machine to read the space. The trainable runs
-    where the service's workers can import it.
+    For MODULE:FUNCTION, give the rest of the job with options. The modules are imported on this machine to read the space. The
+    trainable runs where the service's workers can import it.
     """
     from tuner.cli.job_of_code import Overrides, job_of
 

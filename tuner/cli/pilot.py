@@ -9,6 +9,7 @@ import typer
 
 from tuner.cli import escape, render, watch
 from tuner.cli.arguments import Json
+from tuner.cli.job_of_code import with_recorded_space
 from tuner.cli.job_yaml import read_job
 from tuner.cli.output import Frame, connect, with_problems
 
@@ -24,7 +25,7 @@ def pilot(
     as_json: Json = False,
 ) -> None:
     """Train a few steps of a few configurations to measure how long a step takes. `tuner plan` uses the result."""
-    client, job = connect(), read_job(file)
+    client, job = connect(), with_recorded_space(read_job(file))
     found = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
     Frame(as_json).show(found, render.job)
 

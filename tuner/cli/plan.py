@@ -12,6 +12,7 @@ from rich.text import Text
 from tuner.cli import tables
 from tuner.cli.arguments import Json
 from tuner.cli.escape import number, plural, usd
+from tuner.cli.job_of_code import with_recorded_space
 from tuner.cli.job_yaml import read_job
 from tuner.cli.output import Frame, connect, with_problems
 from tuner.cli.pilot import run as run_pilot
@@ -43,7 +44,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Plan a job without running it: expected trials, cost and time at each rung, chosen settings, and cost on other machines."""
-    job = read_job(file)
+    job = with_recorded_space(read_job(file))
     words: dict[str, Any] = {
         "step_seconds": step_seconds,
         "steps_from": steps_from or None,
