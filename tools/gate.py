@@ -31,6 +31,7 @@ class Run:
     workers: int
     niceness: int
     paths: tuple[str, ...] = ()  #: Arguments that select or leave out folders.
+    variables: tuple[tuple[str, str], ...] = ()  #: Environment variables of the tests.
 
     def start(self, options: list[str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
         words = [
@@ -49,7 +50,7 @@ class Run:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         return subprocess.Popen(
             ["nice", "-n", str(self.niceness), *words, "--dist", "loadfile", "--no-loadscope-reorder"],
-            env=environment,
+            env={**environment, **dict(self.variables)},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -59,12 +60,21 @@ class Run:
 # so the folders whose tests need them have a worker of their own.
 HEAVY = ("tests/training", "tests/trainables", "tests/benchmarks", "tests/driver")
 OTHERS = "not system and not browser"
+# Threads of OpenMP wait for each other in busy loops. At a lower priority, next to the system tests, a test of 2 s took 100 s.
+ONE_THREAD = (("OMP_NUM_THREADS", "1"),)
 # Playwright keeps an event loop running in its process. Tests that start their own loop would fail there;
 # system tests start none.
 RUNS = (
     Run("system and browser tests", "system or browser", 3, 0),
-    Run("tests that import PyTorch or Ray Tune", OTHERS, 1, LOWER_PRIORITY, HEAVY),
-    Run("other tests", OTHERS, 3, LOWER_PRIORITY, tuple(f"--ignore={folder}" for folder in HEAVY)),
+    Run("tests that import PyTorch or Ray Tune", OTHERS, 1, LOWER_PRIORITY, HEAVY, ONE_THREAD),
+    Run(
+        "other tests",
+        OTHERS,
+        3,
+        LOWER_PRIORITY,
+        tuple(f"--ignore={folder}" for folder in HEAVY),
+        ONE_THREAD,
+    ),
 )
 
 
