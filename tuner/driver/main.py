@@ -25,7 +25,7 @@ from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ControlRequested
 from tuner.domain.money import ZERO
 from tuner.domain.time import NS, Instant
-from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, package_of
+from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentLosses, package_of
 from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
@@ -241,7 +241,7 @@ def rebuild(
         MemoryLimit(ray.nodes, size),
         best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
         saved_by=journal.saved_by,
-        losses=context.losses,
+        losses=RecentLosses(context.losses),
     )
     actuator = Actuator(begin_messages.begin)
     loop_config = LoopConfig(

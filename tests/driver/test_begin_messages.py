@@ -1,12 +1,11 @@
-"""Test that the memory limit of a trial is its share of the machines that exist when the trial begins, not
-when its driver began.
-"""
+"""Test what an attempt's begin message takes from the machines and losses of the moment: its memory limit and its risk."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain.job import Resources
-from tuner.driver.actuator import FRESH_S, USABLE_MEMORY, MemoryLimit
+from tuner.driver.actuator import FRESH_S, LOSSES_FRESH_S, USABLE_MEMORY, MemoryLimit, RecentLosses
+from tuner.store.evidence import Losses
 
 HEAD = {"Alive": True, "Resources": {"memory": 8e9}}
 SMALL = {"Alive": True, "Resources": {"CPU": 2, "memory": 4e9}}
@@ -36,3 +35,18 @@ def test_memory_limit_follows_nodes_that_join_later() -> None:
     assert limit() == 8e9 * USABLE_MEMORY
     is_away, now = True, now + FRESH_S
     assert limit() == 8e9 * USABLE_MEMORY
+
+
+def test_losses_of_a_market_are_read_again_after_a_while() -> None:
+    now, asked = 0.0, list[str]()
+
+    def read(market: str) -> Losses:
+        asked.append(market)
+        return Losses(len(asked))
+
+    losses = RecentLosses(read, lambda: now)
+    assert losses("spot") == losses("spot") == Losses(1)
+    assert losses("on_demand") == Losses(2)
+    now += LOSSES_FRESH_S
+    assert losses("spot") == Losses(3)
+    assert asked == ["spot", "on_demand", "spot"]
