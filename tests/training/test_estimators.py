@@ -12,6 +12,7 @@ from sklearn.decomposition import IncrementalPCA, LatentDirichletAllocation, Min
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from tuner.training import CheckpointUnreadable, SpotSafe, plain
@@ -24,11 +25,6 @@ NAMES = numpy.array(["few", "many"], dtype=object)[(INPUTS.sum(1) > 3).astype(in
 
 def trained(model: Any, times: int) -> Any:
     targets = INPUTS.sum(1) if isinstance(model, SGDRegressor | MLPRegressor) else NAMES
-    more = (
-        {"classes": ["few", "many"]}
-        if hasattr(model, "classes") or "Classifier" in type(model).__name__
-        else {}
-    )
     is_classifier = isinstance(model, SGDClassifier | MLPClassifier | GaussianNB | MultinomialNB)
     more = {"classes": ["few", "many"]} if is_classifier else {}
     with warnings.catch_warnings():
@@ -80,6 +76,28 @@ def test_restored_estimator_continues_as_if_it_had_not_been_interrupted(make: An
     assert different == {}
 
 
+def pipeline() -> tuple[Pipeline, StandardScaler, SGDClassifier]:
+    scaler, model = StandardScaler(), SGDClassifier(random_state=0, loss="log_loss", average=True)
+    return Pipeline([("scale", scaler), ("model", model)]), scaler, model
+
+
+def test_steps_of_a_restored_pipeline_are_trained_through_the_users_references(tmp_path: Path) -> None:
+    def train(times: int, parts: tuple[Pipeline, StandardScaler, SGDClassifier]) -> Any:
+        whole, scaler, model = parts
+        for _ in range(times):
+            scaler.partial_fit(INPUTS)
+            model.partial_fit(scaler.transform(INPUTS), NAMES, classes=["few", "many"])
+        return whole
+
+    uninterrupted, file, parts = train(4, pipeline()), tmp_path / "state.pt", pipeline()
+    plain.write(EstimatorState(train(2, pipeline())).state_dict(), file, name="model")
+    EstimatorState(parts[0]).load_state_dict(plain.read(file))
+    assert [step for _, step in parts[0].steps] == list(parts[1:])
+    continued = train(2, parts)
+    assert (continued.predict_proba(INPUTS) == uninterrupted.predict_proba(INPUTS)).all()
+    assert same(vars(continued["scale"]), vars(uninterrupted["scale"]))
+
+
 def test_estimator_shares_numpys_global_generator_after_a_restore() -> None:
     state = EstimatorState(trained(MLPClassifier((2,)), 1)).state_dict()
     restored = MLPClassifier((2,))
@@ -107,24 +125,30 @@ def test_value_that_is_not_plain_data_is_refused_by_its_place(tmp_path: Path) ->
     [
         (
             {"scikit-learn": "object", "class": "subprocess:Popen", "attributes": {}},
-            "no class of scikit-learn",
+            "not a class of scikit-learn",
         ),
         (
             {"scikit-learn": "object", "class": "sklearn.utils:os", "attributes": {}},
-            "no class of scikit-learn",
+            "not a class of scikit-learn",
         ),
         (
             {"scikit-learn": "loss", "class": "sklearn.pipeline:Pipeline", "arguments": []},
-            "no class of scikit-learn",
+            "not a class of scikit-learn",
         ),
-        ({"scikit-learn": "generator", "state": {"bit_generator": "test"}}, "no random generator 'test'"),
-        ({"scikit-learn": "call"}, "no kind of value 'call'"),
+        (
+            {"scikit-learn": "generator", "state": {"bit_generator": "test"}},
+            "unknown random generator 'test'",
+        ),
+        ({"scikit-learn": "call"}, "unknown kind of value 'call'"),
     ],
 )
 def test_forged_state_creates_nothing(marked: dict[str, Any], says: str) -> None:
     state = EstimatorState(GaussianNB()).state_dict()
+    model = trained(GaussianNB(), 1)
+    before = dict(vars(model))
     with pytest.raises(ValueError, match=says):
-        EstimatorState(GaussianNB()).load_state_dict({**state, "attributes": {"priors": marked}})
+        EstimatorState(model).load_state_dict({**state, "attributes": {"a": 1, "priors": marked}})
+    assert vars(model) == before
 
 
 def test_state_of_another_class_or_version_is_refused(tmp_path: Path) -> None:

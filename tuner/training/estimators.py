@@ -44,9 +44,10 @@ class ContainerState:
         return {"content": self._container}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        content = type(self._container)(state["content"])
         self._container.clear()
         add = self._container.update if isinstance(self._container, dict) else self._container.extend
-        add(state["content"])
+        add(content)
 
 
 class EstimatorState:
@@ -59,16 +60,18 @@ class EstimatorState:
         return {**self._origin(), "attributes": _encoded(vars(self._estimator))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the estimator's attributes.
+        """Replace the attributes of the estimator and of those inside of it, such as the steps of a pipeline.
 
         Raises:
-            ValueError: The state is of another class or of another version of scikit-learn, whose attributes may differ.
+            ValueError: The state is of another class or of another version of scikit-learn, whose attributes may differ, or it cannot be
+                read. The estimator is unchanged.
         """
         for what, now in self._origin().items():
             if state[what] != now:
                 raise ValueError(f"it was saved with {what} {state[what]}, and this is {now}")
-        vars(self._estimator).clear()
-        vars(self._estimator).update(_decoded(state["attributes"]))
+        decoder = _Decoder()
+        decoder.change(self._estimator, state["attributes"])
+        decoder.finish()
 
     def _origin(self) -> dict[str, str]:
         return {"class": _name(type(self._estimator)), _KEY: str(sys.modules["sklearn"].__version__)}
@@ -93,8 +96,10 @@ def _encoded_object(value: Any) -> Any:
     kind = type(value)
     if hasattr(value, "__dict__"):
         return {_KEY: "object", "class": _name(kind), "attributes": _encoded(vars(value))}
+    if kind.__module__ not in _LOSSES:
+        return value
     reduced = value.__reduce__()
-    if kind.__module__ in _LOSSES and reduced[0] is kind and len(reduced) == 2:
+    if reduced[0] is kind and len(reduced) == 2:
         return {_KEY: "loss", "class": _name(kind), "arguments": reduced[1]}
     return value
 
@@ -112,35 +117,62 @@ def _encoded_numpy(value: Any) -> Any:
     return value
 
 
-def _decoded(value: Any) -> Any:
-    if type(value) in (list, tuple):
-        return type(value)(map(_decoded, value))
-    if not isinstance(value, dict):
-        return value
-    if _KEY not in value:
-        return {key: _decoded(inner) for key, inner in value.items()}
-    read = _READERS.get(value[_KEY])
-    if read is None:
-        raise ValueError(f"there is no kind of value {value[_KEY]!r}")
-    return read(value)
+class _Decoder:
+    """Read values, and collect the new attributes of the estimators that are changed in place."""
 
+    def __init__(self) -> None:
+        self._changes: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
-def _object(value: Mapping[str, Any]) -> Any:
-    kind = _class(value["class"], within=lambda module: module.startswith(_OURS))
-    made = kind.__new__(kind)
-    vars(made).update(_decoded(value["attributes"]))
-    return made
+    def change(self, owner: Any, attributes: Mapping[str, Any]) -> None:
+        """Read the attributes of an object. They are assigned by `finish`."""
+        self._changes.append((vars(owner), dict(self.decoded(attributes, vars(owner)))))
+
+    def finish(self) -> None:
+        """Assign the attributes that were read."""
+        for old, new in self._changes:
+            old.clear()
+            old.update(new)
+
+    def decoded(self, value: Any, current: Any = None) -> Any:
+        """Return the value that was saved as `value`.
+
+        An estimator of the same class at the same place in `current` is returned, and will be changed. So other references to it,
+        such as those of the user's code to the steps of a pipeline, remain valid.
+        """
+        if type(value) in (list, tuple):
+            is_alike = type(current) in (list, tuple) and len(current) == len(value)
+            beside = current if is_alike else [None] * len(value)
+            return type(value)(map(self.decoded, value, beside))
+        if not isinstance(value, dict):
+            return value
+        if _KEY not in value:
+            known = current if isinstance(current, dict) else {}
+            return {key: self.decoded(inner, known.get(key)) for key, inner in value.items()}
+        if value[_KEY] == "object":
+            return self._object(value, current)
+        if value[_KEY] == "objects":
+            return self._objects(value)
+        read = _READERS.get(value[_KEY])
+        if read is None:
+            raise ValueError(f"unknown kind of value {value[_KEY]!r}")
+        return read(value)
+
+    def _object(self, value: Mapping[str, Any], current: Any) -> Any:
+        kind = _class(value["class"], within=lambda module: module.startswith(_OURS))
+        is_kept = type(current) is kind and hasattr(current, "get_params")
+        found = current if is_kept else kind.__new__(kind)
+        self.change(found, value["attributes"])
+        return found
+
+    def _objects(self, value: Mapping[str, Any]) -> Any:
+        array = sys.modules["numpy"].empty(value["shape"], dtype=object)
+        for number, item in enumerate(value["items"]):
+            array.flat[number] = self.decoded(item)
+        return array
 
 
 def _loss(value: Mapping[str, Any]) -> Any:
     return _class(value["class"], within=_LOSSES.__contains__)(*value["arguments"])
-
-
-def _objects(value: Mapping[str, Any]) -> Any:
-    array = sys.modules["numpy"].empty(value["shape"], dtype=object)
-    for number, item in enumerate(value["items"]):
-        array.flat[number] = _decoded(item)
-    return array
 
 
 def _random_state(value: Mapping[str, Any]) -> Any:
@@ -152,16 +184,14 @@ def _random_state(value: Mapping[str, Any]) -> Any:
 def _generator(value: Mapping[str, Any]) -> Any:
     random, name = sys.modules["numpy"].random, value["state"]["bit_generator"]
     if name not in _GENERATORS:
-        raise ValueError(f"there is no random generator {name!r}")
+        raise ValueError(f"unknown random generator {name!r}")
     bits = getattr(random, name)()
     bits.state = value["state"]
     return random.Generator(bits)
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "object": _object,
     "loss": _loss,
-    "objects": _objects,
     "global generator": lambda _: sys.modules["numpy"].random.mtrand._rand,
     "random state": _random_state,
     "generator": _generator,
@@ -173,5 +203,5 @@ def _class(name: str, *, within: Callable[[str], bool]) -> Any:
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute, None) if within(module) else None
     if not isinstance(found, type) or found.__module__ != module:
-        raise ValueError(f"{name} is no class of scikit-learn")
+        raise ValueError(f"{name} is not a class of scikit-learn")
     return found
