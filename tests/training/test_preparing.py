@@ -1,6 +1,8 @@
 """Test `tuner.training.prepare` in one process. `tests/worker/test_preloading.py` has tests with a worker."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,3 +76,27 @@ def test_prepared_data_is_repeatable_and_leaves_the_random_generators_alone() ->
     assert draw() == undisturbed
     assert first == prepare(draw)() == expected(preparing.SEED)
     assert torch.get_num_threads() == threads
+
+
+IMPORTS_INSIDE = """
+import random
+from tuner.training import prepare, seed_everything
+
+@prepare
+def data():
+    import numpy, torch
+    return random.random(), float(numpy.random.random()), float(torch.rand(1)), torch.get_num_threads()
+
+seed_everything(7)
+first = data()
+import numpy, torch
+after = random.random(), float(numpy.random.random()), float(torch.rand(1))
+assert data.__wrapped__ and prepare(data.__wrapped__)() == first and first[3] == 1
+seed_everything(7)
+assert after == (random.random(), float(numpy.random.random()), float(torch.rand(1)))
+"""
+
+
+def test_library_that_the_function_imports_is_seeded_and_left_as_if_imported_later() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS_INSIDE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -10,8 +10,10 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, ParamSpec, TypeVar
+
+from tuner.training.seeding import LIBRARIES, AfterImport
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +52,7 @@ class Prepared(Generic[P, R]):
     def prepare(self, constants: Mapping[str, Any]) -> None:
         """Compute the result for the constants that have the names of the function's parameters.
 
-        Do nothing if a parameter without a default is no constant of the job.
+        Do nothing if a parameter without a default is not a constant of the job.
         """
         parameters = self._signature.parameters.values()
         if any(one.default is one.empty and one.name not in constants for one in parameters):
@@ -75,7 +77,8 @@ def prepare(function: Callable[P, R]) -> Callable[P, R]:
             data = dataset(config["folder"])
 
     While the function runs, the random generators of Python, NumPy and PyTorch have a fixed seed, and PyTorch computes with one thread,
-    so that every worker prepares the same data. Both are restored afterwards. The function must not use a GPU or leave threads
+    so that every worker prepares the same data. The generators' states and the number of threads are restored afterwards. Import NumPy
+    and PyTorch at the top of the module: an import inside the function may start threads. The function must not use a GPU or leave threads
     running, because a process that did so cannot be forked. If it does, each trial calls it.
 
     Args:
@@ -97,28 +100,38 @@ def prepare_all(constants: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """Seed the random generators of the libraries that are imported, and restore their states at the end of the block.
+    """Seed the random generators, and restore their states at the end of the block.
 
-    PyTorch computes with one thread meanwhile. Otherwise OpenMP would start threads, and a fork of a process that has used them hangs
-    when it uses them again.
+    A library that is imported in the block is seeded then. PyTorch computes with one thread meanwhile. Otherwise OpenMP would start
+    threads, and a fork of a process that has used them hangs when it uses them again.
     """
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    kept: dict[str, Any] = {}
+
+    def seed(name: str) -> None:
+        library: Any = sys.modules[name]
+        if name == "numpy":
+            kept[name] = library.random.get_state()
+            library.random.seed(SEED)
+        else:
+            kept[name] = library.get_rng_state(), library.get_num_threads()
+            library.default_generator.manual_seed(SEED)
+            library.set_num_threads(1)
+
     state = random.getstate()
-    numpy_state = numpy.random.get_state() if numpy else None
-    torch_state = torch.get_rng_state() if torch else None
-    threads = torch.get_num_threads() if torch else 0
     random.seed(SEED)
-    if numpy:
-        numpy.random.seed(SEED)
-    if torch:
-        torch.default_generator.manual_seed(SEED)
-        torch.set_num_threads(1)
+    for name in sys.modules.keys() & {*LIBRARIES}:
+        seed(name)
+    hook = AfterImport(seed)
+    sys.meta_path.insert(0, hook)
     try:
         yield
     finally:
+        with suppress(ValueError):  # the function called `seed_everything`, which removes it
+            sys.meta_path.remove(hook)
         random.setstate(state)
-        if numpy:
-            numpy.random.set_state(numpy_state)
-        if torch:
-            torch.set_rng_state(torch_state)
-            torch.set_num_threads(threads)
+        if "numpy" in kept:
+            sys.modules["numpy"].random.set_state(kept["numpy"])
+        if "torch" in kept:
+            torch: Any = sys.modules["torch"]
+            torch.set_rng_state(kept["torch"][0])
+            torch.set_num_threads(kept["torch"][1])

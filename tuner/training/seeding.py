@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -23,32 +23,33 @@ def seed_everything(seed: int, *, threads: int | None = None) -> None:
     for name in LIBRARIES:
         if name in sys.modules:
             _seed(name, seed, threads)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _SeedAtImport)]
-    sys.meta_path.insert(0, _SeedAtImport(seed, threads))
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
+    sys.meta_path.insert(0, AfterImport(lambda name: _seed(name, seed, threads)))
 
 
-class _SeedAtImport(MetaPathFinder):
-    """Finds no module itself. It has the import system seed a library after its first import."""
+class AfterImport(MetaPathFinder):
+    """Finds no module itself. It calls a function with the name of a library after the first import of this library."""
 
-    def __init__(self, seed: int, threads: int | None) -> None:
-        self._seed, self._threads = seed, threads
+    def __init__(self, call: Callable[[str], None]) -> None:
+        self._call = call
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name not in LIBRARIES:
             return None
-        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        later = sys.meta_path[sys.meta_path.index(self) + 1 :]  # one of them may be another `AfterImport`
+        finders = [finder for finder in later if hasattr(finder, "find_spec")]
         found = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_and_seed(module: ModuleType) -> None:
+            def execute_and_call(module: ModuleType) -> None:
                 execute(module)
-                _seed(name, self._seed, self._threads)
+                self._call(name)
 
-            spec.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
         return spec
 
 
