@@ -56,8 +56,11 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_first_from(package)
+    # The input is empty after a restart by `_preload`, which needs no constants.
     constants = json.loads(sys.stdin.read() or "{}")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # user code that reads its standard input gets nothing
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # user code that reads its standard input gets nothing
+    os.close(null)
     gc.disable()  # saves a tenth of the processor time of the imports
     if entry:
         _preload(entry, constants)
@@ -172,7 +175,7 @@ def _may_import_torch(modules: Iterable[str]) -> bool:
 def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
     """Yield the files of modules written in Python, with their source."""
     for name in modules:
-        if name.partition(".")[0] in NOT_SEARCHED or name.startswith(("tuner.training", "tuner.worker")):
+        if name.partition(".")[0] in NOT_SEARCHED or name.startswith("tuner.training"):
             continue
         with contextlib.suppress(
             Exception

@@ -37,8 +37,8 @@ class ForkServer:
         limits: UserCodeLimits,
         tmp: Path,
         *,
-        package: str = "",
-        constants: Mapping[str, object] | None = None,
+        package: str,
+        constants: Mapping[str, object],
     ) -> None:
         """Start the server.
 
@@ -57,7 +57,7 @@ class ForkServer:
         self._answered = threading.Condition()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with tempfile.TemporaryFile("w+") as stdin:
-            json.dump(constants or {}, stdin)
+            json.dump(dict(constants), stdin)
             stdin.seek(0)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.worker.fork_server", str(theirs.fileno()), entry, package],
