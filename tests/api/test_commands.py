@@ -1,6 +1,7 @@
 """Jobs that tune a program, over REST and on the command line."""
 
 import json
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +88,11 @@ def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
 @pytest.mark.parametrize(
     ("changes", "pointer", "words"),
     [
-        ({"command": "python train.py {learning}"}, "/command", ("{learning} is no parameter",)),
+        (
+            {"command": "python train.py {learning}"},
+            "/command",
+            ("{learning} is neither a parameter nor a constant",),
+        ),
         ({"command": "python train.py {wdth}"}, "/command", ("did you mean {width}? For braces",)),
         ({"command": "awk '{print}'"}, "/command", ("{print}", "write {{ and }}", "constant; for")),
         ({"command": "python train.py {"}, "/command", ("write {{",)),
@@ -95,7 +100,20 @@ def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
         ({"command": "python 'train.py"}, "/command", ("No closing quotation",)),
         ({"command": "python train.py\n"}, "/command", ("one line",)),
         ({"command": "python train.py | tee log"}, "/command", ("without a shell", "bash script.sh")),
+        ({"command": "python train.py >log"}, "/command", ("> has no meaning without a shell",)),
+        ({"command": "python train.py 2>err.txt"}, "/command", ("2> has no meaning",)),
+        ({"command": "python train.py; ls"}, "/command", ("; has no meaning", "or quote it")),
         ({"command": "bash -c 'echo {lr}'"}, "/command", ("read as shell syntax",)),
+        ({"command": "bash -lc 'echo {lr}'"}, "/command", ("read as shell syntax",)),
+        ({"command": "env bash -o pipefail -ec 'echo {lr}'"}, "/command", ("read as shell syntax",)),
+        ({"command": "{lr} train.py"}, "/command", ("the program itself cannot be a placeholder",)),
+        ({"command": "python ../train.py"}, "/command", ("../train.py is not inside", "without ..")),
+        ({"command": "a/../../train.sh"}, "/command", ("a/../../train.sh is not inside",)),
+        (
+            {"metrics_pattern": "val/acc=(.*)", "objective": {"metric": "val/acc", "mode": "max"}},
+            "/objective/metric",
+            ("letters, digits and underscores",),
+        ),
         ({"command": "pyhton train.py"}, "/command", ("no program pyhton",)),
         ({"command": "python tain.py"}, "/command", ("no file tain.py in",)),
         ({"command": "./tain"}, "/command", ("no file ./tain in",)),
@@ -111,7 +129,7 @@ def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
             "/metrics_pattern",
             ("leave it out",),
         ),
-        ({"metrics_pattern": "("}, "/metrics_pattern", ("no regular expression",)),
+        ({"metrics_pattern": "("}, "/metrics_pattern", ("not a valid Python regular expression",)),
         ({"metrics_pattern": "x" * 1001}, "/metrics_pattern", ("1000",)),
         ({"metrics_pattern": "acc=(.*)"}, "/metrics_pattern", ("(?P<acc>...)", "no named group")),
         ({"metrics_pattern": "(?P<loss>.*)"}, "/metrics_pattern", ("(?P<acc>...)", "named loss")),
@@ -132,6 +150,43 @@ def test_fault_of_a_command_is_named(
 def test_seed_and_steps_are_placeholders_of_every_job(on: TestClient) -> None:
     command = "python train.py --seed {seed} --epochs={steps} {{lr}}"
     assert on.post("/v1/jobs", json=body(command)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python train.py '|' \";\" a\\>b", "bash train.py -c {lr}", "bash -c 'echo \"$1\"; ls > log' bash {lr}"],
+)
+def test_quoted_shell_syntax_is_passed_to_the_program(on: TestClient, command: str) -> None:
+    made = on.post("/v1/jobs", json=body(command))
+    assert made.status_code == 201, made.text
+
+
+ROUTES = ("/v1/jobs", "/v1/plans", "/v1/pilots")
+PILOT = {"planning": {"pilot": {"usd": 0.002, "trials": 6}}, "budget": {"usd": 0.004}}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_file_that_cannot_be_read_is_no_error_of_the_service(
+    on: TestClient, tmp_path: Path, route: str
+) -> None:
+    (tmp_path / "data").symlink_to("/proc/self/mem")  # a regular file whose first byte cannot be read
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    more = PILOT if route == "/v1/pilots" else {}
+    spot = {"resources": {"market": "spot"}}  # the digest of the code decides about the self-test
+    for changes in (more, more | spot):
+        answer = on.post(route, json=body("python train.py data large ../data {lr}", **changes))
+        assert answer.status_code in ((201, 200) if changes == more else (201, 200, 422)), answer.text
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_file_of_a_command_is_read_if_commands_are_off(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    monkeypatch.setattr("tuner.worker.environment._file_digest", None)
+    more = PILOT if route == "/v1/pilots" else {}
+    answer = client.post(route, json=body("python ../../etc/passwd pyproject.toml", **more))
+    refused(answer, "/command", "TUNER_PACKAGES=on")
 
 
 def test_script_is_looked_for_in_the_package(on: TestClient) -> None:
@@ -155,6 +210,13 @@ def test_digest_of_a_command_changes_with_its_script(
     assert code_of(replace(spec, command=COMMAND + " --fast"), [str(tmp_path)]) != before
     (tmp_path / "train.py").write_text("print()")
     assert code_of(spec, [str(tmp_path)]) not in (before, None)
+    changed = set()
+    for time in (1, 2):
+        with (tmp_path / "train.py").open("wb") as file:
+            file.truncate(1 << 40)
+        os.utime(tmp_path / "train.py", (time, time))
+        changed.add(code_of(spec, [str(tmp_path)]))
+    assert len(changed) == 2, "of a large file the time counts"
 
 
 def test_best_prints_how_to_train_a_program(

@@ -1,5 +1,6 @@
 """Test search spaces: drawn values lie inside, and errors are named."""
 
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -137,6 +138,10 @@ def test_names_that_cannot_be_nested_are_refused(other: str) -> None:
 
     assert spec(None).faults() == []
     assert [fault.pointer for fault in spec("ray_tune").faults()] == ["/search_space"]
+    of_a_constant = replace(
+        spec("ray_tune"), space=Space({"a.b": Float(0, 1)}), constants={"a.b.c": 1, "d.": 2}
+    )
+    assert [fault.pointer for fault in of_a_constant.faults()] == ["/constants"]
 
 
 def test_steps_are_counted_only_with_a_step() -> None:

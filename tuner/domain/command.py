@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from tuner.domain.errors import Fault
@@ -20,7 +20,10 @@ MAX_COMMAND = 4000
 MAX_NAME = 300  # the length of a trainable's name in the database
 MAX_PATTERN = 1000
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-SHELL_SYNTAX = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "<<", "2>", "2>&1", "&>"})
+_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""")
+_SHELL_SYNTAX = re.compile(r"\d?&?>>?(?:&\d)?|<<?|\|\|?|&&?|;")
+_SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*")  # -c, -lc
+_NAME_FOLLOWS = re.compile(r"[-+][a-zA-Z]*[oO]")  # -o pipefail
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
@@ -48,11 +51,14 @@ def arguments(words: Iterable[str], values: Mapping[str, object]) -> Iterator[st
     before a word that consists of this placeholder: `--momentum {momentum}`.
     """
     kept: list[str] = []
+    before = ""  # the last word that was kept, with its placeholders, because a value such as -1 looks like an option
     for word in words:
         if all(name in values for name in placeholders(word)):
             kept.append(_PART.sub(lambda part: _replaced(part, values), word))
-        elif _PART.fullmatch(word) and len(kept) > 1 and kept[-1].startswith("-"):
+            before = word
+        elif _PART.fullmatch(word) and before.startswith("-") and "=" not in before:
             kept.pop()
+            before = ""
     yield from kept
 
 
@@ -85,28 +91,40 @@ def command_faults(command: str, names: Iterable[str], *, has_steps: bool) -> li
         return [_fault(f"cannot be split into words: {error}")]
     if not words:
         return [_fault("name a program and its arguments, such as python train.py --lr {learning_rate}")]
-    if syntax := SHELL_SYNTAX.intersection(words):
+    if syntax := _SHELL_SYNTAX.search(_QUOTED.sub("_", command)):
         return [
             _fault(
-                f"{min(syntax)} has no meaning without a shell; put it into a script and run bash script.sh"
+                f"{syntax[0]} has no meaning without a shell; put it into a script and run bash script.sh, or quote it if the program "
+                "is to get it"
             )
         ]
+    if placeholders(words[0]):
+        return [_fault("the program itself cannot be a placeholder; name it, such as python or ./train.sh")]
     known = {*names, *GIVEN}
     faults = [_fault(detail) for word in words for detail in _word_details(word, known)]
     if not has_steps and "steps" not in names and any("steps" in placeholders(word) for word in words):
         faults.append(_fault("{steps} is the job's last step; give fidelity.max, or leave it out"))
-    if (
-        PurePath(words[0]).name in SHELLS
-        and "-c" in words
-        and any(map(placeholders, words[: words.index("-c") + 2]))
-    ):
+    if any(map(placeholders, _shell_words(words))):
         faults.append(
             _fault(
-                "a value inside of the script of -c would be read as shell syntax; "
+                "a value in the script after -c would be read as shell syntax; "
                 """write bash -c 'echo "$1"' bash {name}, or run a script"""
             )
         )
     return faults
+
+
+def _shell_words(words: Sequence[str]) -> Sequence[str]:
+    """Return the options of the first shell that gets a script by -c, up to this script. Return an empty list if there is none."""
+    for start, program in enumerate(words):
+        if PurePath(program).name not in SHELLS:
+            continue
+        for end in range(start + 1, len(words)):
+            if _SCRIPT_FOLLOWS.fullmatch(words[end]):
+                return words[start : end + 2]
+            if not words[end].startswith(("-", "+")) and not _NAME_FOLLOWS.fullmatch(words[end - 1]):
+                break  # the file with the script
+    return []
 
 
 def _word_details(word: str, known: Iterable[str]) -> Iterator[str]:
@@ -117,7 +135,7 @@ def _word_details(word: str, known: Iterable[str]) -> Iterator[str]:
         elif name is not None and name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {{{near[0]}}}? For braces" if near else "for braces"
-            yield f"{{{name}}} is no parameter of the search space and no constant; {hint} of the command itself write {{{{ and }}}}"
+            yield f"{{{name}}} is neither a parameter nor a constant; {hint} of the command itself write {{{{ and }}}}"
 
 
 def pattern_faults(pattern: str, metric: str) -> list[Fault]:
@@ -128,9 +146,16 @@ def pattern_faults(pattern: str, metric: str) -> list[Fault]:
     try:
         groups = re.compile(pattern).groupindex
     except (re.error, OverflowError, RecursionError) as error:
-        return [Fault(at, f"is no regular expression of Python: {error}")]
+        return [Fault(at, f"is not a valid Python regular expression: {error}")]
     if metric in groups:
         return []
+    if not metric.isidentifier():
+        return [
+            Fault(
+                "/objective/metric",
+                "with metrics_pattern, use letters, digits and underscores, a letter first, because it names a group of the pattern",
+            )
+        ]
     named = f"its groups are named {', '.join(groups)}" if groups else "it has no named group"
     return [Fault(at, f"has no group for the objective's metric; write (?P<{metric}>...); {named}")]
 

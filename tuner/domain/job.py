@@ -185,7 +185,7 @@ class JobSpec:
             for clash in clashes
         ]
         if self.kind == "ray_tune":
-            faults += _nesting_faults([*self.space.parameters, *self.constants])
+            faults += _nesting_faults(list(self.space.parameters), list(self.constants))
         return faults
 
 
@@ -225,15 +225,16 @@ def program_config(
     return {"command": command, "metrics_pattern": metrics_pattern, "steps": steps, "values": dict(values)}
 
 
-def _nesting_faults(names: Sequence[str]) -> list[Fault]:
+def _nesting_faults(parameters: Sequence[str], constants: Sequence[str]) -> list[Fault]:
     """Return the faults of names such as `a` and `a.b`, of which the first is a value and the second a part of it."""
+    names = [*parameters, *constants]
     for name in names:
-        parts = name.split(".")
+        at, parts = "/search_space" if name in parameters else "/constants", name.split(".")
         if not all(parts):
-            return [Fault("/search_space", f"{name!r} is no name of a nested value, such as 'model.width'")]
+            return [Fault(at, f"{name!r} is not a name of a nested value, such as 'model.width'")]
         for end in range(1, len(parts)):
             if (outer := ".".join(parts[:end])) in names:
-                return [Fault("/search_space", f"{name!r} is inside of {outer!r}, which is a value itself")]
+                return [Fault(at, f"{name!r} is inside of {outer!r}, which is a value itself")]
     return []
 
 

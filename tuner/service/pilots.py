@@ -13,7 +13,7 @@ from tuner.planning.pilot import pilot_key, pilot_of
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.plan_evidence import pilot_of_job
-from tuner.service.submit import submit
+from tuner.service.submit import check, submit
 from tuner.service.views import JobView
 from tuner.worker.environment import code_of
 
@@ -42,6 +42,7 @@ def start(
     ]
     if faults:
         raise Invalid(*faults)
+    check(service, spec)  # before the digest of the code, which reads the files that a command names
     known = pilot_of_job(service, spec)
     if known is not None:
         return known, False

@@ -6,6 +6,7 @@ Results about the trainable, such as its self-test, are valid while the digest i
 import ast
 import hashlib
 import importlib.util
+import os
 import platform
 import sys
 import threading
@@ -20,6 +21,7 @@ from tuner.domain.job import JobSpec
 from tuner.worker.program import located
 
 MODULES_MAX = 2000
+FILE_MAX_BYTES = 16 << 20  # a larger file of a command is known by its size and time only
 _parsing = threading.Lock()
 
 
@@ -58,7 +60,7 @@ def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
     """Return the digest of a job's code.
 
     For a trainable from a package, it covers that package and `tuner.training`. For a command, it covers the command and the files that
-    its words name.
+    its words name. Of a file with more than 16 MiB, it covers the size and the time of the last change.
     """
     sources = _of_training() if spec.package is None else {spec.package: b"", **_of_training()}
     if spec.command is None:
@@ -67,8 +69,20 @@ def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
         )
     if spec.package is None:
         files = {word: located(word, roots) for word in words_of(spec.command)}
-        sources |= {f"file {word}": file.read_bytes() for word, file in files.items() if file is not None}
+        sources |= {f"file {word}": _file_digest(file) for word, file in files.items() if file is not None}
     return _digest(f"{spec.command}\n{spec.metrics_pattern}", sources)
+
+
+def _file_digest(file: Path) -> bytes:
+    """Return a short text that changes with the content of a file that a command names. A file that cannot be read has a fixed one."""
+    try:
+        with file.open("rb") as opened:
+            about = os.fstat(opened.fileno())
+            if about.st_size > FILE_MAX_BYTES:
+                return f"{about.st_size} {about.st_mtime_ns}".encode()
+            return hashlib.file_digest(opened, "sha256").digest()
+    except OSError:
+        return b"cannot be read"
 
 
 def _of_training() -> dict[str, bytes]:

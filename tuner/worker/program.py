@@ -337,8 +337,8 @@ def located_words(words: Sequence[str], roots: Sequence[str]) -> list[str]:
 
 
 def located(word: str, roots: Sequence[str]) -> Path | None:
-    """Return the file that a word names relative to one of the directories, or None."""
-    if not word or word.startswith(("-", "/")) or placeholders(word):
+    """Return the file that a word names below one of the directories, or None."""
+    if not word or word.startswith(("-", "/")) or ".." in Path(word).parts or placeholders(word):
         return None
     with contextlib.suppress(OSError, ValueError):
         return next(
@@ -368,11 +368,9 @@ def fault(command: str, roots: Sequence[str], where: str) -> str | None:
         where: What to call these directories in the message.
     """
     program, *rest = words_of(command)
-    if placeholders(program):
-        return None
     if "/" in program and not program.startswith("/"):
         if located(program, roots) is None:
-            return f"there is no file {program} in {where}"
+            return _no_file(program, where)
     elif shutil.which(program, path=search_path(os.environ.get("PATH", os.defpath))) is None:
         return f"there is no program {program} on the service's machine"
     script = rest[0] if rest else ""
@@ -382,5 +380,11 @@ def fault(command: str, roots: Sequence[str], where: str) -> str | None:
         and located(script, roots) is None
         and not (script.startswith("/") and os.path.isfile(script))
     ):
-        return f"there is no file {script} in {where}"
+        return _no_file(script, where)
     return None
+
+
+def _no_file(word: str, where: str) -> str:
+    if ".." in Path(word).parts:
+        return f"{word} is not inside {where}; name a file in it, without .."
+    return f"there is no file {word} in {where}"
