@@ -90,8 +90,9 @@ def test_error_of_a_trainable_is_shown(folder: Path) -> None:
     assert "its own fault" in done.stderr
 
 
-def test_program_is_trained_in_the_current_directory(folder: Path) -> None:
-    (folder / "mine.sh").write_text("""echo begins
+def test_program_is_trained_in_the_current_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_API_KEY", "secret")
+    (folder / "mine.sh").write_text("""echo begins $TUNER_API_KEY
 echo '{"loss": 1}' >> $TUNER_METRICS; sleep 0.1; echo '{"loss": 2}' >> $TUNER_METRICS; exit $1""")
     line = "tuner train tuner.worker.program:run --config {} --json"
     config = {"command": "bash mine.sh {code}", "metrics_pattern": None, "steps": None, "values": {"code": 0}}

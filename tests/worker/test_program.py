@@ -178,6 +178,16 @@ def test_steps_that_a_restored_program_trains_again_are_ignored(program: Driver,
         ),
         ("cat x.csv", "x.csv: No such file or directory. A program runs in an empty directory"),
         ("kill -9 $$", "was ended by SIGKILL"),
+        ("kill -40 $$", "was ended by signal 40"),
+        (
+            """for i in 1 2; do echo '{"loss": '$i'}' > $TUNER_METRICS; sleep 1; done""",
+            "shortened its metrics file",
+        ),
+        ("i=1; " + step_of() + "; sleep 1; rm $TUNER_METRICS; sleep 1", "removed its metrics file"),
+        (
+            "i=1; " + step_of() + "; sleep 1; sed -i s/1/2/ $TUNER_METRICS; sleep 1",
+            "removed its metrics file",  # sed writes a new file
+        ),
         ("echo done", "without a metric: append lines of JSON"),
         ("echo 'loss 0.5' >> $TUNER_METRICS", "wrote 'loss 0.5' to its metrics; write an object"),
         ("""echo '{"step": 0, "loss": 1}' >> $TUNER_METRICS""", "reported step 0 where step 1"),
@@ -241,6 +251,25 @@ def test_checkpoint_that_is_newer_than_its_report_is_not_saved(program: Driver, 
     config = bash(f"touch -d '+1 hour' $TUNER_CHECKPOINT_DIR/next; {COUNTS}")
     program.run_to(2, config=config)
     assert program.end("pause")["saved_step"] is None
+
+
+@pytest.mark.parametrize("pattern", [None, PATTERN])
+def test_checkpoint_that_is_open_for_writing_is_not_saved(
+    program: Driver, bash: Any, pattern: str | None
+) -> None:
+    report = """echo '{"loss": 1}' >> $TUNER_METRICS; echo "epoch $i: loss 1" """
+    step = f"exec 3> $TUNER_CHECKPOINT_DIR/step; echo half >&3; sleep 0.1; {report}; sleep 0.3; echo rest >&3; exec 3>&-"
+    program.run_to(2, config=bash(f"for i in $(seq 9); do {step}; done", pattern))
+    assert [report["resumable"] for report in program.reports] == [False, False]
+    assert program.end("pause")["saved_step"] is None
+
+
+def test_orphans_that_have_ended_are_collected(program: Driver, bash: Any, tmp_path: Path) -> None:
+    orphan = "(sleep 0.01 & echo $! > $HERE/orphan); O=/proc/$(cat $HERE/orphan); echo $PPID > $HERE/child"
+    until_ended = "while [ -d $O ] && ! grep -q '^State:.Z' $O/status; do sleep 0.01; done"
+    program.run_to(1, config=bash(f"{orphan}; {until_ended}; {COUNTS}"))
+    children = psutil.Process(int((tmp_path / "child").read_text())).children()
+    assert len(children) == 1, [child.status() for child in children]
 
 
 def test_many_fast_steps_are_all_reported(program: Driver, bash: Any) -> None:

@@ -120,6 +120,11 @@ def kill_own_descendants(*, without: int = 0) -> None:
     finds the GPU free.
     """
     kill_descendants(os.getpid(), within_s=KILL_S)
+    collect_ended(without=without)
+
+
+def collect_ended(*, without: int) -> None:
+    """Collect the exit status of all children of this process that have ended, except that of `without`, which other code collects."""
     for child in descendants(os.getpid()):
         if child != without and _is_zombie(child):
             with contextlib.suppress(ChildProcessError):

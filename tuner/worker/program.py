@@ -24,13 +24,15 @@ from typing import Any
 
 from tuner.domain.command import arguments, placeholders, words_of
 from tuner.training.channel import Channel, Reply, StopTraining, current
-from tuner.worker.process_tree import become_subreaper, descendants, kill_own_descendants
+from tuner.worker.limits import is_own
+from tuner.worker.process_tree import become_subreaper, collect_ended, descendants, kill_own_descendants
 from tuner.worker.tune_compat import KeptCheckpoint, scalars
 
 POLL_S = 0.005
 # A program that reports sooner may already have begun to write its next checkpoint when it is stopped. The times of files would not show
 # this, because the kernel rounds them to its clock tick of 1 to 10 ms.
 SHORTEST_SAVED_S = 0.01
+REAP_S = 1.0  # how often ended orphans are collected, which would count as processes of the attempt
 GRACE_S = 0.5  # from SIGTERM to SIGKILL; shorter than the supervisor's wait for the child
 TAIL_BYTES = 2000
 MAX_LINE_BYTES = 1 << 16
@@ -80,7 +82,7 @@ class Program:
         self._kept = KeptCheckpoint(channel)
         self._tail, self._line = bytearray(), bytearray()
         self._printed: list[bytes] = []  # complete lines of the output that were not searched yet
-        self._read_bytes = 0  # how much of the file with metrics was read
+        self._read_bytes, self._last_line = 0, b""  # how much of the file with metrics was read
         self._unsaved = (
             False  # whether the checkpoint of the last reported step is to be saved when the program ends
         )
@@ -89,9 +91,11 @@ class Program:
         values_file = place / "config.json"
         values_file.write_text(json.dumps(config["values"]))
         self._metrics.touch()
+        self._metrics_inode = self._metrics.stat().st_ino
         self._restore()
         self._process = self._started(values_file)
         self._continued_at = time.monotonic()  # when the program was started, or continued after a report
+        self._collected_at = self._continued_at  # when ended orphans were collected
 
     def _restore(self) -> None:
         begin = self._channel.begin
@@ -110,7 +114,9 @@ class Program:
         given = {"seed": begin.seed or 0, **({} if steps is None else {"steps": steps})}
         command = list(arguments(words, {**given, **self._config["values"]}))
         environment = {
-            **os.environ,
+            # `tuner train` runs the program with the variables of the user's shell.
+            **{name: value for name, value in os.environ.items() if not is_own(name)},
+            "RAY_USAGE_STATS_ENABLED": "0",
             # Without the directories of this Python, which another version of Python could not use.
             "PYTHONPATH": os.pathsep.join(own_roots()),
             "PATH": search_path(os.environ.get("PATH", os.defpath)),
@@ -152,6 +158,8 @@ class Program:
                 ended = self._process.poll() is not None
                 self._take_output(0 if ended else POLL_S)
                 self._report_new(last=ended)
+                if time.monotonic() - self._collected_at >= REAP_S:
+                    self._collect_orphans()
         except BaseException:
             self._end()
             raise
@@ -167,9 +175,7 @@ class Program:
         if NO_FILE in last and not ABSOLUTE.search(last) and not os.environ.get(PACKAGE_VARIABLE):
             printed += f". {EMPTY_DIRECTORY}"
         if code:
-            how = (
-                f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-            )
+            how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
             raise ProgramFailed(f"the program {how}{printed}", output=output)
         if self._step == 0:
             where = "append lines of JSON to the file that TUNER_METRICS names, or give metrics_pattern"
@@ -209,6 +215,7 @@ class Program:
         self._stop()
         self._take_output(0)
         steps += self._new_steps(last=last)
+        self._collect_orphans()
         # If the program has finished several steps, its directory has the state of the last one, or of a step in progress.
         saves = len(steps) == 1 and (last or ran_s >= SHORTEST_SAVED_S) and self._has_checkpoint()
         for metrics in steps:
@@ -223,12 +230,34 @@ class Program:
                 lines, self._line = [*lines, bytes(self._line)], bytearray()
             found = (self._pattern.search(line.decode(errors="replace")) for line in lines)
             return [_of_groups(match.groupdict()) for match in found if match is not None]
-        with self._metrics.open("rb") as file:
-            file.seek(self._read_bytes)
-            data = file.read()
-        complete = len(data) if last else data.rfind(b"\n") + 1
-        self._read_bytes += complete
-        return [_of_json(line) for line in data[:complete].splitlines() if line.strip()]
+        data = self._new_metrics()
+        lines = data[: len(data) if last else data.rfind(b"\n") + 1].splitlines(keepends=True)
+        if lines:
+            self._read_bytes += sum(map(len, lines))
+            self._last_line = lines[-1]
+        return [_of_json(line.strip()) for line in lines if line.strip()]
+
+    def _new_metrics(self) -> bytes:
+        """Return what the program has appended to its file with metrics after the lines that were read.
+
+        Raises:
+            ProgramFailed: The program has changed the file in another way, so that steps may be lost.
+        """
+        try:
+            with self._metrics.open("rb") as file:
+                is_same_file = os.fstat(file.fileno()).st_ino == self._metrics_inode
+                file.seek(self._read_bytes - len(self._last_line))
+                data = file.read()
+        except OSError:
+            is_same_file = False
+        if not is_same_file:
+            raise ProgramFailed("the program removed its metrics file; only append to it")
+        # The last line is read again, because a file that is written anew may have the length of the old one.
+        if not data.startswith(self._last_line):
+            raise ProgramFailed(
+                "the program shortened its metrics file; open it for appending (mode 'a')",
+            )
+        return data[len(self._last_line) :]
 
     def _report(self, metrics: dict[str, Any], *, saves: bool) -> None:
         if not self._is_new(metrics.pop("step", None)):
@@ -263,10 +292,17 @@ class Program:
         )
 
     def _has_checkpoint(self) -> bool:
-        """Return whether the directory holds a checkpoint that the program has not changed since its last report."""
+        """Return whether the directory holds a checkpoint that the program has not changed since its last report.
+
+        Call it while the processes are stopped. Printed metrics have no time, so only files that are open for writing are noticed then.
+        """
         files = list(self._checkpoint.rglob("*"))
-        if not files or self._pattern is not None:
-            return bool(files)
+        if not files or any(
+            _writes_below(pid, self._checkpoint.resolve()) for pid in descendants(os.getpid())
+        ):
+            return False
+        if self._pattern is not None:
+            return True
         reported_ns = self._metrics.stat().st_mtime_ns
         with contextlib.suppress(FileNotFoundError):
             return all(path.lstat().st_mtime_ns <= reported_ns for path in (self._checkpoint, *files))
@@ -281,6 +317,10 @@ class Program:
             _signal_all(signal.SIGSTOP, new)
             stopped.update(new)
 
+    def _collect_orphans(self) -> None:
+        collect_ended(without=self._process.pid)
+        self._collected_at = time.monotonic()
+
     def _end(self) -> None:
         """End the program: SIGTERM to all its processes, and SIGKILL after `GRACE_S`."""
         processes = descendants(os.getpid())
@@ -294,6 +334,27 @@ def _signal_all(number: signal.Signals, pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _writes_below(pid: int, directory: Path) -> bool:
+    """Return whether a process has a file below a directory open for writing. Return False if the process is gone."""
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if not os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(f"{directory}/"):
+                    continue
+                about = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text()
+                flags = next(line.split()[1] for line in about.splitlines() if line.startswith("flags:"))
+                if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
+                    return True
+    return False
 
 
 def _of_json(line: bytes) -> dict[str, Any]:
