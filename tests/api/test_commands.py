@@ -231,8 +231,12 @@ def test_best_prints_how_to_train_a_program(
         monkeypatch.setattr(f"tuner.cli.{command}.connect", lambda: client)
     shown, best = CliRunner().invoke(app, ["best", job]), on.get(f"/v1/jobs/{job}/best").json()
     assert f"  tuner train {job} --trial {best['trial']} --steps {best['step']}" in shown.output
-    trained = CliRunner().invoke(app, ["train", job])
+    refused = CliRunner().invoke(app, ["train", job], input="n\n")
+    assert (refused.exit_code, asked) == (1, [])
+    assert f"the job's command: {COMMAND}" in refused.stderr
+    trained = CliRunner().invoke(app, ["train", job, "--yes"])
     assert trained.exit_code == 0, trained.output
+    assert COMMAND in trained.stderr
     entry, values, step, *_ = asked[0]
     assert (entry, values["command"], step) == ("tuner.worker.program:run", COMMAND, best["step"])
     assert json.dumps(values["values"]["lr"]) == json.dumps(best["config"]["lr"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli import arguments
-from tuner.cli.escape import number
+from tuner.cli.escape import harmless, number
 from tuner.cli.output import connect
 from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.environment import Environment
@@ -66,6 +66,9 @@ def train(
         Path | None,
         typer.Option(metavar="DIRECTORY", help="Save the checkpoint of the last step in this directory."),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Run the command of a job without asking for confirmation.")
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -91,6 +94,10 @@ def train(
         client = connect()
         job = client.job(what)
         kind, metric = job.kind, job.objective["metric"]
+        if job.command is not None:
+            typer.echo(f"the job's command: {harmless(job.command)}", err=True)
+            if not yes:
+                typer.confirm("Run it on this machine, with your environment?", abort=True, err=True)
         entry, values, steps, recorded = _of_job(client, job, trial, steps)
         if recorded is None:
             typer.echo("the trial's threads and seed were not recorded: its metric may not repeat", err=True)
@@ -188,11 +195,12 @@ def _train(
         done = training_alone.train(
             entry, config, steps=steps, save_to=save, on_report=show, seed=seed, kind=kind, metric=metric
         )
+    name = config["command"] if entry == PROGRAM_ENTRY else entry
     if steps is not None and done.steps < steps:
-        typer.echo(f"{entry} returned after step {done.steps} of {steps}", err=True)
+        typer.echo(f"{name} returned after step {done.steps} of {steps}", err=True)
     if save is not None:
         typer.echo(
-            f"saved in {done.checkpoint}" if done.checkpoint else f"{entry} saves no checkpoints", err=True
+            f"saved in {done.checkpoint}" if done.checkpoint else f"{name} saves no checkpoints", err=True
         )
 
 
