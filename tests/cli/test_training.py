@@ -96,9 +96,10 @@ def test_program_is_trained_in_the_current_directory(folder: Path, monkeypatch: 
 echo '{"loss": 1}' >> $TUNER_METRICS; sleep 0.1; echo '{"loss": 2}' >> $TUNER_METRICS; exit $1""")
     line = "tuner train tuner.worker.program:run --config {} --json"
     config = {"command": "bash mine.sh {code}", "metrics_pattern": None, "steps": None, "values": {"code": 0}}
-    done = typed(line.format(shlex.quote(json.dumps(config))), folder)
+    done = typed(line.format(shlex.quote(json.dumps(config))) + " --steps 3", folder)
     assert [json.loads(line)["metrics"] for line in done.stdout.splitlines()] == [{"loss": 1}, {"loss": 2}]
     assert "begins" in done.stderr
+    assert "bash mine.sh {code} returned after step 2 of 3" in done.stderr
     failed = typed(line.format(shlex.quote(json.dumps({**config, "values": {"code": 3}}))), folder)
     assert failed.returncode == 1
     assert "the program ended with exit status 3; it printed last: begins" in failed.stderr
