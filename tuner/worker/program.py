@@ -164,7 +164,7 @@ class Program:
             self._end()
             raise
         self._check_end()
-        if self._unsaved and self._step != self._channel.begin.max_step:
+        if self._unsaved and self._step != self._channel.begin.max_step and self._has_checkpoint():
             self._kept.take(self._step, self._checkpoint, Reply(stop=True, save=True))
 
     def _check_end(self) -> None:
