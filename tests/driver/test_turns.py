@@ -48,6 +48,14 @@ def test_messages_of_other_attempts_and_stale_messages_are_ignored() -> None:
     assert before == (job.journal.account(), len(job.journal.events()), job.loop.leases[job.trial].meter)
 
 
+def test_only_the_running_attempt_can_be_on_a_wrong_machine() -> None:
+    job = Job()
+    assert not job.loop.is_on_wrong_machine(job.trial, 2)
+    job.loop.leases[job.trial].wrong_machine = "its price is not known"
+    assert job.loop.is_on_wrong_machine(job.trial, 2)
+    assert not job.loop.is_on_wrong_machine(job.trial, 1)
+
+
 def test_repeated_report_counts_as_one_step() -> None:
     job = Job()
     meter = Meter({"restore": NS, "train": NS})
