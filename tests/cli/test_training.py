@@ -127,7 +127,7 @@ def test_trial_of_a_job_is_trained_to_its_best_step(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["mine:train", "--config", "{lr: 1}"], "is no JSON"),
+        (["mine:train", "--config", "{lr: 1}"], "is not JSON"),
         (["mine:train", "--config", "[1]"], "must be an object"),
         (["mine:train", "--trial", "trial_00000"], "give a job id"),
         (["job_0", "--config", "{}"], "a job has its own"),

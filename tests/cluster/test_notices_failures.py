@@ -203,12 +203,7 @@ def test_metadata_requests_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_failed_notice_callback_is_retried() -> None:
     recorder, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
-
-    def on_notice(notice: Notice) -> None:
-        if failures:
-            raise failures.pop()
-        recorder.on_notice(notice)
-
+    on_notice = recorder.failing_first(failures)
     with (
         MetadataServer(Gcp()) as server,
         watching(server, "gcp", recorder, on_notice=on_notice, gcp_hang_s=50),

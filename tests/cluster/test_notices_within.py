@@ -85,12 +85,7 @@ def test_announced_notice_is_reported_before_cloud_is_detected() -> None:
 
 def test_failed_call_about_an_announced_notice_is_repeated() -> None:
     recorder, failures = RecordedCalls(), [RuntimeError("no cluster"), OSError("still none")]
-
-    def on_notice(notice: Notice) -> None:
-        if failures:
-            raise failures.pop()
-        recorder.on_notice(notice)
-
+    on_notice = recorder.failing_first(failures)
     with (
         MetadataServer(Nowhere()) as server,
         watching(server, None, recorder, on_notice=on_notice) as watcher,

@@ -29,6 +29,16 @@ class RecordedCalls:
         self.notices.append(notice)
         self.calls.append(f"+{notice.id}")
 
+    def failing_first(self, failures: list[Any]) -> Callable[[Notice], None]:
+        """Return a callback for notices that raises the failures, the last one first, and then records its calls."""
+
+        def on_notice(notice: Notice) -> None:
+            if failures:
+                raise failures.pop()
+            self.on_notice(notice)
+
+        return on_notice
+
     def on_withdrawn(self, notice: Notice) -> None:
         assert not self.closed, "a closed watcher passes nothing on"
         self.calls.append(f"-{notice.id}")

@@ -114,7 +114,7 @@ class GlobalState:
 class Driver:
     def __init__(self) -> None:
         self.actuator = Actuator(
-            lambda one: {"order": "begin", "until": None, "trial": one.trial, "attempt": one.attempt},
+            lambda begun: {"order": "begin", "until": None, "trial": begun.trial, "attempt": begun.attempt},
             lambda: 0,
         )
         self.loop, self.tune, self.now = Loop(self.actuator), Tune(), 0.0
@@ -312,7 +312,7 @@ def test_wait_for_a_placed_worker_to_start_is_bounded(driver: Driver) -> None:
     assert driver.tune.live == {worker}
     assert driver.turn() is None
     driver.turn()
-    assert [one.attempt for one in driver.actuator.waiting()] == [2]
+    assert [waiting.attempt for waiting in driver.actuator.waiting()] == [2]
     assert driver.pool._found_at == {}
 
 
@@ -389,7 +389,7 @@ def test_death_of_a_worker_ends_the_attempt_that_it_runs_now(
     driver.loop.ended.clear()
     driver.pool.died(driver.tune, worker)
     assert driver.loop.ended == [("b", 1, {"preempted": False, "node": ""})]
-    assert [one.trial for one in driver.actuator.waiting()] == ["c"]
+    assert [waiting.trial for waiting in driver.actuator.waiting()] == ["c"]
 
 
 def test_attempt_is_not_assigned_before_its_start_time(driver: Driver) -> None:
@@ -461,7 +461,7 @@ def test_an_overdue_attempt_that_waits_for_a_worker_keeps_waiting(
     driver.loop.late = [("a", 1)]
     listen(driver, 20)
     assert driver.loop.ended == []
-    assert [one.trial for one in driver.actuator.waiting()] == ["a"]
+    assert [waiting.trial for waiting in driver.actuator.waiting()] == ["a"]
 
 
 def test_suspended_driver_does_not_kill_workers_when_it_wakes(

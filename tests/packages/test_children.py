@@ -27,8 +27,8 @@ def train(config):
     '''Of the package.'''
     asked = "import mine.helper; print(mine.helper.VALUE)"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
-    said = {"value": VALUE, "file": __file__, "other": told.stdout.strip(), "first": sys.path[0]}
-    return {"acc": VALUE, "said": json.dumps(said)}
+    seen = {"value": VALUE, "file": __file__, "other": told.stdout.strip(), "first": sys.path[0]}
+    return {"acc": VALUE, "seen": json.dumps(seen)}
 """
 
 
@@ -74,10 +74,10 @@ def test_two_packages_with_the_same_module_name_import_their_own_code(
     for value, package, driver in zip((7, 8), packages, drivers, strict=True):
         driver.until_state("ended")
         metrics = driver.reports[-1]["metrics"]
-        said = json.loads(metrics["said"])
-        assert metrics["acc"] == said["value"] == value
-        assert said["other"] == str(value)
-        assert Path(said["file"]).parts[-3] == Path(said["first"]).name == package.digest
+        seen = json.loads(metrics["seen"])
+        assert metrics["acc"] == seen["value"] == value
+        assert seen["other"] == str(value)
+        assert Path(seen["file"]).parts[-3] == Path(seen["first"]).name == package.digest
         own = (Path(f"/proc/{driver.supervisor.server.pid}/environ"), Path("/proc/self/environ"))
         assert package.digest not in "".join(path.read_text() for path in own)
     folders = list((tmp_path / "tmp").glob("tuner-worker-*/package/*/mine"))
@@ -135,9 +135,9 @@ import json, os
 import helper
 from mine.helper import VALUE
 
-said = {"where": os.getcwd(), "data": open("data.txt").read(), "writable": os.access(".", os.W_OK)}
+seen = {"where": os.getcwd(), "data": open("data.txt").read(), "writable": os.access(".", os.W_OK)}
 with open(os.environ["TUNER_METRICS"], "a") as file:
-    file.write(json.dumps({"acc": VALUE, "said": json.dumps(said)}) + "\\n")
+    file.write(json.dumps({"acc": VALUE, "seen": json.dumps(seen)}) + "\\n")
 """
     files = {
         "mine/__init__.py": "",
@@ -156,6 +156,6 @@ with open(os.environ["TUNER_METRICS"], "a") as file:
     finally:
         supervisor.close()
     metrics = driver.reports[-1]["metrics"]
-    said = json.loads(metrics["said"])
-    assert (metrics["acc"], said["data"]) == (7, "of the package")
-    assert Path(said["where"]).name == package.digest
+    seen = json.loads(metrics["seen"])
+    assert (metrics["acc"], seen["data"]) == (7, "of the package")
+    assert Path(seen["where"]).name == package.digest

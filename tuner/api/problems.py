@@ -144,7 +144,7 @@ def _unknown(pointer: str, known: Iterable[str]) -> str:
 def _field(fault: dict[str, Any], body: Any, known: Iterable[str]) -> FieldProblem:
     where, *rest = fault["loc"]
     if fault["type"] == "json_invalid":
-        return FieldProblem(pointer="", detail=f"is no valid JSON: {fault['ctx']['error']}")
+        return FieldProblem(pointer="", detail=f"is not valid JSON: {fault['ctx']['error']}")
     detail = _fix(fault)
     if where != "body":
         return FieldProblem(pointer=str(rest[-1]) if rest else str(where), detail=detail)

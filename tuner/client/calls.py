@@ -471,7 +471,7 @@ class Calls(ABC):
         try:
             own, data = packed(Path(path))
         except (OSError, ValueError) as error:
-            raise ApiError(Problem(title="This is no package", status=422, detail=str(error))) from error
+            raise ApiError(Problem(title="Not a package", status=422, detail=str(error))) from error
         query = {"name": name or own}
         return await self._http.ask(
             answers.Package, "POST", "/v1/packages", query=query, body=data, repeat=True

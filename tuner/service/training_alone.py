@@ -123,7 +123,7 @@ def _loaded(entry: str) -> Callable[..., Any]:
     sys.path[:0] = [path for path in import_path() if path not in sys.path]
     module, colon, attribute = entry.partition(":")
     if not (module and colon and attribute):
-        raise Invalid.at("trainable", f"{entry!r} is no trainable: write it as module:function")
+        raise Invalid.at("trainable", f"{entry!r} is not a trainable: write it as module:function")
     try:
         return child.load(entry)
     except (ImportError, AttributeError, child.NotTrainable) as error:

@@ -6,6 +6,7 @@ trial that is to stop is one that should be pruned.
 
 import contextlib
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from numbers import Real
@@ -42,9 +43,9 @@ class LookupTrial(BaseTrial):
         self._user_attrs: dict[str, Any] = {}
         self._constraints: dict[str, float] = {}
 
+    @abstractmethod
     def find(self, name: str, distribution: BaseDistribution) -> Any:
         """Return the value of a parameter."""
-        raise NotImplementedError
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         if name not in self._params:

@@ -252,7 +252,7 @@ class Program:
             is_same_file = False
         if not is_same_file:
             raise ProgramFailed("the program removed its metrics file; only append to it")
-        # The last line is read again, because a file that is written anew may have the length of the old one.
+        # The last line is read again, because a file that is written again from the start may have the length of the old one.
         if not data.startswith(self._last_line):
             raise ProgramFailed(
                 "the program shortened its metrics file; open it for appending (mode 'a')",

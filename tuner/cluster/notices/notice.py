@@ -78,9 +78,9 @@ def object_of(answer: MetadataAnswer) -> Mapping[str, object]:
     try:
         found = json.loads(answer.body)
     except (ValueError, RecursionError) as error:
-        raise MalformedNotice(f"{shown(answer.body.decode(errors='replace'))} is no JSON") from error
+        raise MalformedNotice(f"{shown(answer.body.decode(errors='replace'))} is not JSON") from error
     if not isinstance(found, dict):
-        raise MalformedNotice(f"{shown(found)} is no JSON object")
+        raise MalformedNotice(f"{shown(found)} is not a JSON object")
     return found
 
 
