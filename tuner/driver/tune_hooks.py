@@ -12,11 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from ray.tune import Callback
-from ray.tune.experiment import Trial
-from ray.tune.schedulers import TrialScheduler
-from ray.tune.search import Searcher
-
+from tuner.driver.ray_tune import Searcher, Trial, TrialScheduler, tune
 from tuner.driver.worker_pool import WorkerPool
 from tuner.worker.actor import MESSAGES
 
@@ -141,7 +137,7 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
         return "decided by the tuning service"
 
 
-class StartCallback(Unrecorded, Callback):
+class StartCallback(Unrecorded, tune.Callback):
     """The callback, which gives a worker its first attempt before Tune calls it."""
 
     def __init__(self, pool: WorkerPool) -> None:

@@ -4,18 +4,20 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ray import tune
-from ray.air._internal import usage
-from ray.train._internal.storage import StorageContext
-from ray.tune.execution.class_cache import _ActorClassCache
-from ray.tune.execution.placement_groups import PlacementGroupFactory
-from ray.tune.experiment.trial import _TrialInfo
 from ray.util import register_serializer
 
 from tuner.domain.job import JobSpec, Resources
 from tuner.driver.actuator import Actuator
 from tuner.driver.loop import Loop
 from tuner.driver.ray_display import RayDisplay
+from tuner.driver.ray_tune import (
+    PlacementGroupFactory,
+    StorageContext,
+    _ActorClassCache,
+    _TrialInfo,
+    tune,
+    usage,
+)
 from tuner.driver.tune_hooks import StartCallback, WorkerScheduler, WorkerSearcher
 from tuner.driver.worker_pool import WorkerPool
 from tuner.worker.actor import Worker

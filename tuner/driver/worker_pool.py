@@ -13,7 +13,6 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.tune.experiment import Trial
 
 from tuner.driver.actuator import Actuator, actor_sender
 from tuner.driver.loop import SILENT_NS, Loop
@@ -21,6 +20,7 @@ from tuner.driver.messages import ENDED, Progress
 from tuner.driver.ports import Assignment
 from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_machines import AssignedMachines, kill_worker, node_of, was_preempted
+from tuner.driver.ray_tune import Trial
 
 # How long a worker may take to start on the machine that was found for it. Ray gives up on a process after 60 s and
 # starts another one. If the machine is taken away meanwhile, Ray silently looks for the next one.
