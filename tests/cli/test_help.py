@@ -5,7 +5,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pytest
 import typer
+from typer import rich_utils
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -23,21 +25,32 @@ def commands(group: typer.core.TyperGroup, prefix: str = "") -> Iterator[tuple[s
             yield from commands(command, f"{prefix}{name} ")
 
 
+@pytest.fixture(scope="module")
 def root() -> typer.core.TyperGroup:
-    found = get_command(app)
-    assert isinstance(found, typer.core.TyperGroup)
-    return found
+    group = get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    return group
 
 
-def test_help_shows_examples_that_the_command_line_accepts() -> None:
+def test_every_command_has_a_help_text_with_its_examples(
+    root: typer.core.TyperGroup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", 200)
+    assert EXAMPLES.keys() <= {name for name, _ in commands(root)}
+    for name, command in commands(root):
+        assert command.help, name
+        with pytest.raises(SystemExit) as ended:
+            root.main([*name.split(), "--help"], prog_name="tuner")
+        shown = capsys.readouterr().out
+        assert ended.value.code == 0
+        assert all(example in shown for example in EXAMPLES.get(name, ()))
+
+
+def test_command_line_accepts_the_examples_in_help_texts(root: typer.core.TyperGroup) -> None:
     """Parse each example without running it."""
-    names = {name for name, _ in commands(root())}
     for name, examples in EXAMPLES.items():
-        assert name in names
-        shown = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200).stdout
         for example in examples:
-            assert example in shown
-            context = root().make_context("tuner", shlex.split(example)[1:])
+            context = root.make_context("tuner", shlex.split(example)[1:])
             while isinstance(context.command, typer.core.TyperGroup):
                 command_name, command, rest = context.command.resolve_command(
                     context, [*context._protected_args, *context.args]
@@ -46,12 +59,6 @@ def test_help_shows_examples_that_the_command_line_accepts() -> None:
                 context = command.make_context(command_name, rest, parent=context)
             assert not context.args
             assert context.command_path.startswith(f"tuner {name}")
-
-
-def test_every_command_has_a_help_text() -> None:
-    for name, command in commands(root()):
-        assert command.help, name
-        assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
 
 
 def test_help_imports_no_heavy_modules() -> None:
