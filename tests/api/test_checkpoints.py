@@ -1,6 +1,8 @@
 """Download of checkpoints over REST, with the client and on the command line."""
 
+import base64
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +95,18 @@ def test_range_request_resumes_a_download(stored: Stored) -> None:
     beyond = stored.client.get(stored.path, headers={"Range": f"bytes={size}-"})
     check_problem(beyond, 416)
     assert beyond.headers["content-range"] == f"bytes */{size}"
+
+
+def test_one_file_is_sent_with_its_digest(stored: Stored) -> None:
+    content = CONTENT + str(stored.best.step).encode()
+    whole = stored.client.get(stored.path, params={"file": "state.pt"})
+    digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    assert (whole.content, whole.headers["repr-digest"]) == (content, f"sha-256=:{digest}:")
+    assert whole.headers["content-disposition"].endswith('-state.pt"')
+    part = stored.client.get(stored.path, params={"file": "state.pt"}, headers={"Range": "bytes=7-13"})
+    assert (part.status_code, part.content) == (206, content[7:14])
+    missing = stored.client.get(stored.path, params={"file": "../state.pt"})
+    assert "has no file '../state.pt'; it has state.pt" in check_problem(missing, 404)["detail"]
 
 
 def test_missing_checkpoint_is_refused_with_the_reason(stored: Stored) -> None:

@@ -15,7 +15,7 @@ import logging
 import re
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -325,8 +325,42 @@ class _Segment:
     read: Read
 
 
-class CheckpointArchive:
-    """A stored checkpoint as one tar file. Any range of its bytes can be read without reading the rest.
+class SegmentedFile:
+    """A file for download whose bytes lie in several places. Any range can be read without reading the rest."""
+
+    def __init__(self, name: str, segments: Sequence[_Segment]) -> None:
+        self._name, self._segments = name, segments
+        self.size = sum(segment.size for segment in segments)  #: The size of the file in bytes.
+
+    def read(self, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the bytes from `start` up to `stop`, in chunks of at most one MiB.
+
+        Raises:
+            CheckpointDamaged: A stored file is shorter than its manifest says.
+        """
+        offset = 0
+        for segment in self._segments:
+            first, last = max(start - offset, 0), min(stop - offset, segment.size)
+            while first < last:
+                chunk = segment.read(first, min(last, first + DOWNLOAD_BYTES))
+                if not chunk:
+                    raise CheckpointDamaged(f"{self._name}: a file is shorter than its manifest says")
+                yield chunk
+                first += len(chunk)
+            offset += segment.size
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file of a checkpoint."""
+
+    path: str
+    content: SegmentedFile
+    sha256: str  #: Hexadecimal digest of the content, from the manifest.
+
+
+class CheckpointArchive(SegmentedFile):
+    """A stored checkpoint as one tar file.
 
     The members are the checkpoint's files in the order of its manifest, then the manifest. All times and
     owners are zero. So the same checkpoint always gives the same bytes, and an interrupted download can
@@ -341,51 +375,16 @@ class CheckpointArchive:
         `place` is the checkpoint's directory, and `data` is the stored manifest.
         """
         self._storage, self._place = storage, place
-        self._segments: list[_Segment] = []
+        self.files: list[StoredFile] = []  #: The checkpoint's files in the order of its manifest.
+        segments: list[_Segment] = []
         for file in manifest["files"]:
-            self._add_header(str(file["path"]), int(file["bytes"]))
-            self._add(int(file["bytes"]), self._reader(file))
-            self._pad(int(file["bytes"]))
-        self._add_header(MANIFEST, len(data))
-        self._add_bytes(data)
-        self._pad(len(data))
-        self._add_bytes(bytes(2 * tarfile.BLOCKSIZE))
+            path, size = str(file["path"]), int(file["bytes"])
+            content = [_Segment(size, self._reader(file))] if size else []
+            self.files.append(StoredFile(path, SegmentedFile(path, content), str(file["sha256"])))
+            segments += [_header(path, size), *content, _bytes(_padding(size))]
+        segments += [_header(MANIFEST, len(data)), _bytes(data), _bytes(_padding(len(data)))]
+        super().__init__("/".join(place), [*segments, _bytes(bytes(2 * tarfile.BLOCKSIZE))])
         self.digest = hashlib.sha256(data).hexdigest()  #: Identifies the content of the tar file.
-        self.size = sum(segment.size for segment in self._segments)  #: The size of the tar file in bytes.
-
-    def read(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the bytes from `start` up to `stop`, in chunks of at most one MiB.
-
-        Raises:
-            CheckpointDamaged: A file is shorter than its manifest says.
-        """
-        offset = 0
-        for segment in self._segments:
-            first, last = max(start - offset, 0), min(stop - offset, segment.size)
-            while first < last:
-                chunk = segment.read(first, min(last, first + DOWNLOAD_BYTES))
-                if not chunk:
-                    raise CheckpointDamaged(
-                        f"{'/'.join(self._place)}: a file is shorter than its manifest says"
-                    )
-                yield chunk
-                first += len(chunk)
-            offset += segment.size
-
-    def _add(self, size: int, read: Read) -> None:
-        if size:
-            self._segments.append(_Segment(size, read))
-
-    def _add_bytes(self, data: bytes) -> None:
-        self._add(len(data), lambda start, stop: data[start:stop])
-
-    def _add_header(self, name: str, size: int) -> None:
-        header = tarfile.TarInfo(name)
-        header.size = size
-        self._add_bytes(header.tobuf(tarfile.PAX_FORMAT))
-
-    def _pad(self, size: int) -> None:
-        self._add_bytes(bytes(-size % tarfile.BLOCKSIZE))
 
     def _reader(self, file: Mapping[str, Any]) -> Read:
         if chunks := chunks_of(file):
@@ -397,6 +396,20 @@ class CheckpointArchive:
 
             return read_chunks
         return lambda start, stop: self._storage.read_range(start, stop, *self._place, str(file["path"]))
+
+
+def _bytes(data: bytes) -> _Segment:
+    return _Segment(len(data), lambda start, stop: data[start:stop])
+
+
+def _header(name: str, size: int) -> _Segment:
+    header = tarfile.TarInfo(name)
+    header.size = size
+    return _bytes(header.tobuf(tarfile.PAX_FORMAT))
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
 
 
 def _path_of(file: Mapping[str, Any]) -> Path:

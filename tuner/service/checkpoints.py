@@ -6,13 +6,19 @@ from tuner.checkpoints.checkpoints import (
     CheckpointId,
     CheckpointMissing,
     CheckpointStore,
+    StoredFile,
 )
+from tuner.checkpoints.checkpoints import SegmentedFile as SegmentedFile
 from tuner.checkpoints.storage import explained
 from tuner.domain.errors import NotFound, Unavailable
 from tuner.domain.ids import TRIAL_ID
 from tuner.service.bootstrap import Service
 from tuner.store import answers, jobs
 from tuner.store.answers import DurableCheckpoint
+
+# Limits of an error message.
+MOST_NAMES = 20
+MOST_CHARS = 200
 
 
 def open_checkpoint(
@@ -38,6 +44,15 @@ def open_checkpoint(
         raise NotFound(f"the checkpoint of step {chosen.step} of {trial} cannot be read: {error}") from error
     except Exception as error:  # every storage backend raises its own error types
         raise Unavailable(f"the checkpoint cannot be read: {explained(error)}") from error
+
+
+def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
+    """Return one file of a checkpoint. Raise NotFound, which names the checkpoint's files, if it has no such file."""
+    for file in archive.files:
+        if file.path == path:
+            return file
+    names = ", ".join(file.path for file in archive.files[:MOST_NAMES])
+    raise NotFound(f"the checkpoint has no file {path[:MOST_CHARS]!r}; it has {names}")
 
 
 def _choose(service: Service, job: str, trial: str, step: int | None) -> DurableCheckpoint:
