@@ -13,6 +13,7 @@ from tests.api.accessing import People
 from tests.fakes import FakeService
 from tests.packages.making import plain
 from tuner.api.app import create_app
+from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.domain.access import ROLES
 
 A, B = "optics", "speech"  # neither name is part of a word in a response
@@ -63,6 +64,8 @@ class World:
         idempotency = {"Idempotency-Key": f"{mark}-once"}
         job = there.post("/v1/jobs", json=body, headers=idempotency).json()["id"]
         fakes.simulate(self.service.of(project), job, seed=seed)
+        stored = TrialArtifacts(self.service.settings.storage, project, job, "trial_00000")
+        stored.add(1, 1, {"plot.png": f"{mark}-tag".encode()}, at_ns=0, max_files=9, max_bytes=1000)
         archive = plain({"mine.py": f"# {mark}"})
         package = there.post(
             "/v1/packages", content=archive, headers=ZIP, params={"name": f"{mark}-p"}
@@ -107,7 +110,9 @@ class World:
 
     def request(self, client: TestClient, method: str, path: str, ids: dict[str, str]) -> Any:
         """Send the smallest valid request of the route, so that the response depends on the caller alone."""
-        filled = path.format(**{"trial": "trial_00000", "trainable": fakes.ENTRY, **ids})
+        filled = path.format(
+            **{"trial": "trial_00000", "trainable": fakes.ENTRY, "artifact": "plot.png", **ids}
+        )
         headers = {"Idempotency-Key": ids["idempotency"]} if path == "/v1/jobs" and method == "POST" else {}
         body = self._body(method, path, ids)
         sent: dict[str, Any] = {} if body is None else {"json": body}

@@ -1,12 +1,18 @@
 """The dialog of a trial: keyboard use, and the live log of each attempt."""
 
+import base64
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, see, violations
+from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.simulator.world import Faults
 
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 
 
@@ -43,12 +49,22 @@ def test_log_of_each_attempt_is_shown_and_updated_live(page: Page, site: Site) -
     def write(attempt: int, text: str, *, complete: bool = False) -> None:
         logs.write(attempt, Printed(len(text), text.encode(), b"", complete))
 
+    stored = TrialArtifacts(site.service.settings.storage, site.service.project, job, trial["id"])
+    files = {"plot.png": PIXEL, "page.html": b"<script>document.title = 'taken over'</script>"}
+    stored.add(last, 3, files, at_ns=0, max_files=9, max_bytes=1000)
     write(1, "the first attempt\n", complete=True)
     write(last, "epoch 1\n")
     see(page, site, job)
     page.get_by_role("button", name=f"Trial #{int(trial['id'][6:])}", exact=True).click()
     log = page.get_by_role("region", name="What it printed")
     expect(log).to_have_text("epoch 1\n", use_inner_text=True)
+    image = page.get_by_role("img", name="plot.png of step 3")
+    expect(image).to_be_visible()
+    assert image.evaluate("(node) => node.naturalWidth") == 1
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download page.html").click()
+    assert download.value.suggested_filename == "page.html"
+    assert page.title() != "taken over"
     assert violations(page) == []
     write(last, f"epoch 1\nepoch 2 <b>{'long ' * 200}\n")
     expect(log).to_contain_text("epoch 2 <b>long")

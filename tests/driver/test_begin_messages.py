@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain.job import Resources
-from tuner.driver.actuator import FRESH_S, LOSSES_FRESH_S, USABLE_MEMORY, MemoryLimit, RecentLosses
+from tuner.driver.actuator import FRESH_S, READ_FRESH_S, USABLE_MEMORY, MemoryLimit, RecentRead
 from tuner.store.evidence import Losses
 
 HEAD = {"Alive": True, "Resources": {"memory": 8e9}}
@@ -44,9 +44,9 @@ def test_losses_of_a_market_are_read_again_after_a_while() -> None:
         asked.append(market)
         return Losses(len(asked))
 
-    losses = RecentLosses(read, lambda: now)
+    losses = RecentRead(read, lambda: now)
     assert losses("spot") == losses("spot") == Losses(1)
     assert losses("on_demand") == Losses(2)
-    now += LOSSES_FRESH_S
+    now += READ_FRESH_S
     assert losses("spot") == Losses(3)
     assert asked == ["spot", "on_demand", "spot"]

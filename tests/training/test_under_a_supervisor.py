@@ -16,6 +16,7 @@ import torch
 
 from tests.training.counting import Count
 from tuner.training import CheckpointUnreadable, MetricsRefused, SpotSafe, StopTraining, channel, checkpoint
+from tuner.training.artifacts import ArtifactRefused, folder_of
 from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
 
 
@@ -120,6 +121,49 @@ def test_metric_that_cannot_be_recorded_is_refused_by_name(
         next(run.steps())
         with pytest.raises(MetricsRefused, match=reason):
             run.report(accuracy=value)
+    assert supervisor.heard("report") == []
+
+
+def test_artifacts_are_copied_before_the_report_returns(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.begin(max_step=1)
+    supervisor.answers("go")
+    (tmp_path / "plot").write_bytes(b"picture")
+    with SpotSafe() as run:
+        next(run.steps())
+        run.report(acc=1.0, artifacts={"plot.png": tmp_path / "plot"})
+    (report,) = supervisor.heard("report")
+    assert report["artifacts"] == ["plot.png"]
+    assert (folder_of(supervisor.staging, 1) / "plot.png").read_bytes() == b"picture"
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "reason"),
+    [
+        ({"../plot.png": "small"}, "is not a name of an artifact"),
+        ({"": "small"}, "is not a name of an artifact"),
+        ({"a": "missing"}, "cannot be read"),
+        ({"a": "."}, "not a regular file"),
+        ({"a": "large"}, "more than 8388608 bytes"),
+        ({f"{number}": "small" for number in range(17)}, "report at most 16 at once"),
+        ({"a": "small"}, "of which 2 were left for this attempt"),
+    ],
+)
+def test_artifact_beyond_a_limit_is_refused_by_name(
+    supervisor: Supervisor,
+    tmp_path: Path,
+    artifacts: dict[str, str],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small").write_bytes(b"123")
+    with Path("large").open("wb") as large:
+        large.truncate((8 << 20) + 1)
+    supervisor.begin(max_step=1, artifact_room=2)
+    with SpotSafe() as run:
+        next(run.steps())
+        with pytest.raises(ArtifactRefused, match=reason):
+            run.report(acc=1.0, artifacts=artifacts)
     assert supervisor.heard("report") == []
 
 

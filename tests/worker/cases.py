@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from tests.system.user_code.steady import Counter
-from tuner.training import SpotSafe
+from tuner.training import SpotSafe, artifacts
+from tuner.training.channel import current
 
 not_callable = 3
 
@@ -33,6 +34,19 @@ def counts(config: dict[str, Any]) -> None:
                 time.sleep(0.01)
             counter.count += 1
             run.report(acc=float(counter.count), pid=os.getpid())
+
+
+def reports_artifacts(config: dict[str, Any]) -> None:
+    """Report a file that is replaced in each step, and one of the first step only. Then leave a link, as hostile code might."""
+    with SpotSafe() as run:
+        for step in run.steps():
+            Path("table.csv").write_text(f"step {step + 1}")
+            files = {"table.csv": "table.csv", **({"first.txt": "table.csv"} if step == 0 else {})}
+            if config.get("leaves_link"):
+                staging = artifacts.folder_of(Path(current().begin.staging), step + 1)  # type: ignore[union-attr]
+                staging.symlink_to(config["leaves_link"])
+                current().report(step + 1, {"acc": 1.0}, resumable=False, artifacts=["secret"])  # type: ignore[union-attr]
+            run.report(acc=1.0, artifacts=files)
 
 
 def loads_first(config: dict[str, Any]) -> None:

@@ -25,6 +25,8 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/jobs/{job}/trials/{trial}"): "viewer",
     ("GET", "/v1/jobs/{job}/trials/{trial}/logs"): "viewer",
     ("GET", "/v1/jobs/{job}/trials/{trial}/checkpoint"): "viewer",
+    ("GET", "/v1/jobs/{job}/trials/{trial}/artifacts"): "viewer",
+    ("GET", "/v1/jobs/{job}/trials/{trial}/artifacts/{artifact}"): "viewer",
     ("GET", "/v1/jobs/{job}/curves"): "viewer",
     ("GET", "/v1/jobs/{job}/events"): "viewer",
     ("GET", "/v1/jobs/{job}/bill"): "viewer",

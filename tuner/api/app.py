@@ -16,6 +16,7 @@ from tuner.api.request_id import RequestId
 from tuner.api.response_cache import AnswerCache
 from tuner.api.routers import (
     answers,
+    artifacts,
     audit,
     best,
     budgets,
@@ -86,6 +87,7 @@ def create_app(
         jobs,
         curves,
         logs,
+        artifacts,
         checkpoints,
         planning,
         prices,

@@ -1,4 +1,4 @@
-"""`tuner curves`, `advice`, `checkpoint` and `logs`: learning curves, ways to save money, checkpoints, and trials' output."""
+"""`tuner curves`, `advice`, `checkpoint`, `artifacts` and `logs`: learning curves, ways to save money, stored files, and trials' output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli import arguments, render, tables
+from tuner.cli import arguments, escape, render, tables
 from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import number, usd
@@ -23,7 +23,7 @@ from tuner.cli.output import Frame, connect
 if TYPE_CHECKING:
     from tuner.client import Client
     from tuner.client.downloads import Downloaded
-    from tuner.schemas.answers import Advice, Change, Curves, Finding, TrialLog
+    from tuner.schemas.answers import Advice, ArtifactList, Change, Curves, Finding, TrialLog
 
 
 WIDTH = 30
@@ -160,6 +160,27 @@ def get(
 ) -> None:
     """Download a checkpoint and verify its files. Repeat the command to continue an interrupted download."""
     Frame(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
+
+
+def artifacts(
+    job: JobId,
+    trial: TrialId,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIRECTORY", help="Download the files into this directory.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the files that a trial reported with its metrics, or download them."""
+    client = connect()
+    answer = client.artifacts(job, trial) if to is None else client.download_artifacts(job, trial, to=to)
+    Frame(as_json).show(answer, _artifacts)
+
+
+def _artifacts(answer: ArtifactList) -> RenderableType:
+    table = tables.plain("file", "step", "bytes", "stored at")
+    for one in answer.items:
+        table.add_row(Text(one.name), str(one.step), str(one.bytes), escape.moment(one.at))
+    return table if answer.items else Text("no artifacts")
 
 
 def _line(answer: Downloaded) -> Text:

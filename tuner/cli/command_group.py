@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tuner checkpoint get JOB --to model",
         "tuner checkpoint get JOB --trial trial_00012 --step 9 --to model",
     ),
+    "artifacts": ("tuner artifacts JOB trial_00012", "tuner artifacts JOB trial_00012 --to plots"),
     "train": (
         "tuner train JOB --save trained",
         "tuner train JOB --trial trial_00012 --steps 9",

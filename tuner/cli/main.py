@@ -12,7 +12,7 @@ from tuner import __version__
 from tuner.cli import arguments, render
 from tuner.cli import watch as watching
 from tuner.cli.access import audit, keys, members, projects, users, whoami
-from tuner.cli.answers import advice, checkpoint, curves, logs
+from tuner.cli.answers import advice, artifacts, checkpoint, curves, logs
 from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
@@ -268,7 +268,21 @@ def trainables(
 #: Commands under the headings of `tuner --help`, in the order in which they are shown.
 HEADINGS: dict[str, Sequence[Callable[..., None] | CommandGroup]] = {
     "Run": (demo, submit, pause, resume, cancel, topup, priority, pilot, train, trainables, packages),
-    "Watch": (jobs, job, watch, trials, trial, logs, curves, best, best_of_all, pareto, checkpoint, report),
+    "Watch": (
+        jobs,
+        job,
+        watch,
+        trials,
+        trial,
+        logs,
+        curves,
+        best,
+        best_of_all,
+        pareto,
+        checkpoint,
+        artifacts,
+        report,
+    ),
     "Money": (bill, ledger, spend, budgets, quota, advice),
     "Plan": (plan, estimate, prices, simulate),
     "Operate": (serve, stop, dashboard, cluster, preempt, doctor, replay, migrate, backup, restore),

@@ -340,6 +340,35 @@ class Calls(ABC):
         return await download(self._http, path, trial, Path(to), step)
 
     @call
+    async def artifacts(self, job: AnyJob, trial: str) -> answers.ArtifactList:
+        """Return the files that a trial reported with its metrics, by name."""
+        return await self._http.ask(
+            answers.ArtifactList, "GET", path_of(job, f"/trials/{quoted(trial)}/artifacts")
+        )
+
+    @call
+    async def download_artifacts(self, job: AnyJob, trial: str, *, to: str | Path) -> answers.ArtifactList:
+        """Download the files that a trial reported, and check their digests. Files of the same names are replaced.
+
+        Args:
+            job: A job or its id.
+            trial: The trial's id.
+            to: A directory. It is created if it does not exist.
+
+        Raises:
+            ApiError: With status 404 if there is no such trial, with 422 if the directory cannot be written, and with 0 if a file was
+                damaged on the way.
+        """
+        from tuner.client.downloads import write_checked
+
+        listed = await Calls.artifacts.body(self, job, trial)
+        for one in listed.items:
+            path = path_of(job, f"/trials/{quoted(trial)}/artifacts/{quoted(one.name)}")
+            response = await self._http.exchange("GET", path)
+            write_checked(Path(to), one.name, response.content, one.sha256)
+        return listed
+
+    @call
     async def ledger(self, job: AnyJob) -> answers.LedgerPage:
         """Return all ledger entries of the job, oldest first."""
         return await self._http.ask(answers.LedgerPage, "GET", path_of(job, "/ledger"))

@@ -1,4 +1,4 @@
-"""Download checkpoints. Downloads are streamed, continue after an interruption, and are checked against the checkpoint's manifest."""
+"""Download checkpoints and artifacts. Checkpoints are streamed, continue after an interruption, and are checked against the checkpoint's manifest."""
 
 from __future__ import annotations
 
@@ -126,6 +126,24 @@ def _check(digests: Mapping[str, str], manifest: Mapping[str, Any]) -> None:
     if digests != expected:
         wrong = sorted(name for name in {*digests, *expected} if digests.get(name) != expected.get(name))
         raise ValueError(f"{', '.join(wrong)}: damaged in the storage or on the way; download it again")
+
+
+def write_checked(folder: Path, name: str, content: bytes, sha256: str) -> None:
+    """Write a downloaded artifact.
+
+    Raises:
+        ApiError: With status 0 if the content does not match the digest or the name is not the name of a file, and with 422 if the
+            directory cannot be written.
+    """
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise _refused(0, "The download is damaged", f"{name} does not match its digest; download it again")
+    if PurePosixPath(name).name != name or name.startswith("."):
+        raise _refused(0, "The download is not valid", f"{name!r} is not the name of a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    except OSError as error:
+        raise _refused(422, "The directory cannot be written", str(error)) from error
 
 
 def _refused(status: int, title: str, detail: str) -> ApiError:

@@ -113,6 +113,8 @@ class Acting(JobFacts):
     curves = of_job(Calls.curves)
     logs = of_job(Calls.logs)
     download_checkpoint = of_job(Calls.download_checkpoint)
+    artifacts = of_job(Calls.artifacts)
+    download_artifacts = of_job(Calls.download_artifacts)
 
     # Data frames and plots
 

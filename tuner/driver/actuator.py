@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from tuner.domain.cost import Meter
 from tuner.domain.job import Resources
@@ -16,10 +16,12 @@ from tuner.driver.placement import exposure
 from tuner.driver.ports import Assignment
 from tuner.store.evidence import Losses
 from tuner.store.jobs import JobRow
+from tuner.training.artifacts import MAX_JOB_BYTES
 from tuner.worker.packages import Stored
 
 Message = dict[str, Any]
 Send = Callable[[Message], None]
+T = TypeVar("T")
 
 
 class Actuator:
@@ -140,7 +142,7 @@ def task_name(message: Mapping[str, Any]) -> str:
 # The part of a node's memory for user code. The rest is for Ray, our own processes and the system's cache.
 USABLE_MEMORY = 0.9
 FRESH_S = 1.0
-LOSSES_FRESH_S = 10.0
+READ_FRESH_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ class BeginMessages:
     #: Returns the attempt that wrote a trial's checkpoint of a step.
     saved_by: Callable[[str, int], int | None]
     losses: Callable[[str], Losses]  #: Returns how the job's attempts on a market have ended so far.
+    artifact_bytes: Callable[[str], int]  #: Returns the size of the artifacts of a job.
 
     def begin(self, assignment: Assignment) -> Message:
         spec, step = self.row.spec, assignment.restore_step
@@ -187,6 +190,7 @@ class BeginMessages:
             "exposure": exposure(market, self.losses(market)),
             "memory_limit_bytes": self.memory_limit(),
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
+            "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
         }
 
 
@@ -196,20 +200,20 @@ def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
     return None if package is None else Stored(storage, row.project, package).message()
 
 
-class RecentLosses:
-    """How the job's attempts on a market have ended, read again after `LOSSES_FRESH_S`.
+class RecentRead(Generic[T]):
+    """A figure of the database by name, read again after `READ_FRESH_S`: losses of a market, or the artifacts of a job.
 
     Reading it for each attempt took 8 % of the driver's processor time in a job of short trials.
     """
 
-    def __init__(self, read: Callable[[str], Losses], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, read: Callable[[str], T], clock: Callable[[], float] = time.monotonic) -> None:
         self._read, self._clock = read, clock
-        self._known: dict[str, tuple[float, Losses]] = {}
+        self._known: dict[str, tuple[float, T]] = {}
 
-    def __call__(self, market: str) -> Losses:
-        now, known = self._clock(), self._known.get(market)
-        if known is None or now - known[0] >= LOSSES_FRESH_S:
-            known = self._known[market] = now, self._read(market)
+    def __call__(self, name: str) -> T:
+        now, known = self._clock(), self._known.get(name)
+        if known is None or now - known[0] >= READ_FRESH_S:
+            known = self._known[name] = now, self._read(name)
         return known[1]
 
 

@@ -25,7 +25,7 @@ from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ControlRequested
 from tuner.domain.money import ZERO
 from tuner.domain.time import NS, Instant
-from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentLosses, package_of
+from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of
 from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
@@ -42,7 +42,7 @@ from tuner.driver.warm_starts import WarmStarts
 from tuner.ledger import ledger
 from tuner.settings import Settings, release
 from tuner.store import jobs, launches, queue
-from tuner.store.evidence import Losses, losses
+from tuner.store.evidence import Losses, artifact_bytes, losses
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
 from tuner.store.warm_starts import find_warm_starts, past_trials
@@ -116,6 +116,10 @@ class LaunchContext:
     def losses(self, market: str) -> Losses:
         with self.database.read() as db:
             return losses(db, self.job, market, Instant(time.time_ns()))
+
+    def artifact_bytes(self, job: str) -> int:
+        with self.database.read() as db:
+            return artifact_bytes(db, job)
 
     def record_versions(self) -> None:
         """Record the versions of this driver's software, for users who upgrade the service while the driver runs."""
@@ -241,7 +245,8 @@ def rebuild(
         MemoryLimit(ray.nodes, size),
         best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
         saved_by=journal.saved_by,
-        losses=RecentLosses(context.losses),
+        losses=RecentRead(context.losses),
+        artifact_bytes=RecentRead(context.artifact_bytes),
     )
     actuator = Actuator(begin_messages.begin)
     loop_config = LoopConfig(

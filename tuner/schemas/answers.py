@@ -275,6 +275,21 @@ class Machine(Answer):
     price_source: str = Field(validation_alias="source")
 
 
+class Artifact(Answer):
+    """A file that a trial reported with its metrics at `step`. `content_type` is the type with which it is sent."""
+
+    name: str
+    step: int
+    bytes: int = Field(validation_alias="size_bytes")
+    sha256: str
+    content_type: str
+    at: Time
+
+
+class ArtifactList(Answer):
+    items: list[Artifact]
+
+
 class AttemptUsage(Answer):
     """Resources that an attempt used while it trained. A figure that was not measured is null.
 
@@ -292,6 +307,7 @@ class AttemptUsage(Answer):
     compute_seconds: float | None
     saves: int | None
     saved_bytes: int | None
+    artifact_bytes: int | None = None
     facts: dict[str, Any]
 
 

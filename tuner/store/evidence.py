@@ -36,6 +36,14 @@ def losses(db: Connection, job: str, market: str, now: Instant) -> Losses:
     return Losses(sum(max(0, int(row[1])) for row in rows), ends)
 
 
+def artifact_bytes(db: Connection, job: str) -> int:
+    """Return the size of the artifacts that the job's attempts have stored."""
+    u = attempt_usage.c
+    return int(
+        db.execute(select(func.coalesce(func.sum(u.artifact_bytes), 0)).where(u.job == job)).scalar_one()
+    )
+
+
 TRIALS = 50  # most trials of a job whose step times are read
 # Kinds of cost: time that was wasted by interruptions, and time that brought progress.
 INTERRUPTED = ("lost", "restore")

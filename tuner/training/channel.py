@@ -8,7 +8,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from numbers import Real
@@ -50,6 +50,9 @@ class BeginMessage:
     seed: int | None = None  #: Seed of the random generators. None leaves them unchanged.
     kind: str | None = None  #: The job's `kind`: what the trainable is called with.
     metric: str | None = None  #: The metric of the job's objective.
+    artifact_room: int | None = (
+        None  #: Bytes of artifacts that the attempt may report. None means no limit of the job.
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,10 @@ class Channel:
         """Tell the supervisor that the attempt's time is of this kind from now on, for the bill."""
         self._send({"type": "phase", "kind": kind})
 
-    def report(self, step: int, metrics: Mapping[str, Any], *, resumable: bool) -> Reply:
-        """Send a report and wait for the reply.
+    def report(
+        self, step: int, metrics: Mapping[str, Any], *, resumable: bool, artifacts: Sequence[str] = ()
+    ) -> Reply:
+        """Send a report and wait for the reply. `artifacts` are the names of the files that were staged for this step.
 
         Raises:
             StopTraining: The attempt is over, and nothing is left to write.
@@ -86,7 +91,7 @@ class Channel:
         """
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
         report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
-        self._send({"type": "report", **report})
+        self._send({"type": "report", **report, **({"artifacts": list(artifacts)} if artifacts else {})})
         self.step = step
         answer = json.loads(self._connection.recv_bytes())
         reply = Reply(

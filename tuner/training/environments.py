@@ -13,9 +13,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from tuner.training.artifacts import ArtifactLimits, stage
 from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
 
 WRITING = ".writing_"  # prefix of the names of unfinished checkpoints
+Artifacts = Mapping[str, str | Path]
+NO_ARTIFACTS: Artifacts = {}
 
 
 class Home(ABC):
@@ -33,8 +36,15 @@ class Home(ABC):
         """Return the checkpoints to restore from, newest first. They exist while the context is open."""
 
     @abstractmethod
-    def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
-        """Report a step and return the reply. Raise MetricsRefused if a value is not a metric."""
+    def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
+        """Report a step with its artifacts, and return the reply.
+
+        Only the service stores artifacts. They are checked everywhere.
+
+        Raises:
+            MetricsRefused: A value is not a metric.
+            ArtifactRefused: A file cannot be an artifact.
+        """
 
     @abstractmethod
     def place(self, step: int) -> Path:
@@ -58,6 +68,7 @@ class Supervised(Home):
         self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
+        self._limits = ArtifactLimits(begin.artifact_room)
 
     def phase(self, kind: Kind) -> None:
         self._channel.phase(kind)
@@ -65,8 +76,12 @@ class Supervised(Home):
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
         return nullcontext(self._restore)
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
-        return self._channel.report(step, metrics, resumable=True)
+    def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
+        if artifacts:
+            files = self._limits.read(artifacts)
+            plain_metrics(metrics)  # before the files are staged, so that a refused report can be repeated
+            stage(self._staging, step, files)
+        return self._channel.report(step, metrics, resumable=True, artifacts=list(artifacts))
 
     def place(self, step: int) -> Path:
         return self._staging / f"step_{step:08d}"
@@ -86,6 +101,7 @@ class Alone(Home):
 
     def __init__(self, steps: int | None, checkpoint_dir: Path | None) -> None:
         self.max_step, self._dir = steps, checkpoint_dir
+        self._limits = ArtifactLimits()
 
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
         """Return the complete checkpoints, newest first, after removing unfinished ones of a killed script."""
@@ -96,8 +112,9 @@ class Alone(Home):
     def _complete(self) -> list[Path]:
         return sorted(self._dir.glob("step_" + "[0-9]" * 8)) if self._dir else []
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
+    def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
         plain_metrics(metrics)
+        self._limits.read(artifacts)
         return Reply(stop=False, save=self._dir is not None)
 
     def place(self, step: int) -> Path:
@@ -124,6 +141,7 @@ class PlainTune(Home):
 
     def __init__(self, tune: Any, steps: int | None) -> None:
         self._tune, self.max_step = tune, steps
+        self._limits = ArtifactLimits()
         self._metrics: dict[str, Any] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -137,8 +155,9 @@ class PlainTune(Home):
             with checkpoint.as_directory() as directory:
                 yield [Path(directory)]
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
+    def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
         self._metrics = plain_metrics(metrics)
+        self._limits.read(artifacts)
         return Reply(stop=False, save=True)
 
     def place(self, step: int) -> Path:

@@ -3,7 +3,7 @@
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -123,15 +123,22 @@ class SpotSafe:
         if not self._open:
             raise RuntimeError("this is for inside of a with block: with SpotSafe(...) as run:")
 
-    def report(self, **metrics: Any) -> None:
+    def report(self, *, artifacts: Mapping[str, str | Path] | None = None, **metrics: Any) -> None:
         """Report the metrics of a step, once per step, and save a checkpoint if it is requested.
 
         In a script and under plain Ray Tune, the error of a failed save is raised. Under the service it is sent to the service,
         which decides whether training continues.
 
+        Args:
+            artifacts: Small files to store with the trial: paths by name, such as `{"confusion.png": path}`. A name that was
+                reported before replaces the file. A file may have 8 MiB, those of a trial 64 MiB and those of a job 1 GiB.
+                Only the service stores them.
+            metrics: Numbers, words or None, by name.
+
         Raises:
             StopTraining: The attempt is over.
             MetricsRefused: A metric cannot be recorded.
+            ArtifactRefused: A file cannot be stored: its name, kind or size is not allowed.
             TypeError: A state cannot be saved.
             RuntimeError: The step was reported before, or the `with` block is not open.
         """
@@ -142,7 +149,7 @@ class SpotSafe:
             )
         self._reported = True
         self._step += 1
-        reply = self._home.report(self._step, metrics)
+        reply = self._home.report(self._step, metrics, artifacts or {})
         self._saved = reply.save
         if reply.flush:
             self._flush(now=reply.stop)

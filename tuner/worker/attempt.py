@@ -36,6 +36,8 @@ MAX_UNSENT_REPORTS = 100
 # The supervisor orders a save only after the previous one was stored. Only user code that saves without an
 # order announces more.
 MAX_UNPUBLISHED = 4
+# Reports whose artifacts are not stored yet. A child that reports files faster than they are stored waits.
+MAX_UNSTORED = 2
 
 
 @dataclass
@@ -87,6 +89,7 @@ class RunningAttempt:
     use: UsageMeter = field(default_factory=UsageMeter)
     messages_since_report: int = 0
     unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
+    unstored: int = 0  # reports with artifacts that the publisher has not finished
     staging: Path | None = None  # where the child may leave checkpoints
     environment: Environment | None = None  # to be sent with the next result
     described: bool = False  # the environment was sent, or is about to be
@@ -123,6 +126,7 @@ class RunningAttempt:
             seed=self.order.get("seed"),
             kind=self.order.get("kind"),
             metric=self.order.get("metric"),
+            artifact_room=self.order.get("artifact_room"),
         )
 
     def forked(self) -> None:
@@ -280,7 +284,7 @@ class RunningAttempt:
             # After a notice there may be time for one save only, which must be the newest step.
             save = self.resumable and self.held > self.durable
             return Reply(stop=True, save=save, flush=flush and self.notice is None)
-        if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS:
+        if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS or self.unstored > MAX_UNSTORED:
             return None
         if self._save_is_due():
             return Reply(stop=False, save=True, keep=False, flush=False)

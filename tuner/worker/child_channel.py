@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, get_args
 
+from tuner.training.artifacts import MAX_IN_REPORT, NAME, NAMED
 from tuner.training.channel import MAX_MESSAGE_BYTES, FailureKind, Kind
 
 # Longer texts of a message are refused.
@@ -57,6 +58,7 @@ class ReportMessage:
     resumable: bool  #: Whether the child can save a checkpoint of this step.
     usage: object  #: What the child measured of itself. Not checked here.
     at: int
+    artifacts: tuple[str, ...] = ()  #: Names of files that the child staged for this step.
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
                 message.get("resumable") is True,
                 message.get("usage"),
                 at,
+                _artifacts(message),
             )
         case "saved":
             return SavedMessage(_integer(message, "step"), _text(message, "path", MAX_PATH_CHARS))
@@ -162,6 +165,16 @@ def _metrics(message: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidMessage(f"reported metric {_shown(name)} as {value}, which is not JSON")
     return metrics
+
+
+def _artifacts(message: Mapping[str, Any]) -> tuple[str, ...]:
+    names = message.get("artifacts", [])
+    if not isinstance(names, list) or len(names) > MAX_IN_REPORT:
+        raise InvalidMessage(f"reported artifacts that are not a list of at most {MAX_IN_REPORT} names")
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise InvalidMessage(f"reported the artifact {_shown(name)}: {NAMED}")
+    return tuple(dict.fromkeys(names))
 
 
 def _integer(message: Mapping[str, Any], name: str) -> int:

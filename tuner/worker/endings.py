@@ -61,6 +61,11 @@ def protocol_broken(what: str) -> Trouble:
     return trouble("protocol", message, error="InvalidMessage")
 
 
+def artifacts_refused(why: str) -> Trouble:
+    message = f"an artifact was refused: {why}"
+    return trouble("protocol", message, error="ArtifactRefused")
+
+
 def lease_ended() -> Trouble:
     return trouble("lease", "the time that was paid for ended before the step did")
 

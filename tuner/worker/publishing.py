@@ -4,15 +4,24 @@ import contextlib
 import logging
 import os
 import random
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from tuner.checkpoints.artifacts import ArtifactsFull, TrialArtifacts
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore, Published
 from tuner.checkpoints.storage import explained
+from tuner.training.artifacts import (
+    MAX_TRIAL_BYTES,
+    MAX_TRIAL_FILES,
+    ArtifactRefused,
+    folder_of,
+    read_bounded,
+)
 from tuner.worker.attempt import RunningAttempt
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
@@ -127,6 +136,75 @@ def publish(
         newest_step = max(step, attempt.durable)
         store.prune(attempt.trial, attempt.number, newest=newest_step, keep=keep, protect=protect)
     return published, ""
+
+
+def store_artifacts(
+    store: CheckpointStore, attempt: RunningAttempt, step: int, names: Sequence[str]
+) -> tuple[int | None, str]:
+    """Store the files that the child staged with the report of `step`.
+
+    An error of the storage is logged, and the trial continues without these artifacts.
+
+    Returns:
+        The size of all artifacts of this attempt, or None if nothing was stored, and why the files are refused, or an empty text.
+    """
+    order = attempt.order
+    artifacts = TrialArtifacts(order["storage"], order["project"], order["job"], attempt.trial)
+    limits = {"max_files": MAX_TRIAL_FILES, "max_bytes": MAX_TRIAL_BYTES}
+
+    def add() -> tuple[int | None, str]:
+        try:
+            stored = artifacts.add(attempt.number, step, files, at_ns=time.time_ns(), **limits)
+        except ArtifactsFull as full:
+            return None, str(full)
+        own = f"a{attempt.number}-"
+        return sum(one.size_bytes for one in stored.values() if one.stored_as.startswith(own)), ""
+
+    assert attempt.staging is not None
+    try:
+        files = staged_artifacts(attempt.staging, step, names)
+        return with_retries(attempt, store, add)
+    except ArtifactRefused as refused:
+        return None, str(refused)
+    except Exception as error:
+        log.warning("%s: artifacts of step %d were not stored: %s", attempt.trial, step, explained(error))
+        return None, ""
+
+
+def staged_artifacts(staging: Path, step: int, names: Sequence[str]) -> dict[str, bytes]:
+    """Read the files that the child left for a step's report, and remove them.
+
+    The supervisor may have access to files that user code may not read, so links are not followed, neither to a file nor to the
+    directory.
+
+    Raises:
+        ArtifactRefused: A file is missing, is a link, or is too large.
+    """
+    folder = folder_of(staging, step)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        if os.path.realpath(folder) != os.path.join(os.path.realpath(staging), folder.name):
+            raise ArtifactRefused("its directory is a link")
+        within = os.open(folder, flags | os.O_DIRECTORY)
+        try:
+            return {name: _read_within(within, name, flags) for name in names}
+        finally:
+            os.close(within)
+    except OSError as error:
+        raise ArtifactRefused(
+            f"it is not a file in the directory for artifacts: {error.strerror}; report files, not links"
+        ) from error
+    finally:
+        if not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_within(folder: int, name: str, flags: int) -> bytes:
+    handle = os.open(name, flags | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        return read_bounded(handle, name)
+    finally:
+        os.close(handle)
 
 
 def unsafe_reason(path: Path, staging: Path | None) -> str:

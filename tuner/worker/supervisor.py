@@ -8,7 +8,7 @@ lock: a reply is sent only if the child's channel has room for it.
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from tuner.worker.logs import LogPump
 from tuner.worker.metering import Stopwatch
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
-from tuner.worker.publishing import Publisher, background, older_than, publish, restored
+from tuner.worker.publishing import Publisher, background, older_than, publish, restored, store_artifacts
 from tuner.worker.sampling import UsageSampler, look
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers
@@ -239,11 +239,7 @@ class Supervisor:
                 attempt.phase(message)
                 look(attempt, self._pid)
             case ReportMessage():
-                if self._channel is not None and self._channel.unread:
-                    raise InvalidMessage("sent a report without reading the reply to the one before")
-                look(attempt, self._pid)
-                attempt.reported(message)
-                self.reply_if_due(attempt)
+                self._on_report(attempt, message)
             case SavedMessage(step, path):
                 attempt.saved(message)
                 self._publisher.submit(self._publish, attempt, step, Path(path))
@@ -255,6 +251,16 @@ class Supervisor:
                 attempt.end("ended")
             case FailedMessage():
                 attempt.end("failed", endings.user_code_raised(message))
+
+    def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
+        if self._channel is not None and self._channel.unread:
+            raise InvalidMessage("sent a report without reading the reply to the one before")
+        look(attempt, self._pid)
+        attempt.reported(message)
+        if message.artifacts:
+            attempt.unstored += 1
+            self._publisher.submit(self._store_artifacts, attempt, message.step, message.artifacts)
+        self.reply_if_due(attempt)
 
     def reply_if_due(self, attempt: RunningAttempt) -> None:
         """Reply to the report that waits for a reply, if the reply is due.
@@ -325,6 +331,20 @@ class Supervisor:
             self._changed.notify_all()
 
     # Saving
+
+    def _store_artifacts(self, attempt: RunningAttempt, step: int, names: Sequence[str]) -> None:
+        """Store the artifacts of a report. Runs in the publisher's thread."""
+        assert self._store is not None
+        stored_bytes, refusal = store_artifacts(self._store, attempt, step, names)
+        with self._changed:
+            attempt.unstored -= 1
+            if stored_bytes is not None:
+                attempt.use.artifacts(stored_bytes)
+            if refusal:
+                self._fail(attempt, endings.artifacts_refused(refusal))
+            elif attempt.state is None:
+                self.reply_if_due(attempt)
+            self._changed.notify_all()
 
     def _publish(self, attempt: RunningAttempt, step: int, path: Path) -> None:
         """Store a checkpoint. Runs in the publisher's thread. A checkpoint is durable once its manifest is stored."""

@@ -5,6 +5,7 @@ import { config } from "./answer.js";
 import { openDialog } from "./dialog.js";
 import { fill, h, loading, problem, table, text } from "./dom.js";
 import { duration, figure, short, state, usd, when } from "./format.js";
+import { Artifacts } from "./artifacts.js";
 import { Logs } from "./logs.js";
 import { KINDS, kinds } from "./money.js";
 
@@ -12,8 +13,8 @@ const EVERY_MS = 5000;
 
 /** Show the dialog until it is closed. While the trial runs, the content is updated. */
 export async function show(model, id) {
-  const job = model.job.id, head = h("p"), body = h("div", {}, loading()), logs = new Logs(job, id);
-  const dialog = openDialog(`Trial ${short(id)}`, [head, body, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
+  const job = model.job.id, head = h("p"), body = h("div", {}, loading()), logs = new Logs(job, id), artifacts = new Artifacts(job, id);
+  const dialog = openDialog(`Trial ${short(id)}`, [head, body, artifacts.node, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
   let timer = null, before = "";
   dialog.addEventListener("close", () => { clearTimeout(timer); logs.end(); });
   const look = async () => {
@@ -22,6 +23,7 @@ export async function show(model, id) {
       const trial = await call(`/jobs/${job}/trials/${id}`);
       again = ["running", "pending", "paused"].includes(trial.state);
       logs.over = !again;
+      artifacts.look(trial.steps, again);
       const now = JSON.stringify(trial);
       if (now !== before) put(trial);
       before = now;

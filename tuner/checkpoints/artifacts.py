@@ -1,0 +1,142 @@
+"""Files that a trial reports next to its metrics, such as images and tables.
+
+Layout: `<storage>/<project>/<job>/<trial>/artifacts/`, with the files and one index per attempt, `a<attempt>.json`. The
+index is written after the files that it names, so a file that is listed is complete. Each index also names the files of
+earlier attempts that the trial still has, so the index of the newest attempt is the trial's list. A file whose name is
+reported again replaces the earlier one.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tuner.checkpoints.storage import Storage
+
+FOLDER = "artifacts"
+VERSION = 1
+_INDEX = re.compile(r"a(\d{1,9})\.json")
+_STORED = re.compile(r"a\d{1,9}-s\d{1,9}-[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class ArtifactsFull(Exception):
+    """The trial would have more or larger artifacts than it may have."""
+
+
+class ArtifactDamaged(Exception):
+    """A stored artifact, or the index of a trial's artifacts, is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that a trial reported."""
+
+    name: str  #: The name that the trial gave it.
+    step: int  #: The step of the report.
+    size_bytes: int
+    sha256: str
+    at_ns: int  #: When it was stored.
+    stored_as: str  #: Its name in the storage.
+
+
+class TrialArtifacts:
+    """The artifacts of one trial. If the storage does not answer, methods raise its own errors."""
+
+    def __init__(self, url: str, project: str, job: str, trial: str) -> None:
+        self._storage, self._where = Storage(url), (project, job, trial, FOLDER)
+
+    def list(self) -> dict[str, Artifact]:
+        """Return the trial's artifacts by name. Raise ArtifactDamaged if the index is not valid."""
+        matches = (_INDEX.fullmatch(name) for name in self._storage.names(*self._where))
+        attempts = [int(match[1]) for match in matches if match]
+        return self._index(max(attempts)) if attempts else {}
+
+    def add(
+        self,
+        attempt: int,
+        step: int,
+        files: Mapping[str, bytes],
+        *,
+        at_ns: int,
+        max_files: int,
+        max_bytes: int,
+    ) -> dict[str, Artifact]:
+        """Store the files of one report, and return all artifacts of the trial by name. May be repeated after an error.
+
+        Args:
+            attempt: The attempt that reported them.
+            step: The step of the report.
+            files: Their content by name.
+            at_ns: The time of the report.
+            max_files: How many artifacts the trial may have.
+            max_bytes: How large they may be together.
+
+        Raises:
+            ArtifactsFull: The trial would exceed a limit. Nothing is stored then.
+        """
+        before = self.list()
+        added = {
+            name: Artifact(
+                name,
+                step,
+                len(data),
+                hashlib.sha256(data).hexdigest(),
+                at_ns,
+                f"a{attempt}-s{step}-{name}",
+            )
+            for name, data in files.items()
+        }
+        after = {**before, **added}
+        if len(after) > max_files or sum(one.size_bytes for one in after.values()) > max_bytes:
+            raise ArtifactsFull(
+                f"the trial would have {len(after)} artifacts of {sum(one.size_bytes for one in after.values())} bytes; it may have "
+                f"{max_files} of {max_bytes} bytes together"
+            )
+        for name, data in files.items():
+            self._storage.put_file(data, *self._where, added[name].stored_as, durably=True)
+        index = {"version": VERSION, "artifacts": [asdict(one) for one in after.values()]}
+        self._storage.put_file(json.dumps(index).encode(), *self._where, f"a{attempt}.json", durably=True)
+        kept = {one.stored_as for one in after.values()}
+        for name in (one.stored_as for one in before.values() if one.stored_as not in kept):
+            self._storage.remove(*self._where, name)
+        return after
+
+    def read(self, artifact: Artifact) -> bytes:
+        """Return the content of an artifact. Raise ArtifactDamaged if it is missing or not what was written."""
+        try:
+            size = self._storage.size(*self._where, artifact.stored_as)
+            data = (
+                self._storage.read(*self._where, artifact.stored_as) if size == artifact.size_bytes else b""
+            )
+        except FileNotFoundError as error:
+            raise ArtifactDamaged(f"{artifact.name} is missing in the storage") from error
+        if len(data) != artifact.size_bytes or hashlib.sha256(data).hexdigest() != artifact.sha256:
+            raise ArtifactDamaged(f"{artifact.name} is damaged in the storage")
+        return data
+
+    def _index(self, attempt: int) -> dict[str, Artifact]:
+        try:
+            index = json.loads(self._storage.read(*self._where, f"a{attempt}.json"))
+            if index["version"] != VERSION:
+                raise ValueError(f"it is of version {index['version']}, not {VERSION}")
+            return {one.name: one for one in map(_parsed, index["artifacts"])}
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ArtifactDamaged(f"the index of the artifacts cannot be read: {error!r}") from error
+
+
+def _parsed(fields: Any) -> Artifact:
+    """Return the artifact that an index names. Raise ValueError if a name or a number is not valid.
+
+    User code can write to the folder of the storage, so an index may name anything.
+    """
+    found = Artifact(**fields)
+    numbers = (found.step, found.size_bytes, found.at_ns)
+    if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
+        raise ValueError("a number is not valid")
+    if not _STORED.fullmatch(found.stored_as) or not found.stored_as.endswith(f"-{found.name}"):
+        raise ValueError("a name is not valid")
+    if not re.fullmatch(r"[0-9a-f]{64}", found.sha256):
+        raise ValueError("a digest is not valid")
+    return found

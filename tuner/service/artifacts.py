@@ -1,0 +1,95 @@
+"""Artifacts of a trial: the files that it reported with its metrics."""
+
+from dataclasses import dataclass
+
+from tuner.checkpoints.artifacts import Artifact, ArtifactDamaged, TrialArtifacts
+from tuner.checkpoints.storage import explained
+from tuner.domain.errors import NotFound, Unavailable
+from tuner.domain.ids import TRIAL_ID
+from tuner.domain.time import Instant
+from tuner.service.bootstrap import Service
+from tuner.store import answers, jobs
+
+OTHER = "application/octet-stream"
+# The only content types with which an artifact is sent. User code chooses names and content, so a browser must never take a
+# file for a page or a script. An image in SVG may contain scripts, so it is not among them.
+IMAGES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
+MOST_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactView:
+    """A file that a trial reported."""
+
+    name: str
+    step: int
+    size_bytes: int
+    sha256: str
+    at: Instant
+    content_type: str  #: One of `IMAGES`, or `OTHER`.
+
+    @property
+    def is_image(self) -> bool:
+        return self.content_type != OTHER
+
+
+def artifacts_of(service: Service, job: str, trial: str) -> list[ArtifactView]:
+    """Return the artifacts of a trial, ordered by name.
+
+    Raises:
+        NotFound: There is no such job or trial.
+        Unavailable: The storage does not answer.
+    """
+    return [_view(found) for _, found in sorted(_stored(service, job, trial)[1].items())]
+
+
+def artifact(service: Service, job: str, trial: str, name: str) -> tuple[ArtifactView, bytes]:
+    """Return one artifact and its content.
+
+    Raises:
+        NotFound: There is no such job, trial or artifact, or its file is missing or damaged.
+        Unavailable: The storage does not answer.
+    """
+    stored, artifacts = _stored(service, job, trial)
+    if name not in artifacts:
+        raise NotFound(
+            f"{trial} has no artifact {name[:MOST_CHARS]!r}; it has {', '.join(sorted(artifacts)) or 'none'}"
+        )
+    try:
+        return _view(artifacts[name]), stored.read(artifacts[name])
+    except ArtifactDamaged as error:
+        raise NotFound(str(error)) from error
+    except Exception as error:  # every storage backend raises its own error types
+        raise Unavailable(f"the artifact cannot be read: {explained(error)}") from error
+
+
+def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dict[str, Artifact]]:
+    with service.database.read() as db:
+        spec = jobs.get(db, job, service.project).spec
+        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, spec.objective.mode, trial) is None:
+            raise NotFound(f"{job} has no trial {trial!r}")
+    stored = TrialArtifacts(service.settings.storage, service.project, job, trial)
+    try:
+        return stored, stored.list()
+    except ArtifactDamaged as error:
+        raise NotFound(f"the artifacts of {trial} cannot be read: {error}") from error
+    except Exception as error:  # every storage backend raises its own error types
+        raise Unavailable(f"the artifacts cannot be read: {explained(error)}") from error
+
+
+def _view(found: Artifact) -> ArtifactView:
+    extension = f".{found.name.rpartition('.')[2].lower()}"
+    return ArtifactView(
+        found.name,
+        found.step,
+        found.size_bytes,
+        found.sha256,
+        Instant(found.at_ns),
+        IMAGES.get(extension, OTHER),
+    )

@@ -1,0 +1,98 @@
+"""Artifacts: small files that a trial reports with its metrics. This needs the standard library only."""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+# Limits of one file, of one report, of the files that a trial has at once, and of all files that a job has stored.
+MAX_FILE_BYTES = 8 << 20
+MAX_IN_REPORT = 16
+MAX_TRIAL_FILES = 64
+MAX_TRIAL_BYTES = 64 << 20
+MAX_JOB_BYTES = 1 << 30
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAMED = "use up to 100 letters, digits, dots, dashes and underscores, a letter or digit first"
+
+
+class ArtifactRefused(ValueError):
+    """A file cannot be stored as an artifact: its name, kind or size is not allowed."""
+
+
+class ArtifactLimits:
+    """The names and sizes of the files that one attempt has reported."""
+
+    def __init__(self, room_bytes: int | None = None) -> None:
+        """Begin without files. `room_bytes` is how much the attempt may report in total; None if only the trial's limit applies."""
+        self._room = room_bytes
+        self._sizes: dict[str, int] = {}
+        self._total = 0
+
+    def read(self, artifacts: Mapping[str, str | Path]) -> dict[str, bytes]:
+        """Return the content of the files by name, and count them.
+
+        Raises:
+            ArtifactRefused: A name is not valid, a file cannot be read or is not a regular file, or a limit is exceeded.
+        """
+        if len(artifacts) > MAX_IN_REPORT:
+            raise ArtifactRefused(
+                f"a report has {len(artifacts)} artifacts; report at most {MAX_IN_REPORT} at once"
+            )
+        files = {name: _content(name, path) for name, path in artifacts.items()}
+        sizes = {**self._sizes, **{name: len(data) for name, data in files.items()}}
+        total = self._total + sum(map(len, files.values()))
+        if len(sizes) > MAX_TRIAL_FILES:
+            raise ArtifactRefused(
+                f"a trial may have {MAX_TRIAL_FILES} artifacts; report a name again to replace its file"
+            )
+        if sum(sizes.values()) > MAX_TRIAL_BYTES:
+            raise ArtifactRefused(
+                f"the artifacts of a trial may have {MAX_TRIAL_BYTES} bytes together; report smaller files"
+            )
+        if self._room is not None and total > self._room:
+            raise ArtifactRefused(
+                f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {self._room} were left for this "
+                "attempt; report fewer or smaller files"
+            )
+        self._sizes, self._total = sizes, total
+        return files
+
+
+def folder_of(staging: Path, step: int) -> Path:
+    """Return the directory in which a child leaves the files of a step's report for its supervisor."""
+    return staging / f"artifacts_{step:08d}"
+
+
+def stage(staging: Path, step: int, files: Mapping[str, bytes]) -> None:
+    """Write the files of a step's report for the supervisor."""
+    folder = folder_of(staging, step)
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def _content(name: object, path: str | Path) -> bytes:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ArtifactRefused(f"{name!r:.120} is not a name of an artifact: {NAMED}")
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, TypeError, ValueError) as error:
+        raise ArtifactRefused(f"artifact {name}: {path!r} cannot be read: {error}") from error
+    try:
+        return read_bounded(handle, name)
+    finally:
+        os.close(handle)
+
+
+def read_bounded(handle: int, name: str) -> bytes:
+    """Return the content of an open file. Raise ArtifactRefused if it is not a regular file or is too large."""
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise ArtifactRefused(f"artifact {name}: it is not a regular file")
+    chunks, size = [], 0
+    while chunk := os.read(handle, 1 << 20):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_FILE_BYTES:
+            raise ArtifactRefused(f"artifact {name}: it has more than {MAX_FILE_BYTES} bytes")
+    return b"".join(chunks)

@@ -1,0 +1,70 @@
+// The files that a trial reported with its metrics: images are shown, other files can be downloaded.
+
+import { ask, call } from "./api.js";
+import { fill, h, problem } from "./dom.js";
+
+export class Artifacts {
+  constructor(job, trial) {
+    this.path = `/jobs/${job}/trials/${trial}/artifacts`;
+    this.seen = null;
+    this.shown = new Map(); // the elements by name and digest, so that an image is loaded once
+    this.list = h("ul", { class: "artifacts" });
+    this.failed = h("div");
+    this.node = h("section", { hidden: true }, h("h3", {}, "Artifacts"), this.failed, this.list);
+  }
+
+  /** Load the list if the trial has reported since the last call, or is over. */
+  async look(steps, runs) {
+    const now = `${steps} ${runs}`;
+    if (now === this.seen) return;
+    this.seen = now;
+    try {
+      const { items } = await call(this.path);
+      fill(this.failed);
+      fill(this.list, items.map((one) => this.item(one)));
+      this.node.hidden = items.length === 0;
+    } catch (error) {
+      this.seen = null;
+      this.node.hidden = false;
+      fill(this.failed, problem(error));
+    }
+  }
+
+  item(one) {
+    const key = `${one.name} ${one.sha256}`;
+    if (!this.shown.has(key)) this.shown.set(key, this.made(one));
+    return this.shown.get(key);
+  }
+
+  made(one) {
+    const name = h("button", { type: "button", class: "quiet small", onclick: () => this.download(one) }, `Download ${one.name}`);
+    const image = one.content_type.startsWith("image/") ? h("img", { alt: `${one.name} of step ${one.step}`, hidden: true }) : null;
+    if (image !== null) this.load(one, image);
+    return h("li", {}, image, h("p", {}, name, h("span", { class: "soft small" }, ` step ${one.step}, ${one.bytes} bytes`)));
+  }
+
+  async content(one) {
+    return (await ask(`${this.path}/${encodeURIComponent(one.name)}`)).blob();
+  }
+
+  /** Show an image as a data URL. An address could not carry the key, and the page's policy allows no other source. */
+  async load(one, image) {
+    try {
+      const reader = new FileReader();
+      reader.addEventListener("load", () => { image.src = reader.result; image.hidden = false; });
+      reader.readAsDataURL(await this.content(one));
+    } catch (error) {
+      image.replaceWith(problem(error));
+    }
+  }
+
+  async download(one) {
+    try {
+      const url = URL.createObjectURL(await this.content(one));
+      h("a", { href: url, download: one.name }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    } catch (error) {
+      fill(this.failed, problem(error));
+    }
+  }
+}
