@@ -52,6 +52,7 @@ class Settings:
     storage_usd_per_gb_month: Decimal | None = None
     local_cpus: int | None = None
     local_gpus: int | None = None
+    retention: str = "all"  #: For jobs that say nothing about their artifacts, such as `best:30d`.
     slice_s: float = 10.0  #: Seconds of work that one hold pays for.
     spot_wait_s: float = 60.0  #: Seconds without a spot machine after which a trial falls back to on-demand.
     drain_s: float = 0.0  #: Seconds for which the service still answers after SIGTERM.
@@ -105,6 +106,7 @@ class Settings:
             storage_usd_per_gb_month=_usd(environ, "TUNER_STORAGE_USD_PER_GB_MONTH"),
             local_cpus=_int(environ, "TUNER_LOCAL_CPUS", None, 1, 10_000),
             local_gpus=_int(environ, "TUNER_LOCAL_GPUS", None, 0, 1000),
+            retention=_retention(environ.get("TUNER_RETENTION") or "all"),
             slice_s=_seconds(environ, "TUNER_SLICE", 10.0),
             spot_wait_s=_seconds(environ, "TUNER_SPOT_WAIT", 60.0),
             drain_s=_seconds(environ, "TUNER_DRAIN", 0.0, 0),
@@ -348,6 +350,14 @@ def _usd(environ: Mapping[str, str], name: str) -> Decimal | None:
             f"{name}: {text!r} must be dollars from 0 to 1000 with at most six decimals, such as 0.09"
         )
     return exact
+
+
+def _retention(text: str) -> str:
+    if re.fullmatch(r"(all|best|front|none)(:[1-9]\d{0,8}[smhd])?", text):
+        return text
+    raise ValueError(
+        f"TUNER_RETENTION: {text!r} must be all, best, front or none, and a time if you want, such as best:30d"
+    )
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float, least: int = 1) -> float:

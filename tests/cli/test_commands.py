@@ -80,6 +80,7 @@ ASKING: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         {"limit": 500, "sort": "-metric"},
     ),
     "trial": (["trial", "JOB", "trial_00000"], "/v1/jobs/JOB/trials/trial_00000", {}),
+    "artifacts": (["artifacts", "JOB", "trial_00000"], "/v1/jobs/JOB/trials/trial_00000/artifacts", {}),
     "spend": (["spend"], "/v1/spend", {}),
     "audit": (["audit"], "/v1/audit", {}),
     "audit of somebody": (

@@ -70,7 +70,7 @@ def test_background_work_starts_when_the_service_is_ready(
     monkeypatch.setattr(serving, "FIRST_ANSWERS_S", 0.0)
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
-    postponed = PostponedStart(service, MetricsReader(service), storage, Mirrors(service), after=ready)
+    postponed = PostponedStart(service, MetricsReader(service), [storage], Mirrors(service), after=ready)
     postponed.start()
     postponed.join(0.2)
     assert postponed.is_alive()
@@ -85,7 +85,7 @@ def test_background_work_starts_when_the_service_is_ready(
 def test_service_that_stops_before_it_is_ready_starts_no_background_work(tmp_path: Path) -> None:
     service, ready = fakes.service_in(tmp_path), threading.Event()
     storage = StorageWatch(service)
-    postponed = PostponedStart(service, MetricsReader(service), storage, Mirrors(service), after=ready)
+    postponed = PostponedStart(service, MetricsReader(service), [storage], Mirrors(service), after=ready)
     postponed.start()
     postponed.cancel()
     ready.set()

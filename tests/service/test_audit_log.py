@@ -57,6 +57,12 @@ def job(_: FakeService, client: TestClient) -> str:
     return fakes.submit(client)
 
 
+def finished(service: FakeService, client: TestClient) -> str:
+    name = job(service, client)
+    fakes.simulate(service, name)
+    return name
+
+
 def paused(service: FakeService, client: TestClient) -> str:
     name = job(service, client)
     assert client.post(f"/v1/jobs/{name}/pause").status_code == 202
@@ -91,6 +97,7 @@ CHANGES: dict[tuple[str, str], Change] = {
     ("POST", "/v1/jobs/{job}/pause"): Change("job.pause", None, job),
     ("POST", "/v1/jobs/{job}/resume"): Change("job.resume", None, paused),
     ("POST", "/v1/jobs/{job}/cancel"): Change("job.cancel", None, job),
+    ("DELETE", "/v1/jobs/{job}/artifacts"): Change("artifacts.delete", None, finished),
     ("PUT", "/v1/budgets/{name}"): Change("budget.put", {"usd": 3, "alerts": [ALERT]}, lambda *_: "vision"),
     ("DELETE", "/v1/budgets/{name}"): Change("budget.remove", None, vision),
     ("PUT", "/v1/quota"): Change("quota.put", {"usd": 3, "concurrent_jobs": 2}, target="default"),

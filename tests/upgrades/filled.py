@@ -8,7 +8,7 @@ from tests.failpoints.chapters import Mirror, cancelled, forgetful, hangs, peopl
 from tests.failpoints.life import Earlier, Life, surroundings
 from tests.mirrors.following import follower
 from tuner.domain.usage import Usage
-from tuner.store import packages
+from tuner.store import packages, stored_files
 from tuner.store.packages import PackageRow
 
 ALERTS = [{"at": 0.1, "url": "http://127.0.0.1:9/hook"}]
@@ -42,6 +42,9 @@ def fill(url: str, home: Path) -> None:
         life.reconciler.one_pass()
         with service.database.write() as db:
             packages.put(db, "default", PackageRow("a" * 64, "mine", 100, 1, service.now()))
+            due = stored_files.DueMeasurement(source, "default")
+            stored_files.record_size(db, due, 1000, service.now())
+            stored_files.order_removal(db, source, "default", {"trial_00000": 1}, service.now())
 
 
 def _wait_for_money(life: Life) -> None:

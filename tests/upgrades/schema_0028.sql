@@ -68,3 +68,6 @@ CREATE TRIGGER events_no_replace BEFORE INSERT ON events WHEN EXISTS (SELECT 1 F
 CREATE TRIGGER audit_log_no_update BEFORE UPDATE ON audit_log BEGIN SELECT RAISE(ABORT, 'audit_log is append-only'); END;
 CREATE TRIGGER audit_log_no_delete BEFORE DELETE ON audit_log BEGIN SELECT RAISE(ABORT, 'audit_log is append-only'); END;
 CREATE TRIGGER audit_log_no_replace BEFORE INSERT ON audit_log WHEN EXISTS (SELECT 1 FROM audit_log WHERE seq = NEW.seq) BEGIN SELECT RAISE(ABORT, 'audit_log is append-only'); END;
+CREATE TABLE removals (job VARCHAR(40) NOT NULL, trial VARCHAR(40) NOT NULL, project VARCHAR(100) NOT NULL, up_to_attempt INTEGER NOT NULL, ordered_at BIGINT NOT NULL, CONSTRAINT pk_removals PRIMARY KEY (job, trial), CONSTRAINT fk_removals_job FOREIGN KEY(job) REFERENCES jobs (id));
+CREATE TABLE storage_spans (job VARCHAR(40) NOT NULL, since BIGINT NOT NULL, project VARCHAR(100) NOT NULL, until BIGINT, bytes BIGINT NOT NULL, seen_at BIGINT NOT NULL, CONSTRAINT pk_storage_spans PRIMARY KEY (job, since), CONSTRAINT stored_bytes CHECK (bytes >= 0), CONSTRAINT fk_storage_spans_job FOREIGN KEY(job) REFERENCES jobs (id));
+CREATE INDEX ix_storage_spans_project ON storage_spans (project, until);

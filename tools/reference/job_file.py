@@ -67,6 +67,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("algorithm", shapes.Algorithm),
     ("stop.plateau", shapes.Plateau),
     ("checkpoint", shapes.Checkpoint),
+    ("artifacts", shapes.Artifacts),
     ("warm_start", shapes.WarmStart),
     ("window", shapes.Window),
     ("planning", Planning),

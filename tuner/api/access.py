@@ -27,6 +27,8 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/jobs/{job}/trials/{trial}/checkpoint"): "viewer",
     ("GET", "/v1/jobs/{job}/trials/{trial}/artifacts"): "viewer",
     ("GET", "/v1/jobs/{job}/trials/{trial}/artifacts/{artifact}"): "viewer",
+    ("DELETE", "/v1/jobs/{job}/artifacts"): "submitter",
+    ("GET", "/v1/storage"): "viewer",
     ("GET", "/v1/jobs/{job}/curves"): "viewer",
     ("GET", "/v1/jobs/{job}/events"): "viewer",
     ("GET", "/v1/jobs/{job}/bill"): "viewer",

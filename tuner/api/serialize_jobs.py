@@ -114,6 +114,12 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "interval": "auto" if interval is None else seconds(interval),
             "keep": spec.checkpoint.keep,
         },
+        "artifacts": None
+        if spec.retention is None
+        else {
+            "retain": spec.retention.retain,
+            "for": None if spec.retention.for_ns is None else seconds(spec.retention.for_ns),
+        },
         "warm_start": {"jobs": list(spec.warm_start_jobs), "checkpoints": spec.warm_start_checkpoints},
         "window": None if spec.window is None else _fields(spec.window),
     }

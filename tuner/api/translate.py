@@ -14,6 +14,7 @@ from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.objective import Fidelity, Objective
+from tuner.domain.retention import RetentionPolicy
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import job as job_models
 from tuner.schemas.plan import Pilot
@@ -75,6 +76,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
             interval_ns=read.take("/checkpoint/interval", parse_duration_ns, interval),
             keep=request.checkpoint.keep,
         ),
+        retention=_retention(read, request.artifacts),
         warm_start_jobs=tuple(request.warm_start.jobs),
         warm_start_checkpoints=request.warm_start.checkpoints,
         window=None if request.window is None else Window(**request.window.model_dump()),
@@ -133,6 +135,12 @@ def _plateau(read: RequestReader, given: job_models.Plateau | None) -> Plateau |
         return None
     patience = read.take("/stop/plateau/patience_usd", Money.from_usd, given.patience_usd)
     return Plateau(patience.micro_usd if patience else 0, given.min_gain)
+
+
+def _retention(read: RequestReader, given: job_models.Artifacts | None) -> RetentionPolicy | None:
+    if given is None:
+        return None
+    return RetentionPolicy(given.retain, read.take("/artifacts/for", parse_duration_ns, given.for_))
 
 
 def _parameter(

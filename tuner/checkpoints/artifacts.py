@@ -40,6 +40,11 @@ class Artifact:
     at_ns: int  #: When it was stored.
     stored_as: str  #: Its name in the storage.
 
+    @property
+    def attempt(self) -> int:
+        """The attempt that reported it."""
+        return int(self.stored_as[1:].partition("-")[0])
+
 
 class TrialArtifacts:
     """The artifacts of one trial. If the storage does not answer, methods raise its own errors."""

@@ -1,5 +1,6 @@
 """Shared storage by URL, through fsspec: a folder, `s3://…`, `gs://…`; and advice to users about its errors."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -78,6 +79,23 @@ class Storage:
         """Return the size of a file in bytes. Raise FileNotFoundError if there is none."""
         self._check_inside(*parts)
         return int(self._fs.info(self.path(*parts))["size"])
+
+    def used_bytes(self, *parts: str) -> int:
+        """Return the size of all files in a directory and its subdirectories. Return 0 if there is no such directory.
+
+        Links are not followed, because user code could place links to large files of others.
+        """
+        if not self.is_local:
+            try:
+                return int(self._fs.du(self.path(*parts), total=True))
+            except FileNotFoundError:
+                return 0
+        total = 0
+        for folder, _, names in os.walk(self.path(*parts)):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # a worker has just removed it
+                    total += os.lstat(os.path.join(folder, name)).st_size
+        return total
 
     def _check_inside(self, *parts: str) -> None:
         """Raise FileNotFoundError if a path leads out of its directory through a link.

@@ -19,7 +19,7 @@ from tuner.cli.cluster import cluster, preempt
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.estimate import estimate
 from tuner.cli.job_yaml import job_file
-from tuner.cli.money import budgets, quota, spend, topup
+from tuner.cli.money import budgets, quota, spend, storage, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
 from tuner.cli.output import PROJECT, Frame, connect
 from tuner.cli.pilot import pilot
@@ -283,7 +283,7 @@ HEADINGS: dict[str, Sequence[Callable[..., None] | CommandGroup]] = {
         artifacts,
         report,
     ),
-    "Money": (bill, ledger, spend, budgets, quota, advice),
+    "Money": (bill, ledger, spend, storage, budgets, quota, advice),
     "Plan": (plan, estimate, prices, simulate),
     "Operate": (serve, stop, dashboard, cluster, preempt, doctor, replay, migrate, backup, restore),
     "Access": (whoami, projects, users, members, keys, audit),

@@ -1,7 +1,8 @@
-"""`tuner budgets`, `quota`, `spend` and `topup`: what may be spent, and what was."""
+"""`tuner budgets`, `quota`, `spend`, `storage` and `topup`: what may be spent, what was, and what is stored."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tuner.client import ApiError, Client, Job
+    from tuner.schemas.answers import StoredFiles
     from tuner.schemas.budgets import BudgetAbove, ClusterCost, Quota, SpendAnswer, SpendFigures
 
 
@@ -230,6 +232,7 @@ def _spend(answer: SpendAnswer) -> Table:
         "preempted",
         "retried",
         "lost",
+        "storage",
     )
     table = tables.plain(*answer.group_by, *figures)
     for group in answer.items:
@@ -241,11 +244,16 @@ def _spend(answer: SpendAnswer) -> Table:
 
 def _with_idle(answer: SpendAnswer) -> RenderableType:
     """Return a table of spend and, below it, the cost of idle machines, which no job's bill contains."""
-    cluster = answer.cluster
+    cluster, lines = answer.cluster, [Text(_stored(answer.total))] if answer.total.storage_gb_months else []
     if cluster is None:
-        return _spend(answer)
+        return Group(_spend(answer), *lines)
     by_kind = [_machines(cluster)] if cluster.kinds else []
-    return Group(_spend(answer), Text(_idle(answer, cluster)), *by_kind)
+    return Group(_spend(answer), *lines, Text(_idle(answer, cluster)), *by_kind)
+
+
+def _stored(total: SpendFigures) -> str:
+    cost = "at an unknown price" if total.storage_usd is None else f"for {escape.usd(total.storage_usd)}"
+    return f"storage: {total.storage_gb_months:g} GB-months {cost}, in no bill and no budget"
 
 
 def _idle(answer: SpendAnswer, cluster: ClusterCost) -> str:
@@ -282,7 +290,60 @@ def _cells(one: SpendFigures) -> list[str]:
         str(one.preemptions),
         str(one.retries),
         escape.usd(one.lost_usd),
+        escape.usd(one.storage_usd),
     ]
+
+
+storage = CommandGroup("storage", help="Show and delete the files that jobs have in the storage.")
+
+
+@storage.add("ls")
+def list_storage(as_json: Json = False) -> None:
+    """List the jobs with stored files, largest first, and what they cost in a month."""
+    Frame(as_json).show(connect().storage(), _storage)
+
+
+@storage.add("gc")
+def collect(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the jobs whose files would be deleted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete the files that jobs no longer keep. The service does this by itself within minutes; failed storage delays it."""
+    client = connect()
+    due = [one for one in client.storage().items if one.keeps not in (None, "all") and one.needed_by is None]
+    done = [] if dry_run else [client.delete_artifacts(one.job, retain=str(one.keeps)) for one in due]
+    if as_json:
+        typer.echo(json.dumps([one.model_dump() for one in (due if dry_run else done)]))
+        return
+    for one in due:
+        kept = "nothing" if one.keeps == "none" else f"the files of {one.keeps}"
+        typer.echo(f"{one.job} has {one.bytes} bytes and keeps {kept}")
+    for deleted in done:
+        typer.echo(
+            f"{deleted.job}: deleted the files of {escape.plural(deleted.trials, 'trial')}, {deleted.checkpoint_bytes} bytes of checkpoints"
+        )
+    if not due:
+        typer.echo("no job has files that it no longer keeps")
+
+
+def _storage(answer: StoredFiles) -> RenderableType:
+    table = tables.plain("job", "name", "state", "bytes", "a month", "keeps", "next deletion", "needed")
+    for one in answer.items:
+        table.add_row(
+            one.job,
+            one.name,
+            one.state,
+            str(one.bytes),
+            escape.usd(one.usd_per_month),
+            one.keeps or "all",
+            escape.moment(one.next_deletion),
+            one.needed_by or "",
+        )
+    table.add_row("total", "", "", str(answer.bytes), escape.usd(answer.usd_per_month), style="bold")
+    note = "what the storage costs is not known: set TUNER_STORAGE_USD_PER_GB_MONTH"
+    return Group(table, Text(note)) if answer.usd_per_gb_month is None else table
 
 
 def topup(

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib import import_module
@@ -27,7 +28,9 @@ from tuner.service.leading import Renewing
 from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import MetricsReader, has_live_jobs
 from tuner.service.mirroring import Mirrors
+from tuner.service.periodic import PeriodicService
 from tuner.service.reconciler import Reconciler
+from tuner.service.storage_lifecycle import StorageLifecycle
 from tuner.settings import Settings
 
 
@@ -63,7 +66,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     warn_of_open_home(settings)
     refuse_unfit(settings)
     leading, controller, reconciler = Renewing(service.leading), Controller(service), Reconciler(service)
-    mirrors, storage = Mirrors(service), StorageWatch(service)
+    mirrors, storage = Mirrors(service), (StorageWatch(service), StorageLifecycle(service))
     leading.start()
     controller.start()  # Start the controller early: it connects to the cluster while the rest is built.
     app = create_app(
@@ -85,7 +88,8 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         server.run(sockets=[listening])
     finally:
         postponed.cancel()
-        storage.stop(timeout_s=0)  # a storage that never answers does not keep the service from ending
+        for part in storage:
+            part.stop(timeout_s=0)  # a storage that never answers does not keep the service from ending
         mirrors.stop()
         reconciler.stop()
         controller.stop()
@@ -115,7 +119,7 @@ SLOW_MODULES = ("scipy.special", "tuner.service.plan_runs")
 class PostponedStart(threading.Thread):
     """A thread that does the part of the start on which no request depends, and then ends.
 
-    It starts the storage watch and the mirrors, prints warnings and imports slow modules. On a machine with few cores, this work would
+    It starts the threads that use the storage and the mirrors, prints warnings and imports slow modules. On a machine with few cores, this work would
     delay readiness.
     """
 
@@ -123,7 +127,7 @@ class PostponedStart(threading.Thread):
         self,
         service: Service,
         metrics: MetricsReader,
-        storage: StorageWatch,
+        storage: Sequence[PeriodicService],
         mirrors: Mirrors,
         *,
         after: threading.Event,
@@ -138,7 +142,8 @@ class PostponedStart(threading.Thread):
         self._after.wait(LATEST_S)
         if self._is_cancelled.wait(FIRST_ANSWERS_S):
             return
-        self._storage.start()
+        for part in self._storage:
+            part.start()
         self._mirrors.start()
         if fault := fault_of_prices(self._service.settings):
             typer.echo(f"prices are unavailable and jobs are refused until this is fixed: {fault}", err=True)
@@ -152,7 +157,7 @@ class PostponedStart(threading.Thread):
             self._metrics.read()
 
     def cancel(self) -> None:
-        """Cancel the work if it has not begun. Call this before you stop the storage watch and the mirrors, which it starts."""
+        """Cancel the work if it has not begun. Call this before you stop the threads that it starts."""
         self._is_cancelled.set()
 
 

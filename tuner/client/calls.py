@@ -369,6 +369,30 @@ class Calls(ABC):
         return listed
 
     @call
+    async def delete_artifacts(self, job: AnyJob, *, retain: str = "none") -> answers.DeletedArtifacts:
+        """Delete the checkpoints and artifacts of a job that has ended. A resumed job then trains its trials from the beginning.
+
+        Args:
+            job: A job or its id.
+            retain: The trials whose files are kept: `none`, `best`, `front` or `all`.
+
+        Raises:
+            ApiError: With status 409 if the job has not ended, or a warm start of another job needs the files.
+        """
+        return await self._http.ask(
+            answers.DeletedArtifacts,
+            "DELETE",
+            path_of(job, "/artifacts"),
+            query={"retain": retain},
+            repeat=True,
+        )
+
+    @call
+    async def storage(self) -> answers.StoredFiles:
+        """Return the size of the files of each of the project's jobs, what they cost, and when they will be deleted."""
+        return await self._http.ask(answers.StoredFiles, "GET", "/v1/storage")
+
+    @call
     async def ledger(self, job: AnyJob) -> answers.LedgerPage:
         """Return all ledger entries of the job, oldest first."""
         return await self._http.ask(answers.LedgerPage, "GET", path_of(job, "/ledger"))

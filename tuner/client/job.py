@@ -115,6 +115,7 @@ class Acting(JobFacts):
     download_checkpoint = of_job(Calls.download_checkpoint)
     artifacts = of_job(Calls.artifacts)
     download_artifacts = of_job(Calls.download_artifacts)
+    delete_artifacts = of_job(Calls.delete_artifacts)
 
     # Data frames and plots
 

@@ -6,7 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tuner.domain import budget, calendar, events, job, ledger, money, objective, offer, shared_budget, space
+from tuner.domain import (
+    budget,
+    calendar,
+    events,
+    job,
+    ledger,
+    money,
+    objective,
+    offer,
+    retention,
+    shared_budget,
+    space,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -42,6 +54,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Algorithm": job.Algorithm,
     "CheckpointPolicy": job.CheckpointPolicy,
     "Plateau": job.Plateau,
+    "RetentionPolicy": retention.RetentionPolicy,
     "Resources": job.Resources,
     "Fidelity": objective.Fidelity,
     "Objective": objective.Objective,

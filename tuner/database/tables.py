@@ -450,6 +450,33 @@ packages = Table(
 )
 
 
+# Trials whose checkpoints and artifacts are being removed from the storage. The files of attempts up to `up_to_attempt` are
+# removed. The row is deleted after the last file.
+removals = Table(
+    "removals",
+    metadata,
+    of_job(primary_key=True),
+    Column("trial", String(40), primary_key=True),
+    of_project(),
+    Column("up_to_attempt", Integer, nullable=False),
+    Column("ordered_at", BigInteger, nullable=False),
+)
+
+# The size of a job's files over time. `until` is null in the newest row of a job, which was last measured at `seen_at`.
+storage_spans = Table(
+    "storage_spans",
+    metadata,
+    of_job(primary_key=True),
+    Column("since", BigInteger, primary_key=True, autoincrement=False),
+    of_project(),
+    Column("until", BigInteger),
+    Column("bytes", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+    CheckConstraint("bytes >= 0", name="stored_bytes"),
+    Index("ix_storage_spans_project", "project", "until"),
+)
+
+
 quotas = Table(
     "quotas",
     metadata,

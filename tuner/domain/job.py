@@ -10,6 +10,7 @@ from tuner.domain.command import PROGRAM_ENTRY, command_faults, name_of, pattern
 from tuner.domain.errors import Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
 from tuner.domain.objective import Fidelity, Objective
+from tuner.domain.retention import RetentionPolicy
 from tuner.domain.space import Space, Value
 
 JobState = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
@@ -125,6 +126,8 @@ class JobSpec:
     #: What the trainable is called with. None: a dictionary with the configuration. "ray_tune": the same, where a parameter or
     #: constant `model.width` is `config["model"]["width"]`. "optuna": a trial of Optuna.
     kind: TrainableKind | None = field(default=None, metadata={"new": True})
+    #: How long checkpoints and artifacts are kept after the job has ended. None: as the service's settings say.
+    retention: RetentionPolicy | None = field(default=None, metadata={"new": True})
 
     @property
     def entry(self) -> str:
@@ -146,6 +149,7 @@ class JobSpec:
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             faults += part.faults()
         faults += self.window.faults() if self.window is not None else []
+        faults += self.retention.faults() if self.retention is not None else []
         faults += self._value_faults()
         if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:
             faults.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))

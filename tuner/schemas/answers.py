@@ -290,6 +290,45 @@ class ArtifactList(Answer):
     items: list[Artifact]
 
 
+class DeletedArtifacts(Answer):
+    """A deletion of a job's files. `trials` is the number of trials whose files are deleted."""
+
+    job: str
+    retain: str
+    trials: int
+    checkpoint_bytes: int
+
+
+class StoredJob(Answer):
+    """The files of a job in the storage.
+
+    `retain` and `keep_for_seconds` are the job's policy. `keeps` names the trials whose files it keeps now, and is null if the job has
+    not ended. `needed_by` says why no file may be deleted, and is null if none is needed. `next_deletion` is when the job next keeps
+    fewer files, or null if never.
+    """
+
+    job: str
+    name: str
+    state: str
+    bytes: int = Field(validation_alias="size_bytes")
+    measured_at: Time
+    usd_per_month: Usd | None
+    retain: str = Field(validation_alias=AliasPath("policy", "retain"))
+    keep_for_seconds: float | None
+    needed_by: str | None
+    keeps: str | None
+    next_deletion: Time | None = Field(validation_alias="next_change")
+
+
+class StoredFiles(Answer):
+    """What a project has in the storage, largest job first. Prices are null if they are not known. A GB is 10^9 bytes."""
+
+    items: list[StoredJob]
+    bytes: int = Field(validation_alias="size_bytes")
+    usd_per_gb_month: Usd | None
+    usd_per_month: Usd | None
+
+
 class AttemptUsage(Answer):
     """Resources that an attempt used while it trained. A figure that was not measured is null.
 

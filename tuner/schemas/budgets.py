@@ -51,6 +51,10 @@ class SpendFigures(Answer):
 
     `trials` counts the trials with ledger entries in that time, and `completed_trials` those of them that have been trained to the end.
     `preemptions` counts attempts whose machine was taken away. `retries` counts attempts that followed a failed or lost one.
+
+    `storage_gb_months` is the size of stored files times the time, in 10^9 bytes and months of 730 hours. It is null in groups by
+    `market`, because files belong to a job. `storage_usd` is what that costs at the storage's price, or null if it is not known. It is
+    not part of `usd`, of any bill or of any budget.
     """
 
     usd: Usd = Field(validation_alias="cost")
@@ -63,6 +67,8 @@ class SpendFigures(Answer):
     retries: int
     lost_usd: Usd = Field(validation_alias="lost")
     lost_gpu_hours: GpuHours = Field(validation_alias="lost")
+    storage_gb_months: float | None = None
+    storage_usd: Usd | None = None
 
 
 class SpendGroup(SpendFigures):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tuner.schemas.base import Answer, Body, Request
 
@@ -131,6 +131,19 @@ class Checkpoint(Request):
     keep: int = 2
 
 
+class Artifacts(Request):
+    """What is kept of the job's checkpoints and artifacts after it has ended.
+
+    `retain` names the trials whose files are kept: `all`, the `best` one, those on the Pareto `front`, or `none`. The files of the
+    others are deleted one day after the end. With `for`, those that are kept are deleted too, that long after the end.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    retain: Literal["all", "best", "front", "none"] = "all"
+    for_: Duration | None = Field(None, alias="for")
+
+
 class WarmStart(Request):
     """Earlier jobs to learn from. If `checkpoints` is true, the best trials of those jobs are also continued from their checkpoints."""
 
@@ -163,6 +176,8 @@ class JobRequest(Body):
     `kind` says what the trainable is called with. If it is null, that is a dictionary with the configuration. With `ray_tune`, the
     value of a name with dots is nested: `model.width` is `config["model"]["width"]`. With `optuna`, the trainable is an objective,
     which is called with a trial.
+
+    `artifacts` says how long the job's files are kept after its end. If it is null, the service's own setting applies.
     """
 
     name: str
@@ -180,6 +195,7 @@ class JobRequest(Body):
     algorithm: Algorithm = Field(default_factory=Algorithm)
     stop: Stop = Field(default_factory=Stop)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    artifacts: Artifacts | None = None
     warm_start: WarmStart = Field(default_factory=WarmStart)
     window: Window | None = None
     priority: Priority = 0
@@ -291,6 +307,7 @@ class JobFacts(Answer):
     algorithm: dict[str, Any]
     stop: dict[str, Any]
     checkpoint: dict[str, Any]
+    artifacts: dict[str, Any] | None = None
     warm_start: dict[str, Any]
     window: dict[str, Any] | None
     tags: dict[str, str]

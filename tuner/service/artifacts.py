@@ -8,7 +8,7 @@ from tuner.domain.errors import NotFound, Unavailable
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.time import Instant
 from tuner.service.bootstrap import Service
-from tuner.store import answers, jobs
+from tuner.store import answers, jobs, stored_files
 
 OTHER = "application/octet-stream"
 # The only content types with which an artifact is sent. User code chooses names and content, so a browser must never take a
@@ -74,9 +74,13 @@ def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dic
         spec = jobs.get(db, job, service.project).spec
         if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, spec.objective.mode, trial) is None:
             raise NotFound(f"{job} has no trial {trial!r}")
+        gone = stored_files.removal_of(db, job, trial)
     stored = TrialArtifacts(service.settings.storage, service.project, job, trial)
     try:
-        return stored, stored.list()
+        # Files that are being removed are not listed any more.
+        return stored, {
+            name: one for name, one in stored.list().items() if gone is None or one.attempt > gone
+        }
     except ArtifactDamaged as error:
         raise NotFound(f"the artifacts of {trial} cannot be read: {error}") from error
     except Exception as error:  # every storage backend raises its own error types

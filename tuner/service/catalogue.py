@@ -104,6 +104,24 @@ def data_rates(settings: Settings) -> tuple[DataRates, ...]:
     return tuple(_with_settings(rates, settings) for rates in _shipped_rates())
 
 
+CLOUDS_OF_STORAGE = {
+    "s3": "aws", "s3a": "aws", "gs": "gcp", "gcs": "gcp", "abfs": "azure", "abfss": "azure", "az": "azure", "adl": "azure"
+}  # fmt: skip
+
+
+def storage_price(settings: Settings) -> Money | None:
+    """Return the dollars for keeping a GB (10^9 bytes) in the job storage for a month.
+
+    TUNER_STORAGE_USD_PER_GB_MONTH is used if it is set, otherwise the list price of the storage's cloud. Return None for a directory
+    without that setting, because its price is not known.
+    """
+    if settings.storage_usd_per_gb_month is not None:
+        return Money.from_usd(settings.storage_usd_per_gb_month)
+    scheme, is_url, _ = settings.storage.partition("://")
+    cloud = CLOUDS_OF_STORAGE.get(scheme) if is_url else None
+    return next((rates.storage for rates in data_rates(settings) if rates.cloud == cloud), None)
+
+
 def update(settings: Settings, file: Path) -> Catalogue:
     """Replace the catalogue of this home with a file, which is checked completely first.
 

@@ -1,20 +1,23 @@
 """Spend by group, and the report of a job."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from difflib import get_close_matches
 
+from tuner.database.database import Connection
 from tuner.domain import calendar
 from tuner.domain.access import DEFAULT_PROJECT, Actor
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.money import Money
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.planning.search_estimates import End, ReplayEvidence, ReplayPoint, ReplayTrial, estimates, rungs_of
 from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
 from tuner.service.bootstrap import Service
+from tuner.service.catalogue import storage_price
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
-from tuner.store import best, curves, jobs, spend
+from tuner.store import best, curves, jobs, spend, stored_files
 from tuner.store.answers import StepReport
 from tuner.store.curves import Improvement as Improvement
 from tuner.store.jobs import JobRow
@@ -121,9 +124,77 @@ def spend_of(
         span = Span(begin, Instant(max(begin, end)), timezone)
         found = spend.rows(db, service.project, keys, span)
         (total,) = spend.rows(db, service.project, (), span)
-    rows = sorted(found, key=lambda row: _place(keys, row))
+        rows, total = _with_storage(db, service, keys, (found, total), (first, last, timezone))
+    rows = sorted(rows, key=lambda row: _place(keys, row))
     cluster = cluster_cost(service, first, last) if _sees_cluster(service.actor) else None
     return SpendView(tuple(group_by), first, last, timezone, rows, total, cluster)
+
+
+def _with_storage(
+    db: Connection,
+    service: Service,
+    keys: Sequence[spend.Key],
+    rows: tuple[list[SpendRow], SpendRow],
+    period: tuple[Instant | None, Instant | None, str],
+) -> tuple[list[SpendRow], SpendRow]:
+    """Return the groups and the total with what the stored files of their jobs cost.
+
+    Files belong to a job, so groups by market have no storage. A group may have storage and no other spend.
+    """
+    groups, total = {row.keys: row for row in rows[0]}, rows[1]
+    since, until, where = period[0] or Instant(0), min(period[1] or service.now(), service.now()), period[2]
+    sums: dict[tuple[str | None, ...], int] = {}
+    whole = 0
+    for span in stored_files.spans(db, service.project, since, until):
+        begin, end = max(span.since, since), min(span.until or until, until)
+        whole += span.size_bytes * (end - begin)
+        if "market" in keys:
+            continue
+        row = jobs.get(db, span.job, service.project)
+        for day, ns in _days(begin, end, where) if "day" in keys else [("", end - begin)]:
+            key = tuple(_value(row, name, day) for name in keys)
+            sums[key] = sums.get(key, 0) + span.size_bytes * ns
+    price = storage_price(service.settings)
+
+    def with_cost(row: SpendRow, byte_ns: int | None) -> SpendRow:
+        return replace(row, storage_byte_ns=byte_ns, storage_usd=_storage_cost(price, byte_ns))
+
+    found = [
+        with_cost(groups.get(key, SpendRow(key)), None if "market" in keys else sums.get(key, 0))
+        for key in {**groups, **sums}
+    ]
+    return found, with_cost(total, whole)
+
+
+def _storage_cost(price: Money | None, byte_ns: int | None) -> Money | None:
+    """Return what storing costs. It is not known without a price, unless nothing is stored."""
+    if byte_ns is None or (byte_ns and price is None):
+        return None
+    return Money(0 if price is None else spend.round_half_up(price.micro_usd * byte_ns, spend.GB_MONTH))
+
+
+def _value(row: JobRow, key: spend.Key, day: str) -> str | None:
+    match key:
+        case "job":
+            return row.id
+        case "trainable":
+            return row.spec.trainable
+        case "day":
+            return day
+        case _:
+            return row.tags.get(key.removeprefix(spend.TAG))
+
+
+def _days(begin: int, end: int, timezone: str) -> Iterator[tuple[str, int]]:
+    """Yield each day of a time zone between two instants, with the nanoseconds of the time that are in it."""
+    where = calendar.zone(timezone)
+    while begin < end:
+        starts, ends = calendar.period_of(Instant(begin), "day", where)
+        assert ends is not None
+        # Noon is in the same day even if the clock was changed at night.
+        day = datetime.fromtimestamp((starts + ends) // 2 // NS, where).date().isoformat()
+        yield day, min(end, ends) - begin
+        begin = ends
 
 
 def _sees_cluster(actor: Actor) -> bool:

@@ -21,13 +21,14 @@ from sqlalchemy import (
 from tuner.database.tables import attempts, job_tags, jobs, trials
 from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.ledger.readable import entries
 
 TAG = "tag:"
 Key = str
 """`tag:KEY`, `trainable`, `market`, `day` or `job`."""
 FAILED = ("failed", "lost")
+GB_MONTH = 10**9 * 730 * 3600 * NS  # in bytes times nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,14 @@ class SpendRow:
     completed: int = 0  #: Those of `trials` that are completed.
     preemptions: int = 0  #: Attempts that ended by preemption in the span.
     retries: int = 0  #: Attempts that began in the span after an attempt that failed or was lost.
+    #: Size of the stored files times the time in which they were stored. None if the grouping does not tell whose they are.
+    storage_byte_ns: int | None = 0
+    storage_usd: Money | None = None  #: What storing them cost. None if that is not known.
+
+    @property
+    def storage_gb_months(self) -> float | None:
+        """Gigabytes (10^9 bytes) times months of 730 hours."""
+        return None if self.storage_byte_ns is None else round(self.storage_byte_ns / GB_MONTH, 9)
 
     @property
     def usd_per_completed(self) -> Money | None:

@@ -1,11 +1,14 @@
-"""Routes for the files that trials reported with their metrics."""
+"""Routes for stored files: artifacts of trials, what is stored, and its deletion."""
 
 import base64
 
 from fastapi import APIRouter, Response
+from fastapi import status as http
 
 from tuner.api.deps import Svc
+from tuner.domain.retention import Retain
 from tuner.schemas import answers as show
+from tuner.service import storage_lifecycle
 from tuner.service.artifacts import IMAGES, OTHER, artifacts_of
 from tuner.service.artifacts import artifact as read
 
@@ -51,3 +54,23 @@ def get_artifact(job: str, trial: str, artifact: str, service: Svc) -> Response:
         "Tuner-Step": str(view.step),
     }
     return Response(content, headers=headers, media_type=view.content_type)
+
+
+@router.delete("/jobs/{job}/artifacts", status_code=http.HTTP_202_ACCEPTED)
+def delete_artifacts(job: str, service: Svc, retain: Retain = "none") -> show.DeletedArtifacts:
+    """Delete the checkpoints and artifacts of a job that has ended, except those of the trials that `retain` names.
+
+    They are no longer listed from then on, and the files are removed from the storage within a few minutes. Metrics, bills and logs are
+    kept. A job that is resumed later trains its trials from the beginning. The request is refused with 409 while the job, or a warm
+    start of another job, needs the files.
+    """
+    return show.DeletedArtifacts.model_validate(storage_lifecycle.delete_artifacts(service, job, retain))
+
+
+@router.get("/storage")
+def get_storage(service: Svc) -> show.StoredFiles:
+    """Return the size of the files of each of the project's jobs, as last measured, what they cost, and when they will be deleted.
+
+    Files of a running job are measured every 15 minutes.
+    """
+    return show.StoredFiles.model_validate(storage_lifecycle.storage(service))

@@ -1,0 +1,346 @@
+"""Stored files are removed when they are due, and never while they are needed, whatever fails in between."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.fakes import FakeService
+from tuner.checkpoints.artifacts import TrialArtifacts
+from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.checkpoints.storage import Storage
+from tuner.cli.main import app
+from tuner.client import Client
+from tuner.database.tables import audit_log, checkpoints
+from tuner.domain.retention import GRACE_NS, KEEP_ALL, RetentionPolicy, parse_retention
+from tuner.domain.time import NS, Instant, rfc3339
+from tuner.domain.usage import Usage
+from tuner.service.spend import spend_of
+from tuner.service.storage_lifecycle import STEADY_NS, StorageLifecycle
+from tuner.store import attempt_rows, best, stored_files
+
+DAY_S = 24 * 3600
+DAY_NS, HOUR_NS = DAY_S * NS, 3600 * NS
+LOG = "logs/a1.log"
+
+
+class Clocks:
+    """The lifecycle of a service, whose clocks advance together unless a test says otherwise."""
+
+    def __init__(self, service: FakeService) -> None:
+        self.service, self.elapsed_ns = service, 0
+        self.lifecycle = StorageLifecycle(service, lambda: self.elapsed_ns)
+
+    def restart(self) -> None:
+        self.lifecycle = StorageLifecycle(self.service, lambda: self.elapsed_ns)
+
+    def pass_s(self, seconds: float) -> None:
+        self.service.now.pass_s(seconds)
+        self.elapsed_ns += round(seconds * NS)
+
+    def one_pass(self, after_s: float = STEADY_NS / NS) -> None:
+        self.pass_s(after_s)
+        self.lifecycle.one_pass()
+
+
+@pytest.fixture
+def clocks(service: FakeService) -> Clocks:
+    return Clocks(service)
+
+
+def recorded(service: FakeService, job: str) -> dict[str, list[tuple[int, int]]]:
+    """Return step and attempt of the recorded checkpoints, by trial."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    with service.database.read() as db:
+        for row in db.execute(select(checkpoints).where(checkpoints.c.job == job)):
+            found.setdefault(row.trial, []).append((row.step, row.attempt))
+    return found
+
+
+def finished(service: FakeService, client: TestClient, folder: Path, **more: Any) -> str:
+    """Return a finished job whose trials have the files of their recorded checkpoints, an artifact and a log."""
+    job = fakes.submit(client, **more)
+    fakes.simulate(service, job)
+    service.now.pass_s(1)
+    store = CheckpointStore(service.settings.storage, "default", job)
+    for trial, made in recorded(service, job).items():
+        for step, attempt in made:
+            work = folder / f"{job}-{trial}-{step}"
+            work.mkdir()
+            (work / "state.pt").write_bytes(b"x" * 100)
+            store.publish(trial, attempt, step, work)
+        artifacts = TrialArtifacts(service.settings.storage, "default", job, trial)
+        artifacts.add(1, 1, {"a": b"artifact"}, at_ns=0, max_files=9, max_bytes=99)
+        (folder_of(service, job, trial) / "logs").mkdir()
+        (folder_of(service, job, trial) / LOG).write_bytes(b"log")
+        with service.database.write() as db:
+            attempt_rows.put(db, "default", (job, trial, 1), Usage(artifact_bytes=8))
+    return job
+
+
+def folder_of(service: FakeService, job: str, *trial: str) -> Path:
+    return Path(service.settings.storage).joinpath("default", job, *trial)
+
+
+def files(service: FakeService, job: str) -> set[str]:
+    """Return the trials that have other files than logs."""
+    root = folder_of(service, job)
+    found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    return {path.parts[0] for path in found if path.parts[1] != "logs"}
+
+
+def best_trial(service: FakeService, job: str) -> str:
+    with service.database.read() as db:
+        found = best.best(db, job)
+    assert found is not None
+    return found.trial
+
+
+def deletions(service: FakeService) -> list[str]:
+    with service.database.read() as db:
+        rows = db.execute(select(audit_log.c.after).where(audit_log.c.action == "artifacts.delete"))
+        return [str(text) for text in rows.scalars()]
+
+
+@pytest.mark.parametrize(
+    ("policy", "days", "keeps", "next_day"),
+    [
+        ("all", 1000, "all", None),
+        ("best", 0.9, "all", 1),
+        ("best", 1, "best", None),
+        ("best:30d", 1, "best", 30),
+        ("best:30d", 30, "none", None),
+        ("none:2h", 0.1, "none", 1),
+        ("all:2d", 1, "all", 2),
+        ("front:0.5d", 0.5, "none", 1),
+    ],
+)
+def test_policy_keeps_files_for_a_time(policy: str, days: float, keeps: str, next_day: float | None) -> None:
+    parsed, ended = parse_retention(policy), Instant(5)
+    now = Instant(5 + round(days * GRACE_NS))
+    assert parsed.keeps(ended, now) == keeps
+    assert parsed.next_change(ended, now) == (None if next_day is None else 5 + next_day * GRACE_NS)
+
+
+@pytest.mark.parametrize("text", ["", "some", "best:", "best:soon", "best:0s", "best 30d"])
+def test_text_that_is_no_policy_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"retention|duration|none instead"):
+        parse_retention(text)
+    assert RetentionPolicy("all", None) == KEEP_ALL
+
+
+def test_best_trial_is_kept_for_its_time(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path
+) -> None:
+    job = finished(service, client, tmp_path, artifacts={"retain": "best", "for": "30d"})
+    everything, best_one = set(recorded(service, job)), best_trial(service, job)
+    assert len(everything) > 2
+    clocks.one_pass()
+    assert (set(recorded(service, job)), files(service, job)) == (everything, everything)
+    clocks.one_pass(DAY_S)
+    assert set(recorded(service, job)) == files(service, job) == {best_one}
+    assert client.get(f"/v1/jobs/{job}/best").json()["checkpoint"] is not None
+    clocks.one_pass(28 * DAY_S)
+    assert files(service, job) == {best_one}
+    clocks.one_pass(DAY_S)
+    assert (recorded(service, job), files(service, job)) == ({}, set())
+    assert len(deletions(service)) == 2
+    assert '"why": "retention"' in deletions(service)[0]
+    assert (folder_of(service, job, best_one) / LOG).exists()
+    clocks.one_pass(DAY_S)
+    assert len(deletions(service)) == 2
+
+
+def test_files_that_are_needed_are_never_removed(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path
+) -> None:
+    job = finished(service, client, tmp_path, artifacts={"retain": "none"})
+    everything = files(service, job)
+    later = fakes.submit(client, warm_start={"jobs": [job]})
+    clocks.one_pass(2 * DAY_S)
+    path = f"/v1/jobs/{job}/artifacts"
+    assert f"{later} continues its trials" in check_problem(client.delete(path), 409)["detail"]
+    assert files(service, job) == everything
+    client.post(f"/v1/jobs/{later}/cancel")
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 1}})
+    client.post(f"/v1/jobs/{job}/resume")
+    for _ in range(3):
+        clocks.one_pass(2 * DAY_S)
+        assert files(service, job) == everything
+        assert "the job is" in check_problem(client.delete(path), 409)["detail"]
+        client.post(f"/v1/jobs/{job}/pause")
+    assert deletions(service) == []
+
+
+class Killed(BaseException):
+    """The process ends here, as with kill -9."""
+
+
+@pytest.mark.parametrize("error", [Killed, OSError], ids=["killed", "refused"])
+def test_interrupted_removal_is_completed_and_loses_nothing_else(
+    service: FakeService,
+    client: TestClient,
+    clocks: Clocks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    job = finished(service, client, tmp_path, artifacts={"retain": "best"})
+    best_one, real = best_trial(service, job), Storage.remove
+    left: Iterator[None] = iter(())
+
+    def remove(self: Storage, *parts: str, **more: Any) -> None:
+        if next(left, error) is error:
+            raise error("the storage refuses")
+        real(self, *parts, **more)
+
+    monkeypatch.setattr(Storage, "remove", remove)
+    clocks.pass_s(DAY_S)
+    store = CheckpointStore(service.settings.storage, "default", job)
+    for allowed in range(3):
+        left = iter([None] * allowed)
+        try:
+            clocks.one_pass()
+        except Killed:
+            clocks.restart()
+        for trial, made in recorded(service, job).items():
+            assert trial == best_one
+            for step, attempt in made:
+                archive = client.get(f"/v1/jobs/{job}/trials/{trial}/checkpoint", params={"step": step})
+                assert archive.status_code == 200, (step, attempt)
+        for trial in files(service, job) - {best_one}:
+            assert client.get(f"/v1/jobs/{job}/trials/{trial}/artifacts").json() == {"items": []}
+            assert client.get(f"/v1/jobs/{job}/trials/{trial}/checkpoint").status_code == 404
+    assert files(service, job) > {best_one}
+    monkeypatch.undo()
+    clocks.restart()
+    clocks.one_pass()
+    assert files(service, job) == {best_one}
+    assert all(store.ids(trial) == [] for trial in ("trial_00000", "trial_00001") if trial != best_one)
+    assert len(deletions(service)) == 1
+
+
+def test_clock_that_jumps_makes_no_files_due(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path
+) -> None:
+    job = finished(service, client, tmp_path, artifacts={"retain": "none"})
+    everything = files(service, job)
+    clocks.one_pass()
+    service.now.pass_s(40 * DAY_S)
+    for _ in range(9):
+        clocks.one_pass(60)
+    service.now.pass_s(-40 * DAY_S)
+    for _ in range(30):
+        clocks.one_pass(60)
+    assert files(service, job) == everything
+
+
+def test_resumed_job_begins_again_without_its_files_and_keeps_its_new_ones(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = finished(service, client, tmp_path)
+    answer = client.delete(f"/v1/jobs/{job}/artifacts")
+    assert answer.status_code == 202
+    assert answer.json()["trials"] == len(files(service, job))
+    assert client.delete(f"/v1/jobs/{job}/artifacts").json()["trials"] == 0
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.002}})
+    assert client.post(f"/v1/jobs/{job}/resume").is_success
+    fakes.simulate(service, job, at=service.now())
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
+    trial, made = next((trial, made) for trial, made in recorded(service, job).items() if max(made)[1] > 1)
+    work = tmp_path / "new"
+    work.mkdir()
+    (work / "state.pt").write_bytes(b"new")
+    step, attempt = max(made)
+    CheckpointStore(service.settings.storage, "default", job).publish(trial, attempt, step, work)
+    clocks.one_pass()
+    assert client.get(f"/v1/jobs/{job}/trials/{trial}/checkpoint", params={"step": step}).status_code == 200
+    assert files(service, job) == {trial}
+
+
+def test_storage_is_measured_and_shown_with_its_price(
+    service: FakeService,
+    client: TestClient,
+    clocks: Clocks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = finished(service, client, tmp_path, artifacts={"retain": "best"})
+    clocks.one_pass()
+    root = folder_of(service, job)
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    (item,) = client.get("/v1/storage").json()["items"]
+    assert (item["job"], item["bytes"], item["keeps"], item["retain"]) == (job, size, "all", "best")
+    assert item["usd_per_month"] is None
+    clocks.pass_s(DAY_S)
+    made = Client("http://tuner", fakes.KEY, transport=client._transport)
+    monkeypatch.setattr("tuner.cli.money.connect", lambda: made)
+    runner = CliRunner()
+    assert job in runner.invoke(app, ["storage", "ls"]).output
+    dry = runner.invoke(app, ["storage", "gc", "--dry-run"])
+    assert f"{job} has {size} bytes and keeps the files of best" in dry.output
+    assert deletions(service) == []
+    assert "deleted the files of" in runner.invoke(app, ["storage", "gc"]).output
+    assert files(service, job) > {best_trial(service, job)}
+    clocks.one_pass()
+    clocks.one_pass()
+    assert client.get("/v1/storage").json()["bytes"] < size
+    with service.database.read() as db:
+        spans = list(stored_files.spans(db, "default", Instant(0), Instant(2**62)))
+    assert spans[0].size_bytes == size
+    assert spans[0].until == spans[1].since
+
+
+def test_spend_has_the_storage_of_each_group_outside_the_budgets(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced = fakes.client_of(
+        replace(service, settings=replace(service.settings, storage_usd_per_gb_month=Decimal("0.023")))
+    )
+    ids = [fakes.submit(client, tags={"project": name}, budget={"usd": 0.0005}) for name in ("a", "b")]
+    for job in ids:
+        fakes.simulate(service, job)
+    midnight = (service.now() // DAY_NS + 1) * DAY_NS
+    for job, gigabytes in zip(ids, (73, 146), strict=True):
+        with service.database.write() as db:
+            due = stored_files.DueMeasurement(job, "default")
+            stored_files.record_size(db, due, gigabytes * 10**9, Instant(midnight - 10 * HOUR_NS))
+            stored_files.record_size(db, due, 0, Instant(midnight + 10 * HOUR_NS))
+    service.now.at = midnight + DAY_NS
+
+    def storage(group: str, **query: str) -> dict[str | None, tuple[float, float]]:
+        answer = priced.get("/v1/spend", params={"group_by": group, **query}).json()
+        total = answer["total"]
+        spent = sum(one["usd"] for one in answer["items"])
+        assert total["usd"] == pytest.approx(spent)
+        return {
+            one["keys"][group]: (one["storage_gb_months"], one["storage_usd"])
+            for one in [*answer["items"], {**total, "keys": {group: "total"}}]
+        }
+
+    a, b, both = (2.0, 0.046), (4.0, 0.092), (6.0, 0.138)
+    assert storage("tag:project") == {"a": a, "b": b, "total": both}
+    assert storage("job") == {ids[0]: a, ids[1]: b, "total": both}
+    days = storage("day")
+    assert days.pop("total") == both
+    assert [figures for figures in days.values() if figures[0]] == [(3.0, 0.069)] * 2
+    assert set(storage("market").values()) == {(None, None), both}
+    after = rfc3339(midnight + 5 * HOUR_NS)
+    assert storage("tag:project", since=after) == {
+        "a": (0.5, 0.0115),
+        "b": (1.0, 0.023),
+        "total": (1.5, 0.0345),
+    }
+    assert spend_of(service, ("job",)).total.storage_usd is None
+    made = Client("http://tuner", fakes.KEY, transport=priced._transport)
+    monkeypatch.setattr("tuner.cli.money.connect", lambda: made)
+    shown = CliRunner().invoke(app, ["spend"]).output
+    assert "storage: 6 GB-months for $0.138, in no bill and no budget" in shown

@@ -1,0 +1,63 @@
+"""Retention: how long the checkpoints and artifacts of a job are kept after it has ended."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tuner.domain.errors import Fault
+from tuner.domain.time import NS, Instant, parse_duration_ns
+
+Retain = Literal["all", "best", "front", "none"]
+RETAINS: tuple[Retain, ...] = get_args(Retain)
+# A finished job may be topped up and resumed. For this long after its end, its trials keep what they continue from.
+GRACE_NS = 24 * 3600 * NS
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What is kept of a job that has ended, and for how long."""
+
+    retain: Retain = (
+        "all"  #: The trials whose files are kept: all, the best one, those on the Pareto front, or none.
+    )
+    for_ns: int | None = None  #: When those are deleted too, counted from the job's end. None means never.
+
+    def faults(self) -> list[Fault]:
+        if self.for_ns is not None and self.for_ns <= 0:
+            return [Fault("/artifacts/for", "must be more than 0 seconds")]
+        return []
+
+    def keeps(self, ended_at: Instant, now: Instant) -> Retain:
+        """Return the trials whose files a job that ended at `ended_at` keeps at `now`."""
+        passed_ns = now - ended_at
+        if self.for_ns is not None and passed_ns >= self.for_ns:
+            return "none"
+        return "all" if passed_ns < GRACE_NS else self.retain
+
+    def next_change(self, ended_at: Instant, now: Instant) -> Instant | None:
+        """Return when the job next keeps fewer files, or None if that never happens."""
+        times = [] if self.retain == "all" else [ended_at + GRACE_NS]
+        times += [] if self.for_ns is None else [ended_at + self.for_ns]
+        later = [time for time in times if time > now]
+        return Instant(min(later)) if later else None
+
+
+KEEP_ALL = RetentionPolicy()
+
+
+def parse_retention(text: str) -> RetentionPolicy:
+    """Parse a policy such as `best` or `best:30d`. Raise ValueError if it is not one.
+
+    >>> parse_retention("best:30d")
+    RetentionPolicy(retain='best', for_ns=2592000000000000)
+    """
+    match = re.fullmatch(r"(\w+)(?::(.+))?", text.strip())
+    retain = next((one for one in RETAINS if match is not None and one == match[1]), None)
+    if match is None or retain is None:
+        raise ValueError(
+            f"{text!r} is not a retention; write one of {', '.join(RETAINS)}, and a time if you want, such as best:30d"
+        )
+    for_ns = None if match[2] is None else parse_duration_ns(match[2])
+    if for_ns == 0:
+        raise ValueError(f"{text!r} keeps files for no time; write none instead")
+    return RetentionPolicy(retain, for_ns)

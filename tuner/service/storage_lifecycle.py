@@ -1,0 +1,266 @@
+"""The life of stored files: measure them, and remove those that retention or a user says are no longer needed.
+
+A removal has two parts. One transaction checks that nothing needs the files, deletes their records, and orders the
+removal with an entry in the audit log. From then on nothing lists the files. Afterwards the files are removed from the
+storage, manifests first. The order stays in the database until the last file is gone, so a service that is killed, or a
+storage that refuses, only delays the removal.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tuner.checkpoints.removal import remove_trial_files
+from tuner.checkpoints.storage import Storage, explained
+from tuner.database.database import Connection
+from tuner.domain.errors import Conflict
+from tuner.domain.job import FINAL
+from tuner.domain.money import Money
+from tuner.domain.retention import Retain, RetentionPolicy, parse_retention
+from tuner.domain.time import NS, Instant
+from tuner.service import audit_log
+from tuner.service.bootstrap import Service
+from tuner.service.catalogue import storage_price
+from tuner.service.leading import Term
+from tuner.service.periodic import PeriodicService
+from tuner.store import jobs, stored_files
+from tuner.store.jobs import JobRow
+from tuner.store.stored_files import EndedJob
+
+log = logging.getLogger("tuner.lifecycle")
+
+EVERY_S = 60.0
+MEASURE_NS = 15 * 60 * NS  # how often the files of a running job are measured
+LATER_NS = 600 * NS  # when a job whose files are due but still needed is looked at again
+AT_ONCE = 200  # jobs that are measured, and trials whose files are removed, in one pass
+REFUSALS = 3  # after this many errors of the storage, a pass gives up
+# A clock that was set wrongly must not make files due. So nothing is due until the clock has run evenly for some time.
+STEADY_NS = 600 * NS
+JUMP_NS = 60 * NS
+
+
+class SteadyClock:
+    """Tell whether the wall clock has run like the monotonic clock for `STEADY_NS`."""
+
+    def __init__(
+        self, now: Callable[[], Instant], monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._now, self._monotonic_ns = now, monotonic_ns
+        self._steady_since = monotonic_ns()
+        self._difference = now() - self._steady_since
+
+    def is_steady(self) -> bool:
+        elapsed = self._monotonic_ns()
+        difference = self._now() - elapsed
+        if abs(difference - self._difference) > JUMP_NS:
+            self._steady_since = elapsed
+            log.warning(
+                "the clock jumped by %d s; no files are due for a while",
+                (difference - self._difference) // NS,
+            )
+        self._difference = difference
+        return elapsed - self._steady_since >= STEADY_NS
+
+
+class StorageLifecycle(PeriodicService):
+    """Measure the files of jobs, and remove those that are due. Only the leader does so."""
+
+    def __init__(self, service: Service, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__("lifecycle", every_s=EVERY_S)
+        self._service = service
+        self._clock = SteadyClock(service.now, monotonic_ns)
+        # When each job that has ended next keeps fewer files, by the job's id and the time of its end. Policies never change.
+        self._next: dict[tuple[str, Instant], Instant | None] = {}
+
+    def one_pass(self) -> None:
+        """Make one pass.
+
+        Raises:
+            Unavailable: The database does not answer.
+            Fenced: Another service became the leader during the pass.
+        """
+        if (term := self._service.leading.term()) is None:
+            return
+        if self._clock.is_steady():
+            self._order_due(term)
+        storage = Storage(self._service.settings.storage)
+        self._remove_ordered(term, storage)
+        self._measure(term, storage)
+
+    def _order_due(self, term: Term) -> None:
+        now = self._service.now()
+        with self._service.database.read() as db:
+            ended = stored_files.ended_with_files(db, now)
+        known, self._next = self._next, {}
+        for one in ended:
+            key = (one.id, one.ended_at)
+            if key not in known or ((due := known[key]) is not None and due <= now):
+                self._next[key] = self._order(term, one, now)
+            else:
+                self._next[key] = known[key]
+
+    def _order(self, term: Term, one: EndedJob, now: Instant) -> Instant | None:
+        """Order the removal of what the job no longer keeps. Return when to look at it again, or None for never."""
+        service = self._service.of(one.project)
+        with service.database.read() as db:
+            policy = policy_of(service, jobs.get(db, one.id))
+        keeps = policy.keeps(one.ended_at, now)
+        if keeps != "all":
+            with service.leading.write(term, "lifecycle.order") as db:
+                stored_files.lock_job(db, one.id)
+                row = jobs.get(db, one.id)
+                if row.ended_at != one.ended_at or stored_files.needed_by(db, one.id) is not None:
+                    return Instant(now + LATER_NS)
+                _order_removal(db, service, row, keeps, why="retention")
+        return policy.next_change(one.ended_at, now)
+
+    def _remove_ordered(self, term: Term, storage: Storage) -> None:
+        with self._service.database.read() as db:
+            ordered = stored_files.removals_to_do(db, AT_ONCE)
+        refusals = 0
+        for one in ordered:
+            try:
+                remove_trial_files(storage, one.up_to_attempt, one.project, one.job, one.trial)
+            except Exception as error:  # every storage backend raises its own error types
+                refusals += 1
+                log.warning("files of %s of %s are not removed yet: %s", one.trial, one.job, explained(error))
+                if refusals >= REFUSALS:
+                    return
+                continue
+            with self._service.leading.write(term, "lifecycle.removed") as db:
+                stored_files.removed(db, one)
+
+    def _measure(self, term: Term, storage: Storage) -> None:
+        with self._service.database.read() as db:
+            due = stored_files.to_measure(db, self._service.now(), every_ns=MEASURE_NS, limit=AT_ONCE)
+        for one in due:
+            try:
+                size = storage.used_bytes(one.project, one.job)
+            except Exception as error:  # every storage backend raises its own error types
+                log.warning("the files of %s could not be measured: %s", one.job, explained(error))
+                return
+            with self._service.leading.write(term, "lifecycle.measured") as db:
+                stored_files.record_size(db, one, size, self._service.now())
+
+
+def policy_of(service: Service, row: JobRow) -> RetentionPolicy:
+    return row.spec.retention or parse_retention(service.settings.retention)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedRemoval:
+    """The files of a job that were just ordered to be removed."""
+
+    job: str
+    retain: Retain  #: The trials whose files are kept.
+    trials: int  #: The trials whose files are removed.
+    checkpoint_bytes: int  #: The size of their recorded checkpoints.
+
+
+def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> OrderedRemoval:
+    """Delete the checkpoints and artifacts of a job that has ended.
+
+    Nothing lists them from then on. The files are removed from the storage within a few minutes.
+
+    Args:
+        service: The service.
+        job: The job's id.
+        retain: The trials whose files are kept.
+
+    Raises:
+        NotFound: There is no such job.
+        Conflict: The job has not ended, or a warm start needs the files.
+    """
+    with service.database.write("artifacts.delete") as db:
+        row = jobs.get(db, job, service.project)
+        stored_files.lock_job(db, job)
+        if (why := stored_files.needed_by(db, job)) is not None:
+            raise Conflict(
+                f"the files of {job} are needed: {why}; cancel the job that needs them, or wait for its end"
+            )
+        return _order_removal(db, service, row, retain, why="request")
+
+
+def _order_removal(
+    db: Connection, service: Service, row: JobRow, retain: Retain, *, why: str
+) -> OrderedRemoval:
+    """Order the removal of the files of all trials but the retained ones. The caller has locked the job."""
+    kept = stored_files.retained_trials(db, row.id, retain)
+    found = {} if kept is None else stored_files.trials_with_files(db, row.id)
+    gone = {trial: attempt for trial, attempt in found.items() if kept is not None and trial not in kept}
+    size = stored_files.checkpoint_bytes(db, row.id, gone)
+    if gone:
+        stored_files.order_removal(db, row.id, row.project, gone, service.now())
+        facts = {"why": why, "retain": retain, "trials": len(gone), "checkpoint_bytes": size}
+        audit_log.note(db, service, "artifacts.delete", row.id, after=facts)
+    return OrderedRemoval(row.id, retain, len(gone), size)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """The files of one job in the storage."""
+
+    job: str
+    name: str
+    state: str
+    size_bytes: int  #: As last measured.
+    measured_at: Instant
+    usd_per_month: Money | None  #: None if the price is not known.
+    policy: RetentionPolicy
+    needed_by: str | None  #: Why the files are needed, or None.
+    #: The trials whose files the job keeps now. None if it has not ended. Files of others are due.
+    keeps: Retain | None
+    next_change: Instant | None  #: When it next keeps fewer files, or None if never.
+
+    @property
+    def keep_for_seconds(self) -> float | None:
+        return None if self.policy.for_ns is None else self.policy.for_ns / NS
+
+
+@dataclass(frozen=True, slots=True)
+class StorageView:
+    """What a project has in the storage. The largest job comes first."""
+
+    items: list[StoredJob]
+    size_bytes: int
+    usd_per_gb_month: Money | None
+    usd_per_month: Money | None
+
+
+def storage(service: Service) -> StorageView:
+    """Return the files of the project's jobs, as they were last measured."""
+    price, now = storage_price(service.settings), service.now()
+    with service.database.read() as db:
+        sizes = stored_files.present_sizes(db, service.project)
+        items = []
+        for job, (size, measured_at) in sizes.items():
+            if not size:
+                continue
+            row = jobs.get(db, job, service.project)
+            policy, ended = policy_of(service, row), row.ended_at if row.state in FINAL else None
+            items.append(
+                StoredJob(
+                    job,
+                    row.spec.name,
+                    row.state,
+                    size,
+                    measured_at,
+                    monthly(price, size),
+                    policy,
+                    stored_files.needed_by(db, job),
+                    None if ended is None else policy.keeps(ended, now),
+                    None if ended is None else policy.next_change(ended, now),
+                )
+            )
+    items.sort(key=lambda item: (-item.size_bytes, item.job))
+    total = sum(item.size_bytes for item in items)
+    return StorageView(items, total, price, monthly(price, total))
+
+
+GB = 10**9
+
+
+def monthly(price: Money | None, size_bytes: int) -> Money | None:
+    """Return what a size costs in a month, or None if the price is not known."""
+    return None if price is None else Money(round(price.micro_usd * size_bytes / GB))

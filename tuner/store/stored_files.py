@@ -1,0 +1,242 @@
+"""The files that jobs have in the storage: their sizes over time, and trials whose files are being removed."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, and_, delete, exists, func, insert, or_, select, update
+
+from tuner.database.tables import (
+    attempt_usage,
+    attempts,
+    checkpoints,
+    front,
+    jobs,
+    launches,
+    removals,
+    storage_spans,
+    warm_starts,
+)
+from tuner.domain.job import FINAL
+from tuner.domain.retention import Retain
+from tuner.domain.time import Instant
+
+_FINAL = sorted(FINAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A trial whose checkpoints and artifacts are being removed."""
+
+    job: str
+    trial: str
+    project: str
+    up_to_attempt: int  #: Files of later attempts are kept.
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that has ended and may have files in the storage."""
+
+    id: str
+    project: str
+    ended_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSpan:
+    """A time in which a job's files had a size."""
+
+    job: str
+    since: Instant
+    until: Instant | None  #: None if the size is the present one.
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueMeasurement:
+    """A job whose files are to be measured."""
+
+    job: str
+    project: str
+
+
+# What retention may remove
+
+
+def ended_with_files(db: Connection, before: Instant) -> list[EndedJob]:
+    """Return the jobs that ended before a time and have recorded checkpoints or artifacts, the one that ended first first."""
+    j, c, u = jobs.c, checkpoints.c, attempt_usage.c
+    has_files = or_(
+        exists(select(c.job).where(c.job == j.id)),
+        exists(select(u.job).where(u.job == j.id, u.artifact_bytes > 0)),
+    )
+    query = select(j.id, j.project, j.ended_at).where(
+        j.state.in_(_FINAL), j.ended_at.is_not(None), j.ended_at < before, has_files
+    )
+    rows = db.execute(query.order_by(j.ended_at, j.id))
+    return [EndedJob(row.id, row.project, Instant(row.ended_at)) for row in rows]
+
+
+def lock_job(db: Connection, job: str) -> None:
+    """Block changes of the job's state, and new jobs that name it for a warm start, until the transaction ends.
+
+    A warm start refers to the job's row by a foreign key, so PostgreSQL lets its insertion wait for this lock.
+    """
+    db.execute(select(jobs.c.id).where(jobs.c.id == job).with_for_update()).all()
+
+
+def needed_by(db: Connection, job: str) -> str | None:
+    """Return why the job's files are still needed, or None if they are not.
+
+    The files of a job that has not ended are needed, those of a job that has a driver, and those of a job that another one, which
+    has not ended, named for a warm start.
+    """
+    state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
+    if state not in FINAL:
+        return f"the job is {state}"
+    launch = db.execute(select(launches.c.state).where(launches.c.job == job)).scalar()
+    if launch not in (None, "ended"):
+        return "the job still has a driver"
+    w = warm_starts.c
+    later = select(w.job).join(jobs, jobs.c.id == w.job).where(w.source == job, jobs.c.state.not_in(_FINAL))
+    user = db.execute(later.order_by(w.job).limit(1)).scalar()
+    return None if user is None else f"{user} continues its trials"
+
+
+def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None:
+    """Return the trials whose files are kept, or None for all of them."""
+    if retain == "all":
+        return None
+    if retain == "none":
+        return set()
+    f = front.c
+    query = select(f.trial).where(f.job == job)
+    if retain == "best":
+        query = query.order_by(f.loss, f.usd, f.duration_ns, f.gpu_ms, f.seq).limit(1)
+    return set(db.execute(query).scalars())
+
+
+def trials_with_files(db: Connection, job: str) -> dict[str, int]:
+    """Return the number of each trial's newest attempt, for the trials that have recorded checkpoints or artifacts."""
+    c, u, a = checkpoints.c, attempt_usage.c, attempts.c
+    named = (
+        select(c.trial).where(c.job == job).union(select(u.trial).where(u.job == job, u.artifact_bytes > 0))
+    )
+    newest = (
+        select(a.trial, func.max(a.attempt).label("attempt")).where(a.job == job).group_by(a.trial).subquery()
+    )
+    found = named.subquery()
+    rows = db.execute(
+        select(found.c.trial, func.coalesce(newest.c.attempt, 0).label("attempt")).outerjoin(
+            newest, newest.c.trial == found.c.trial
+        )
+    )
+    return {row.trial: row.attempt for row in rows}
+
+
+def checkpoint_bytes(db: Connection, job: str, names: Collection[str]) -> int:
+    """Return the size of the recorded checkpoints of these trials."""
+    c = checkpoints.c
+    sizes = db.execute(select(c.trial, func.sum(c.size_bytes)).where(c.job == job).group_by(c.trial))
+    return sum(int(size) for trial, size in sizes if trial in names)
+
+
+def order_removal(db: Connection, job: str, project: str, names: dict[str, int], at: Instant) -> None:
+    """Forget the checkpoints and artifacts of trials, and order the removal of their files.
+
+    After this transaction nothing lists the files. They are removed from the storage afterwards.
+    """
+    c, u = checkpoints.c, attempt_usage.c
+    for trial, attempt in names.items():
+        db.execute(delete(checkpoints).where(c.job == job, c.trial == trial))
+        db.execute(
+            update(attempt_usage)
+            .where(u.job == job, u.trial == trial, u.artifact_bytes > 0)
+            .values(artifact_bytes=0)
+        )
+        key = (removals.c.job == job) & (removals.c.trial == trial)
+        values = {"up_to_attempt": attempt, "ordered_at": at}
+        if db.execute(update(removals).where(key).values(values)).rowcount == 0:
+            db.execute(insert(removals).values(job=job, trial=trial, project=project, **values))
+
+
+def removals_to_do(db: Connection, limit: int) -> list[Removal]:
+    r = removals.c
+    query = select(r.job, r.trial, r.project, r.up_to_attempt).order_by(r.ordered_at, r.job, r.trial)
+    return [Removal(*row) for row in db.execute(query.limit(limit))]
+
+
+def removal_of(db: Connection, job: str, trial: str) -> int | None:
+    """Return up to which attempt the trial's files are being removed, or None if they are not."""
+    r = removals.c
+    return db.execute(select(r.up_to_attempt).where(r.job == job, r.trial == trial)).scalar()
+
+
+def removed(db: Connection, done: Removal) -> None:
+    """Record that a trial's files are gone, and that the size of the job's files has to be measured again."""
+    r, s = removals.c, storage_spans.c
+    mine = (r.job == done.job, r.trial == done.trial, r.up_to_attempt == done.up_to_attempt)
+    db.execute(delete(removals).where(*mine))
+    db.execute(update(storage_spans).where(s.job == done.job, s.until.is_(None)).values(seen_at=0))
+
+
+# Sizes over time
+
+
+def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> list[DueMeasurement]:
+    """Return jobs whose files are to be measured: those that have begun and were not measured since they ended, or lately.
+
+    A measurement in the future was made before the clock was set back. It does not count.
+    """
+    j, s = jobs.c, storage_spans.c
+    ended = j.state.in_(_FINAL)
+    due = or_(
+        s.seen_at.is_(None),
+        s.seen_at > now,
+        and_(~ended, s.seen_at <= now - every_ns),
+        and_(ended, s.seen_at <= func.coalesce(j.ended_at, 0)),
+    )
+    query = (
+        select(j.id, j.project)
+        .outerjoin(storage_spans, (s.job == j.id) & s.until.is_(None))
+        .where(j.started_at.is_not(None), due)
+        .order_by(func.coalesce(s.seen_at, 0), j.id)
+    )
+    return [DueMeasurement(row.id, row.project) for row in db.execute(query.limit(limit))]
+
+
+def record_size(db: Connection, due: DueMeasurement, size_bytes: int, now: Instant) -> None:
+    """Record the size of a job's files. The size before counts until now."""
+    s = storage_spans.c
+    newest = db.execute(select(s.since, s.bytes).where(s.job == due.job, s.until.is_(None))).first()
+    if newest is not None and newest.bytes == size_bytes:
+        db.execute(update(storage_spans).where(s.job == due.job, s.since == newest.since).values(seen_at=now))
+        return
+    since = now
+    if newest is not None:
+        since = Instant(max(now, newest.since + 1))  # the clock may have been set back
+        mine = (s.job == due.job) & (s.since == newest.since)
+        db.execute(update(storage_spans).where(mine).values(until=since))
+    row = {"job": due.job, "project": due.project, "since": since, "bytes": size_bytes, "seen_at": now}
+    db.execute(insert(storage_spans).values(**row))
+
+
+def spans(db: Connection, project: str, since: Instant, until: Instant) -> Iterator[StoredSpan]:
+    """Yield the sizes of the project's files within a time, those of each job in order."""
+    s = storage_spans.c
+    query = select(s.job, s.since, s.until, s.bytes).where(
+        s.project == project,
+        s.since < until,
+        or_(s.until.is_(None), s.until > since),
+        s.bytes > 0,
+    )
+    for row in db.execute(query.order_by(s.job, s.since)):
+        ends = None if row.until is None else Instant(row.until)
+        yield StoredSpan(row.job, Instant(row.since), ends, row.bytes)
+
+
+def present_sizes(db: Connection, project: str) -> dict[str, tuple[int, Instant]]:
+    """Return the last measured size of each job's files, and when it was measured."""
+    s = storage_spans.c
+    rows = db.execute(select(s.job, s.bytes, s.seen_at).where(s.project == project, s.until.is_(None)))
+    return {row.job: (row.bytes, Instant(row.seen_at)) for row in rows}
