@@ -46,6 +46,7 @@ RULES: Mapping[tuple[str, str], Role] = {
     ("POST", "/v1/plans"): "submitter",
     ("POST", "/v1/pilots"): "submitter",
     ("GET", "/v1/spend"): "viewer",
+    ("GET", "/v1/report"): "viewer",
     ("GET", "/v1/budgets"): "viewer",
     ("GET", "/v1/budgets/{name}"): "viewer",
     ("PUT", "/v1/budgets/{name}"): "admin",

@@ -52,6 +52,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bill": ("tuner bill JOB", "tuner bill JOB --format markdown"),
     "ledger": ("tuner ledger JOB --format csv",),
     "spend": ("tuner spend --by owner --since 2026-01-01", "tuner spend --by tag:project --by day --csv"),
+    "report": (
+        "tuner report JOB",
+        "tuner report --month 2026-11",
+        "tuner report --project vision --format csv",
+    ),
     "storage": ("tuner storage ls",),
     "storage ls": ("tuner storage ls", "tuner storage ls --json"),
     "storage gc": ("tuner storage gc --dry-run", "tuner storage gc"),

@@ -18,6 +18,7 @@ from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.estimate import estimate
+from tuner.cli.finops import report
 from tuner.cli.job_yaml import job_file
 from tuner.cli.money import budgets, quota, spend, storage, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
@@ -213,11 +214,6 @@ def bill(
     """Show what a job cost, by kind of spend and by trial."""
     shown = None if all_trials or style is not Style.TABLE else SHOWN
     Frame(as_json, style).show(connect().bill(job), partial(render.bill, dearest=shown))
-
-
-def report(job: JobId, as_json: Json = False) -> None:
-    """Show the best result over money spent, and estimate what other search methods would have spent."""
-    Frame(as_json).show(connect().report(job), render.report)
 
 
 def ledger(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:

@@ -39,6 +39,7 @@ from tuner.schemas.prices import Prices
 if TYPE_CHECKING:
     from tuner.client.downloads import Downloaded
     from tuner.schemas.estimate_answers import Estimate
+    from tuner.schemas.finops import MonthlyReport
     from tuner.schemas.plan import Plan
 
 AnyJob = str | JobFacts
@@ -386,6 +387,18 @@ class Calls(ABC):
             query={"retain": retain},
             repeat=True,
         )
+
+    @call
+    async def monthly_report(self, month: str | None = None, *, timezone: str = "UTC") -> MonthlyReport:
+        """Return what the project spent in a month, what that bought, and what could be better.
+
+        Args:
+            month: The month, such as `2026-11`. None means the present one.
+            timezone: The time zone in which the month begins.
+        """
+        from tuner.schemas.finops import MonthlyReport as Answer
+
+        return await self._http.ask(Answer, "GET", "/v1/report", query={"month": month, "timezone": timezone})
 
     @call
     async def storage(self) -> answers.StoredFiles:

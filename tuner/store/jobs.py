@@ -224,6 +224,13 @@ def trainables(db: Connection, project: str) -> list[str]:
     return [row.trainable for row in db.execute(query)]
 
 
+def ended_between(db: Connection, project: str, since: Instant, until: Instant) -> list[JobRow]:
+    """Return the jobs of the project that ended at or after `since` and before `until`. Their tags are left out."""
+    j = jobs.c
+    query = select(jobs).where(j.project == project, j.ended_at >= since, j.ended_at < until)
+    return [_job(row, {}) for row in db.execute(query.order_by(j.ended_at, j.id))]
+
+
 def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) -> None:
     db.execute(delete(job_tags).where(job_tags.c.job == job))
     if tags:

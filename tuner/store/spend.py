@@ -20,6 +20,7 @@ from sqlalchemy import (
 
 from tuner.database.tables import attempts, job_tags, jobs, trials
 from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
+from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger.readable import entries
@@ -103,6 +104,16 @@ def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[
             key = _keys(keys, row)
             groups[key] = replace(groups.get(key, SpendRow(key)), **{name: row.number})
     return list(groups.values())
+
+
+def by_kind(db: Connection, project: str, span: Span) -> dict[CostKind, Cost]:
+    """Return the spend of the project in the time span by kind of cost."""
+    e = entries.c
+    query = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(
+        e.project == project, e.kind.is_not(None), *_within(e.at, span)
+    )
+    rows = db.execute(query.group_by(e.kind))
+    return {kind: Cost(Money(int(usd)), int(gpu_ms)) for kind, usd, gpu_ms in rows}
 
 
 def _keys(keys: Sequence[Key], row: Any) -> tuple[str | None, ...]:

@@ -1,4 +1,4 @@
-"""The route for spend by group."""
+"""The routes for spend by group and for the monthly report."""
 
 import csv
 import io
@@ -8,10 +8,13 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
 from tuner.api.response_cache import AnswerCache, as_json
+from tuner.domain.cost import KINDS
 from tuner.domain.money import NS_PER_HOUR, Money
 from tuner.domain.time import rfc3339
 from tuner.schemas import budgets as show
+from tuner.schemas import finops as finops_models
 from tuner.service.cluster_meter import ClusterCost
+from tuner.service.finops import monthly_report
 from tuner.service.spend import SpendRow, SpendView, spend_of
 
 router = APIRouter(tags=["spend"])
@@ -53,6 +56,37 @@ def get_spend(
     table = io.StringIO()
     csv.writer(table).writerows(_table(view()))
     return Response(table.getvalue(), media_type="text/csv; charset=utf-8")
+
+
+@router.get("/report", response_model=finops_models.MonthlyReport)
+def get_monthly_report(
+    request: Request, service: Svc, month: str | None = None, timezone: str = "UTC"
+) -> Response:
+    """Return what the project spent in a calendar month, what that bought, and what could be better.
+
+    `month` is such as `2026-11`; without it the present month is reported. The answer may be some seconds old.
+    """
+
+    def text() -> bytes:
+        report = monthly_report(service, month, timezone)
+        kinds = [
+            finops_models.KindCost.model_validate({"kind": kind, "usd": cost, "gpu_hours": cost})
+            for kind in KINDS
+            if (cost := report.by_kind.get(kind)) is not None
+        ]
+        view = {name: getattr(report, name) for name in _REPORTED} | {"by_kind": kinds}
+        return finops_models.MonthlyReport.model_validate(view).model_dump_json().encode()
+
+    key = (service.database, service.project, service.actor.is_operator, "report", month, timezone)
+    shared: AnswerCache[bytes] = request.app.state.responses
+    return as_json(shared.get(key, object(), text))
+
+
+# The fields of the answer that the view has under the same name.
+_REPORTED = (
+    "project", "month", "timezone", "since", "until", "is_complete", "total", "goodput", "spot_share", "ended", "cluster_usd",
+    "idle_usd", "examined_jobs", "savings", "right_sizing", "maturity",
+)  # fmt: skip
 
 
 def _shown(view: SpendView) -> show.SpendAnswer:

@@ -1,0 +1,81 @@
+"""The monthly report of a project."""
+
+from pydantic import Field
+
+from tuner.schemas.base import Answer, GpuHours, Time, Usd
+from tuner.schemas.budgets import SpendFigures
+
+
+class KindCost(Answer):
+    """The spend of one kind."""
+
+    kind: str
+    usd: Usd
+    gpu_hours: GpuHours
+
+
+class Saving(Answer):
+    """What the examined jobs cost, and what they would have cost in the `counterfactual`. `jobs` is how many of them are compared."""
+
+    name: str
+    counterfactual: str
+    jobs: int
+    usd: Usd
+    counterfactual_usd: Usd
+    saved_usd: Usd
+
+
+class RightSizing(Answer):
+    """Advice that applied to `jobs` of the examined jobs. `saves_usd` is the sum where it is known, or null.
+
+    Do not add the savings of different kinds: they overlap.
+    """
+
+    kind: str
+    title: str
+    jobs: int
+    saves_usd: Usd | None
+
+
+class Maturity(Answer):
+    """A capability, measured against the maturity levels `crawl`, `walk` and `run`.
+
+    `value` and `level` are null if it cannot be measured. `walk` and `run` are the values at which these levels begin, and `thresholds`
+    says where they come from.
+    """
+
+    capability: str
+    measure: str
+    value: float | None
+    level: str | None
+    walk: float
+    run: float
+    thresholds: str
+
+
+class MonthlyReport(Answer):
+    """What a project spent in a calendar month, what that bought, and what could be better.
+
+    `total` and `by_kind` are sums over the ledger entries of the month. `goodput` is the share that paid for training that was not
+    lost. `spot_share` is the share of the dollars spent on spot machines. `cluster_usd` and `cluster_idle_usd` are null if the caller
+    may not see them or they are not known. `savings` and `right_sizing` are those of the `examined_jobs` most expensive jobs that ended
+    in the month, over their whole life.
+    """
+
+    project: str
+    month: str
+    timezone: str
+    since: Time
+    until: Time
+    is_complete: bool
+    total: SpendFigures
+    by_kind: list[KindCost]
+    goodput: float | None
+    spot_share: float | None
+    ended_jobs: dict[str, int] = Field(validation_alias="ended")
+    cluster_usd: Usd | None
+    cluster_idle_usd: Usd | None = Field(validation_alias="idle_usd")
+    examined_jobs: int
+    savings: list[Saving]
+    right_sizing: list[RightSizing]
+    maturity: list[Maturity]

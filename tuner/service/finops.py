@@ -1,0 +1,270 @@
+"""The monthly report for the lead of a team: what a project spent, what that bought, and what could be better.
+
+Sums are taken over the ledger entries of the month. Savings and advice are those of the jobs that ended in the month,
+over their whole life, because a job's counterfactual is not known for a part of it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from tuner.domain import calendar
+from tuner.domain.cost import CostKind
+from tuner.domain.errors import Fault, Invalid
+from tuner.domain.job import FINAL
+from tuner.domain.money import FREE, ZERO, Cost, Money
+from tuner.domain.time import NS, Instant
+from tuner.ledger import ledger
+from tuner.service import answers
+from tuner.service.advice import AdviceFinding, advice
+from tuner.service.bootstrap import Service
+from tuner.service.cluster_meter import ClusterCost
+from tuner.service.spend import spend_of
+from tuner.service.storage_lifecycle import storage
+from tuner.store import jobs, spend
+from tuner.store.spend import Span, SpendRow
+
+# Advice reads all records of a job. The most expensive jobs that ended in the month are examined.
+EXAMINED = 50
+Level = Literal["crawl", "walk", "run"]
+FOUNDATION = "sample goals of the FinOps Foundation"
+OWN = "chosen by this project"
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What the examined jobs cost against what they would have cost otherwise."""
+
+    name: str
+    counterfactual: str  #: What the cost is compared with.
+    jobs: int  #: Jobs for which the comparison is known.
+    usd: Money  #: What they cost.
+    counterfactual_usd: Money
+
+    @property
+    def saved_usd(self) -> Money:
+        return self.counterfactual_usd - self.usd
+
+
+@dataclass(frozen=True, slots=True)
+class RightSizing:
+    """A kind of advice that applied to some of the examined jobs."""
+
+    kind: str
+    title: str  #: The finding of the job for which it would have saved most.
+    jobs: int
+    saves_usd: Money | None  #: Sum over the jobs for which it is known; None if it is not known for any.
+
+
+@dataclass(frozen=True, slots=True)
+class Maturity:
+    """One capability, measured against the levels of the FinOps maturity model."""
+
+    capability: str
+    measure: str
+    value: float | None  #: None if it cannot be measured.
+    walk: float  #: The value at which the level is walk.
+    run: float  #: The value at which the level is run.
+    thresholds: str  #: Where the thresholds come from.
+
+    @property
+    def level(self) -> Level | None:
+        if self.value is None:
+            return None
+        # A measure whose goal is low, such as idle time, has its run value below its walk value.
+        sign = 1 if self.run > self.walk else -1
+        reached = [
+            name
+            for name, least in (("walk", self.walk), ("run", self.run))
+            if sign * (self.value - least) >= 0
+        ]
+        return "run" if "run" in reached else "walk" if reached else "crawl"
+
+
+@dataclass(frozen=True, slots=True)
+class MonthlyReport:
+    project: str
+    month: str
+    timezone: str
+    since: Instant
+    until: Instant
+    is_complete: bool  #: Whether the month is over.
+    total: SpendRow
+    by_kind: Mapping[CostKind, Cost]
+    spot_share: float | None  #: Of the dollars with a known market. None without any.
+    ended: Mapping[str, int]  #: Jobs that ended in the month, by state.
+    cluster: ClusterCost | None
+    examined_jobs: int
+    savings: list[Saving]
+    right_sizing: list[RightSizing]
+    maturity: list[Maturity]
+
+    @property
+    def goodput(self) -> float | None:
+        """Return the share of the dollars that paid for training that was not lost, or None if nothing was spent."""
+        return _share(self.by_kind.get("train", FREE).usd, sum_of(cost.usd for cost in self.by_kind.values()))
+
+    @property
+    def idle_usd(self) -> Money | None:
+        return None if self.cluster is None else self.cluster.idle
+
+    @property
+    def cluster_usd(self) -> Money | None:
+        return None if self.cluster is None else self.cluster.cost
+
+
+def monthly_report(service: Service, month: str | None = None, timezone: str = "UTC") -> MonthlyReport:
+    """Return the report of the project for a calendar month of a time zone.
+
+    Args:
+        service: The service.
+        month: The month, such as `2026-11`. None means the present one.
+        timezone: The name of the time zone, such as Europe/Berlin.
+
+    Raises:
+        Invalid: The month or the time zone is wrong.
+    """
+    first, last, named = _month(service, month, timezone)
+    since, until = (datetime.fromtimestamp(at // NS, UTC).isoformat() for at in (first, last))
+    view = spend_of(service, ("tag:project", "owner"), since=since, until=until, timezone=timezone)
+    with service.database.read() as db:
+        span = Span(first, last, timezone)
+        by_market = spend.rows(db, service.project, ("market",), span)
+        by_kind = spend.by_kind(db, service.project, span)
+        ended = jobs.ended_between(db, service.project, first, last)
+        costs = {row.id: ledger.account(db, row.id).posted.usd for row in ended}
+    examined = sorted(ended, key=lambda row: (-costs[row.id].micro_usd, row.id))[:EXAMINED]
+    states: dict[str, int] = {state: sum(1 for row in ended if row.state == state) for state in sorted(FINAL)}
+    found = MonthlyReport(
+        project=service.project,
+        month=named,
+        timezone=timezone,
+        since=first,
+        until=last,
+        is_complete=service.now() >= last,
+        total=view.total,
+        by_kind=by_kind,
+        spot_share=_spot_share(by_market),
+        ended=states,
+        cluster=view.cluster,
+        examined_jobs=len(examined),
+        savings=_savings(service, [row.id for row in examined]),
+        right_sizing=_right_sizing(service, [row.id for row in examined]),
+        maturity=[],
+    )
+    return replace(found, maturity=_maturity(service, found, view.rows))
+
+
+def _month(service: Service, month: str | None, timezone: str) -> tuple[Instant, Instant, str]:
+    try:
+        where = calendar.zone(timezone)
+    except ValueError as error:
+        raise Invalid.at("timezone", str(error)) from error
+    at = service.now()
+    if month is not None:
+        match = re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", month, re.ASCII)
+        if match is None or int(match[1]) < 1971:
+            raise Invalid(Fault("month", "write a month such as 2026-11"))
+        at = calendar.moment_of(f"{month}-15", where)
+    first, last = calendar.period_of(at, "month", where)
+    assert last is not None
+    # The middle of the month is in it, whatever the offset of the time zone.
+    return first, last, f"{datetime.fromtimestamp((first + last) // 2 // NS, where):%Y-%m}"
+
+
+def sum_of(amounts: Iterable[Money]) -> Money:
+    return sum(amounts, start=ZERO)
+
+
+def _share(part: Money, whole: Money) -> float | None:
+    return round(part.micro_usd / whole.micro_usd, 6) if whole.micro_usd else None
+
+
+def _spot_share(rows: Sequence[SpendRow]) -> float | None:
+    by_market = {row.keys[0]: row.cost.usd for row in rows if row.keys[0] is not None}
+    return _share(by_market.get("spot", ZERO), sum_of(by_market.values()))
+
+
+def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
+    bills = [answers.bill(service, job) for job in ids]
+    kinds = (
+        (
+            "spot",
+            "the same machine time at the price on demand when the job was admitted",
+            [one.on_demand for one in bills],
+        ),
+        (
+            "early stopping",
+            "every trial trained to the last step at its own pace",
+            [one.full_fidelity for one in bills],
+        ),
+    )
+    found = []
+    for name, counterfactual, others in kinds:
+        known = [
+            (one.account.posted.usd, other)
+            for one, other in zip(bills, others, strict=True)
+            if other is not None
+        ]
+        usd, instead = sum_of(usd for usd, _ in known), sum_of(other for _, other in known)
+        found.append(Saving(name, counterfactual, len(known), usd, instead))
+    return found
+
+
+def _right_sizing(service: Service, ids: Sequence[str]) -> list[RightSizing]:
+    """Return each kind of advice, the one that would have saved most first."""
+    by_kind: dict[str, list[AdviceFinding]] = {}
+    for job in ids:
+        for finding in advice(service, job).findings:
+            by_kind.setdefault(finding.kind, []).append(finding)
+    found = []
+    for kind, findings in by_kind.items():
+        known = [one.saves for one in findings if one.saves is not None]
+        largest = max(findings, key=lambda one: -1 if one.saves is None else one.saves.micro_usd)
+        found.append(RightSizing(kind, largest.title, len(findings), sum_of(known) if known else None))
+    return sorted(found, key=lambda one: (-(one.saves_usd or ZERO).micro_usd, one.kind))
+
+
+def _maturity(service: Service, report: MonthlyReport, by_tags: Sequence[SpendRow]) -> list[Maturity]:
+    allocated = sum_of(row.cost.usd for row in by_tags if any(row.keys))
+    stored = storage(service)
+    limited = sum(
+        one.size_bytes for one in stored.items if one.policy.retain != "all" or one.policy.for_ns is not None
+    )
+    idle = None
+    if report.idle_usd is not None and report.cluster_usd is not None:
+        idle = _share(report.idle_usd, report.cluster_usd)
+    return [
+        Maturity(
+            "Allocation",
+            "share of the spend whose job has a tag project or owner",
+            _share(allocated, report.total.cost.usd),
+            0.8,
+            0.9,
+            FOUNDATION,
+        ),
+        Maturity(
+            "Rate optimization",
+            "share of the spend on spot machines; the goals are those for commitments",
+            report.spot_share,
+            0.7,
+            0.8,
+            FOUNDATION,
+        ),
+        Maturity(
+            "Workload optimization", "goodput: share of the spend that trained", report.goodput, 0.8, 0.9, OWN
+        ),
+        Maturity(
+            "Idle machines", "share of the machines' cost while no trial ran on them", idle, 0.3, 0.1, OWN
+        ),
+        Maturity(
+            "Storage lifecycle",
+            "share of the stored bytes that a retention policy limits",
+            round(limited / stored.size_bytes, 6) if stored.size_bytes else None,
+            0.5,
+            0.9,
+            OWN,
+        ),
+    ]
