@@ -9,9 +9,11 @@ from tests import fakes
 from tests.fakes import FakeService, shared_app
 from tests.packages.making import plain
 from tuner.database.database import Database
+from tuner.domain.time import NS
+from tuner.service.storage_lifecycle import StorageLifecycle
 
-# The event stream does not end, and there is no log without a worker.
-SKIPPED = ("/events", "/logs", "/log", "/checkpoint")
+# The event stream does not end, and there are no files without a worker.
+SKIPPED = ("/events", "/logs", "/log", "/checkpoint", "/artifacts/{artifact}")
 #: Query parameters that a route requires.
 QUERIES = {
     "/v1/spend": "?group_by=day&group_by=market&group_by=tag:owner",
@@ -26,8 +28,14 @@ def test_every_get_route_works_on_postgresql(tmp_path: Path, postgres_url: str) 
     database = Database(postgres_url)
     service = FakeService(replace(made.settings, packages=True), database, now=made.now)
     client = fakes.client_of(service, own=True, raises=False)
-    job = fakes.submit(client, tags={"owner": "ada"})
+    job = fakes.submit(client, tags={"owner": "ada"}, artifacts={"retain": "best"})
     fakes.simulate(service, job)
+    elapsed_ns = 0
+    lifecycle = StorageLifecycle(service, lambda: elapsed_ns)
+    for _ in range(2):
+        service.now.pass_s(24 * 3600)
+        elapsed_ns += 24 * 3600 * NS
+        lifecycle.one_pass()
     fakes.submit(client)
     client.put("/v1/budgets/all", json={"usd": 10})
     headers = {"Content-Type": "application/zip"}
@@ -41,5 +49,7 @@ def test_every_get_route_works_on_postgresql(tmp_path: Path, postgres_url: str) 
     database.dispose()
     errors = {path: answer.text[:300] for path, answer in answers.items() if answer.status_code >= 400}
     assert errors == {}
+    assert answers["/v1/jobs/{job}/best"].json()["checkpoint"] is not None
+    assert [entry["action"] for entry in answers["/v1/audit"].json()["items"]].count("artifacts.delete") == 1
     assert len(answers) >= 20
     assert 'tuner_jobs{state="succeeded"} 1.0' in answers["/metrics"].text

@@ -27,7 +27,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
-from tuner.store import jobs, launches, leadership, spend
+from tuner.store import jobs, launches, leadership, spend, stored_files, warm_starts
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
 from tuner.store.spend import Span
@@ -271,6 +271,34 @@ def test_concurrent_holds_are_both_counted(database: Database) -> None:
     with database.read() as db:
         assert ledger.account(db, job).held == Cost(Money(60))
         assert ledger.violations(db) == []
+
+
+@pytest.mark.parametrize("need", ["warm start", "resume"])
+def test_removal_of_files_waits_for_what_needs_them_and_sees_it(database: Database, need: str) -> None:
+    digit = "a" if need == "resume" else "b"
+    source, user = (f"job_00000000000000{digit}{number}" for number in (1, 2))
+    for job in (source, user):
+        create(database, new_job(job, project="files"))
+    with database.write() as db:
+        launches.end(db, source, 1)
+        jobs.begin_running(db, source, at=Instant(1))
+        jobs.move(db, source, "succeeded", None, at=Instant(2))
+    found: list[str | None] = []
+
+    def remove() -> None:
+        with database.write() as db:
+            stored_files.lock_job(db, source)
+            found.append(stored_files.needed_by(db, source))
+
+    remove()
+    with meanwhile(remove) as begin, database.write() as db:
+        if need == "resume":
+            jobs.revive(db, source)
+        else:
+            warm_starts.note(db, user, "files", [source])
+        begin()
+        assert found == [None]
+    assert found[1] == ("the job is running" if need == "resume" else f"{user} continues its trials")
 
 
 def test_only_one_of_two_services_begins_the_first_term(database: Database) -> None:

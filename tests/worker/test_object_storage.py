@@ -7,7 +7,11 @@ import pytest
 
 from tests.worker.object_storage import Bucket
 from tuner.checkpoints import storage
+from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointMissing, CheckpointStore
+from tuner.checkpoints.chunks import CHUNK_BYTES
+from tuner.checkpoints.removal import remove_trial_files
+from tuner.checkpoints.storage import Storage
 from tuner.worker import publishing
 
 
@@ -130,3 +134,29 @@ def test_older_checkpoint_is_used_if_the_newest_is_missing(drive: Any, bucket: B
         )
     driver.run_to(3, restore=3, restore_attempt=1)
     assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3]
+
+
+def test_files_of_earlier_attempts_are_measured_and_removed(bucket: Bucket, tmp_path: Path) -> None:
+    """Chunks and artifacts are removed too. Files of a later attempt, and logs, are kept."""
+    trial = ("default", "job_1", "trial_00000")
+    for attempt in (1, 2):
+        store = CheckpointStore(bucket.url, *trial[:2])
+        source = tmp_path / f"a{attempt}"
+        source.mkdir()
+        (source / "large").write_bytes(bytes([attempt]) * (CHUNK_BYTES + 1))
+        (source / "small").write_bytes(b"small")
+        store.publish(trial[2], attempt, attempt, source)
+        if attempt == 1:
+            TrialArtifacts(bucket.url, *trial).add(1, 1, {"a": b"a"}, at_ns=0, max_files=9, max_bytes=99)
+    found = Storage(bucket.url)
+    found.put_file(b"log", *trial, "logs", "a1.log")
+    size = sum(bucket.fs.info(f"{bucket.name}/checkpoints/{name}")["size"] for name in bucket.objects())
+    assert found.used_bytes(*trial[:2]) == size > 2 * CHUNK_BYTES
+    assert found.used_bytes("default", "job_2") == 0
+    remove_trial_files(found, 1, *trial)
+    left = {name.removeprefix("/".join(trial) + "/") for name in bucket.objects()}
+    assert {name.partition("/")[0] for name in left} == {"step_00000002-a2", "pieces-a2-0", "logs"}
+    assert store.fetch(trial[2], CheckpointId(2, 2), tmp_path / "fetched").is_dir()
+    remove_trial_files(found, 2, *trial)
+    remove_trial_files(found, 2, *trial)
+    assert bucket.objects() == ["/".join((*trial, "logs", "a1.log"))]
