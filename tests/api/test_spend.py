@@ -4,13 +4,16 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -19,9 +22,13 @@ from tests.api.test_bad_bodies import check_problem
 from tests.strategies import examples
 from tuner.database.tables import attempts, job_tags, jobs, trials
 from tuner.domain.calendar import zone
+from tuner.domain.money import Money
 from tuner.domain.time import NS, rfc3339
+from tuner.domain.usage import Usage
 from tuner.ledger.readable import entries
+from tuner.service.spend import spend_of
 from tuner.simulator.world import Faults
+from tuner.store import attempt_rows
 
 GROUPS = ["tag:project", "owner", "trainable", "market", "day", "job"]
 TAGS = [{"project": "a", "owner": "ann"}, {"project": "b", "owner": "ann"}, {"owner": "=1+1"}, {}]
@@ -202,3 +209,35 @@ def test_invalid_query_is_refused_with_a_suggestion(
     problem = check_problem(books.client.get("/v1/spend", params=query), 422)
     assert [field["pointer"] for field in problem["errors"]] == [pointer]
     assert message in problem["errors"][0]["detail"]
+
+
+def test_checkpoints_that_leave_a_region_are_priced_outside_the_bill(tmp_path: Path) -> None:
+    """A region that is not known leaves the dollars unknown."""
+    made = fakes.service_in(tmp_path)
+    client = fakes.client_of(made)
+    job = fakes.submit(client, tags={"owner": "ann"})
+    fakes.simulate(made, job)
+    settings = replace(made.settings, storage_region="eu-west-1", egress_usd_per_gb=Decimal("0.02"))
+    placed = replace(made, settings=settings)
+
+    def put(trial: str, region: str | None, read: int, written: int) -> None:
+        with made.database.write() as db:
+            attempt_rows.put(db, "default", (job, trial, 1), Usage(restored_bytes=read, saved_bytes=written))
+            mine = (attempts.c.job == job) & (attempts.c.trial == trial) & (attempts.c.attempt == 1)
+            db.execute(update(attempts).where(mine).values(region=region))
+
+    put("trial_00000", "EU-West-1", 10**9, 2 * 10**9)
+    put("trial_00001", "us-east-1", 3 * 10**9, 4 * 10**9)
+    (row,) = spend_of(placed, ("owner",)).rows
+    assert (row.read_bytes, row.written_bytes, row.moved_bytes) == (4 * 10**9, 6 * 10**9, 7 * 10**9)
+    assert row.transfer_usd == Money(140_000)
+    figures = get(client)["total"]
+    assert (figures["read_bytes"], figures["written_bytes"], figures["transfer_usd"]) == (
+        4 * 10**9,
+        6 * 10**9,
+        None,
+    )
+    put("trial_00001", None, 1, 0)
+    (row,) = spend_of(placed, ("owner",)).rows
+    assert (row.unplaced_bytes, row.transfer_usd) == (1, None)
+    made.database.dispose()

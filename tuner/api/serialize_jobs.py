@@ -242,6 +242,7 @@ def _usage(used: Usage) -> answers_models.AttemptUsage:
         compute_seconds=in_seconds(used.compute_ns),
         saves=used.saves,
         saved_bytes=used.saved_bytes,
+        restored_bytes=used.restored_bytes,
         artifact_bytes=used.artifact_bytes,
         facts=dict(used.facts),
     )

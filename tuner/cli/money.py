@@ -244,11 +244,22 @@ def _spend(answer: SpendAnswer) -> Table:
 
 def _with_idle(answer: SpendAnswer) -> RenderableType:
     """Return a table of spend and, below it, the cost of idle machines, which no job's bill contains."""
-    cluster, lines = answer.cluster, [Text(_stored(answer.total))] if answer.total.storage_gb_months else []
+    cluster, total = answer.cluster, answer.total
+    lines = [Text(_stored(total))] if total.storage_gb_months else []
+    lines += [Text(_moved(total))] if total.read_bytes or total.written_bytes else []
     if cluster is None:
         return Group(_spend(answer), *lines)
     by_kind = [_machines(cluster)] if cluster.kinds else []
     return Group(_spend(answer), *lines, Text(_idle(answer, cluster)), *by_kind)
+
+
+def _moved(total: SpendFigures) -> str:
+    cost = (
+        ""
+        if total.transfer_usd is None
+        else f", {escape.usd(total.transfer_usd)} of it for moving them between regions"
+    )
+    return f"checkpoints: {total.read_bytes} bytes read, {total.written_bytes} written{cost}"
 
 
 def _stored(total: SpendFigures) -> str:

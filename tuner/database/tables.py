@@ -214,6 +214,7 @@ attempt_usage = Table(
     Column("compute_ns", BigInteger),
     Column("saves", BigInteger),
     Column("saved_bytes", BigInteger),
+    Column("restored_bytes", BigInteger),
     Column("artifact_bytes", BigInteger),
     Column("facts", Text, nullable=False),
 )

@@ -26,6 +26,7 @@ class Usage:
     compute_ns: int | None = None  #: The rest of the time up to the last report.
     saves: int | None = None  #: Checkpoints that became durable.
     saved_bytes: int | None = None  #: Size of these checkpoints.
+    restored_bytes: int | None = None  #: Size of the checkpoint that it continued from.
     artifact_bytes: int | None = None  #: Size of the artifacts that it has in the storage.
     #: What the training helpers observed (`precision`, `batch_size`, `loader_workers`, …), and `gpu`, `gpu_memory_bytes` and
     #: `gpu_capability` of the GPU.

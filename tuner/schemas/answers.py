@@ -346,6 +346,7 @@ class AttemptUsage(Answer):
     compute_seconds: float | None
     saves: int | None
     saved_bytes: int | None
+    restored_bytes: int | None = None
     artifact_bytes: int | None = None
     facts: dict[str, Any]
 

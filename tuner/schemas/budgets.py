@@ -55,6 +55,9 @@ class SpendFigures(Answer):
     `storage_gb_months` is the size of stored files times the time, in 10^9 bytes and months of 730 hours. It is null in groups by
     `market`, because files belong to a job. `storage_usd` is what that costs at the storage's price, or null if it is not known. It is
     not part of `usd`, of any bill or of any budget.
+
+    `read_bytes` and `written_bytes` are the checkpoints that attempts restored and saved, counted when the attempt ended. `transfer_usd` is
+    what the part of them cost that left a region, or null if a region or the price is not known. It is in no bill and no budget, either.
     """
 
     usd: Usd = Field(validation_alias="cost")
@@ -67,6 +70,9 @@ class SpendFigures(Answer):
     retries: int
     lost_usd: Usd = Field(validation_alias="lost")
     lost_gpu_hours: GpuHours = Field(validation_alias="lost")
+    read_bytes: int = 0
+    written_bytes: int = 0
+    transfer_usd: Usd | None = None
     storage_gb_months: float | None = None
     storage_usd: Usd | None = None
 

@@ -117,9 +117,26 @@ def storage_price(settings: Settings) -> Money | None:
     """
     if settings.storage_usd_per_gb_month is not None:
         return Money.from_usd(settings.storage_usd_per_gb_month)
+    rates = _rates_of_storage(settings)
+    return None if rates is None else rates.storage
+
+
+def transfer_price(settings: Settings) -> Money | None:
+    """Return the dollars for moving a GB (10^9 bytes) between the job storage and another region.
+
+    TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of the storage's cloud. Return None for a directory without
+    that setting, because its price is not known.
+    """
+    if settings.egress_usd_per_gb is not None:
+        return Money.from_usd(settings.egress_usd_per_gb)
+    rates = _rates_of_storage(settings)
+    return None if rates is None else rates.between_regions
+
+
+def _rates_of_storage(settings: Settings) -> DataRates | None:
     scheme, is_url, _ = settings.storage.partition("://")
     cloud = CLOUDS_OF_STORAGE.get(scheme) if is_url else None
-    return next((rates.storage for rates in data_rates(settings) if rates.cloud == cloud), None)
+    return next((rates for rates in data_rates(settings) if rates.cloud == cloud), None)
 
 
 def update(settings: Settings, file: Path) -> Catalogue:

@@ -15,10 +15,11 @@ from sqlalchemy import (
     distinct,
     func,
     literal_column,
+    null,
     select,
 )
 
-from tuner.database.tables import attempts, job_tags, jobs, trials
+from tuner.database.tables import attempt_usage, attempts, job_tags, jobs, trials
 from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money
@@ -59,6 +60,12 @@ class SpendRow:
     storage_byte_ns: int | None = 0
     storage_usd: Money | None = None  #: What storing them cost. None if that is not known.
 
+    read_bytes: int = 0  #: Checkpoints that attempts read, of the attempts that ended in the span.
+    written_bytes: int = 0  #: Checkpoints that they wrote.
+    moved_bytes: int = 0  #: The part of both whose attempts ran in another region than that of the storage.
+    unplaced_bytes: int = 0  #: The part of both for which that is not known.
+    transfer_usd: Money | None = None  #: What moving them between regions cost. None if that is not known.
+
     @property
     def storage_gb_months(self) -> float | None:
         """Gigabytes (10^9 bytes) times months of 730 hours."""
@@ -82,11 +89,13 @@ def extent(db: Connection, project: str) -> Span | None:
     return None if first is None else Span(Instant(first), Instant(last + 1))
 
 
-def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[SpendRow]:
-    """Return one row for each combination of values of the grouping keys that has a ledger entry, a preemption or a retry in
-    the time span.
+def rows(
+    db: Connection, project: str, keys: Sequence[Key], span: Span, *, storage_region: str = ""
+) -> list[SpendRow]:
+    """Return one row for each combination of values of the grouping keys that has a ledger entry, a preemption, a retry or
+    moved checkpoints in the time span.
 
-    With no keys, return a single row with the totals.
+    With no keys, return a single row with the totals. Without `storage_region` it is not known which bytes left a region.
     """
     groups: dict[tuple[str | None, ...], SpendRow] = {}
     for row in db.execute(_sums(project, keys, span)):
@@ -103,6 +112,16 @@ def rows(db: Connection, project: str, keys: Sequence[Key], span: Span) -> list[
         for row in db.execute(query(project, keys, span)):
             key = _keys(keys, row)
             groups[key] = replace(groups.get(key, SpendRow(key)), **{name: row.number})
+    for row in db.execute(_transferred(project, keys, span, storage_region)):
+        key = _keys(keys, row)
+        if row.read_bytes or row.written_bytes:
+            groups[key] = replace(
+                groups.get(key, SpendRow(key)),
+                read_bytes=int(row.read_bytes),
+                written_bytes=int(row.written_bytes),
+                moved_bytes=int(row.moved_bytes),
+                unplaced_bytes=int(row.unplaced_bytes),
+            )
     return list(groups.values())
 
 
@@ -176,6 +195,24 @@ def _retried(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
     query = select(*columns, func.count().label("number")).select_from(source)
     wanted = (a.project == project, before.c.end.in_(FAILED), *_within(a.began_at, span))
     return query.where(*wanted).group_by(*_names(keys))
+
+
+def _transferred(project: str, keys: Sequence[Key], span: Span, storage_region: str) -> Select[Any]:
+    a, u = attempts.c, attempt_usage.c
+    of_attempt = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
+    source, columns = _grouped(attempts.join(attempt_usage, of_attempt), keys, a.job, a.ended_at, span)
+    read, written = func.coalesce(u.restored_bytes, 0), func.coalesce(u.saved_bytes, 0)
+    region = a.region if storage_region else null()
+    moved = case((func.lower(region) != storage_region.lower(), read + written), else_=0)
+    sums = {
+        "read_bytes": read,
+        "written_bytes": written,
+        "moved_bytes": moved,
+        "unplaced_bytes": case((region.is_(None), read + written), else_=0),
+    }
+    query = select(*columns, *(func.sum(amount).label(name) for name, amount in sums.items()))
+    wanted = (a.project == project, *_within(a.ended_at, span))
+    return query.select_from(source).where(*wanted).group_by(*_names(keys))
 
 
 def _within(at: ColumnElement[int], span: Span) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

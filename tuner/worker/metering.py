@@ -125,6 +125,10 @@ class UsageMeter:
     def saved(self, size_bytes: int) -> None:
         self._add(saves=1, saved_bytes=size_bytes)
 
+    def restored(self, size_bytes: int) -> None:
+        """Note the size of the checkpoint that the attempt continues from."""
+        self._counts["restored_bytes"] = size_bytes
+
     def artifacts(self, stored_bytes: int) -> None:
         """Note the size of the artifacts that the attempt has in the storage."""
         self._counts["artifact_bytes"] = stored_bytes

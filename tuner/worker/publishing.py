@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner.checkpoints.artifacts import ArtifactsFull, TrialArtifacts
-from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore, Published
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId, CheckpointStore, Published
 from tuner.checkpoints.storage import explained
 from tuner.training.artifacts import (
     MAX_TRIAL_BYTES,
@@ -244,6 +244,12 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
         if checkpoint is None:
             raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
         return checkpoint
+
+
+def size_of(checkpoint: Path) -> int:
+    """Return the size of a checkpoint's files in bytes, without its manifest."""
+    files = (file for file in checkpoint.rglob("*") if file.is_file() and file != checkpoint / MANIFEST)
+    return sum(file.stat().st_size for file in files)
 
 
 def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:

@@ -34,7 +34,15 @@ from tuner.worker.logs import LogPump
 from tuner.worker.metering import Stopwatch
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
-from tuner.worker.publishing import Publisher, background, older_than, publish, restored, store_artifacts
+from tuner.worker.publishing import (
+    Publisher,
+    background,
+    older_than,
+    publish,
+    restored,
+    size_of,
+    store_artifacts,
+)
 from tuner.worker.sampling import UsageSampler, look
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers
@@ -177,11 +185,13 @@ class Supervisor:
             attempt.watch.switch("restore")
         checkpoint = restored(store, attempt, self._restore_dir(attempt))
         older = older_than(checkpoint[0], store, attempt) if checkpoint is not None else frozenset()
+        size = 0 if checkpoint is None else size_of(checkpoint[1])
         with self._changed:
             attempt.watch.switch("setup")
             if checkpoint is None:
                 return None
             attempt.restored_from(checkpoint[0], older)
+            attempt.use.restored(size)
             return checkpoint[1]
 
     def _restore_dir(self, attempt: RunningAttempt) -> Path:
