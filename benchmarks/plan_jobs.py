@@ -110,7 +110,7 @@ class Recorded:
         with patch.object(world, "MemoryJournal", lambda *_: self._journal(job)):
             run = SimulatedRun(
                 row.spec,
-                LoopConfig(job, row.offer.rate(cpus=wanted.cpus, gpus=wanted.gpus), row.concurrency, 10 * NS),
+                LoopConfig(job, row.offer.rate(wanted), row.concurrency, 10 * NS),
                 NearestTraining(self.table),
                 overheads=Overheads(
                     setup_ns=SETUP_NS,

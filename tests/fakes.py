@@ -339,7 +339,7 @@ def simulate(
     """
     with service.database.read() as db:
         row = jobs.get(db, job)
-    rate = row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
+    rate = row.offer.rate(row.spec.resources)
     sql_journal: Any = journal(service.database, job, service.project, at)
     run = SimulatedRun(
         row.spec,

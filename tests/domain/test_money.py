@@ -50,6 +50,8 @@ def test_trial_pays_the_larger_of_its_cpu_and_gpu_shares() -> None:
     assert trial_rate(node_price=price, node_cpus=8, node_gpus=0, cpus=2, gpus=0).price.usd_per_hour == 2
     assert trial_rate(node_price=price, node_cpus=8, node_gpus=4, cpus=1, gpus=2).price.usd_per_hour == 4
     assert trial_rate(node_price=price, node_cpus=8, node_gpus=4, cpus=8, gpus=0.5).milli_gpus == 500
+    on_three = trial_rate(node_price=price, node_cpus=8, node_gpus=4, cpus=1, gpus=2, nodes=3)
+    assert (on_three.price.usd_per_hour, on_three.milli_gpus) == (12, 6000)
 
 
 def test_decreasing_meter_is_refused() -> None:

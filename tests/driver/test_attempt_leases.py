@@ -5,6 +5,7 @@ import pytest
 from tests.store.builders import JOB, OFFER, budget
 from tuner.domain.cost import Meter
 from tuner.domain.ids import hold_id
+from tuner.domain.job import Resources
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
@@ -15,7 +16,7 @@ from tuner.simulator.journal import MemoryJournal, MemoryTx
 
 AT = Instant(0)
 TRIAL = "trial_00000"
-PLACE = Place(OFFER, OFFER.rate(cpus=1, gpus=0))
+PLACE = Place(OFFER, OFFER.rate(Resources()))
 DEAR = Offer("m5.24xlarge", Price(1_000_000), cpus=2, gpus=0)
 
 

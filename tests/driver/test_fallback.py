@@ -266,7 +266,7 @@ def test_each_further_series_of_preemptions_doubles_the_backoff() -> None:
 
 def test_wasteful_spot_is_avoided_until_its_record_fades() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
-    spot, hour = Place(SPOT, SPOT.rate(cpus=1, gpus=0)), 3600 * NS
+    spot, hour = Place(SPOT, SPOT.rate(Resources())), 3600 * NS
     cluster.placement.paid(spot, 2 * hour, gained_ns=0, now=Instant(0))
     assert cluster.begins() == SPOT  # it would wait there: it is not late yet
     cluster.stands(waited_ns=0)
@@ -279,7 +279,7 @@ def test_wasteful_spot_is_avoided_until_its_record_fades() -> None:
 def test_spot_offer_with_cheapest_progress_comes_first() -> None:
     cluster = Cluster([SPOT_MACHINE, DEAR_MACHINE, DEMAND_MACHINE], (DEMAND, DEAR, SPOT))
     assert cluster.begins() == SPOT
-    spot = Place(SPOT, SPOT.rate(cpus=1, gpus=0))
+    spot = Place(SPOT, SPOT.rate(Resources()))
     cluster.placement.paid(spot, 3600 * NS, gained_ns=0, now=Instant(0))
     assert cluster.begins() == DEAR
 
@@ -367,7 +367,7 @@ def test_record_of_an_offer_does_not_affect_offers_with_other_labels() -> None:
     machines = [Machine(dict(offer.labels), 1, 0) for offer in (first, second)]
     cluster = Cluster([*machines, DEMAND_MACHINE], (DEMAND, first, second))
     assert cluster.begins() == first
-    cluster.placement.paid(Place(first, first.rate(cpus=1, gpus=0)), 3600 * NS, gained_ns=0, now=Instant(0))
+    cluster.placement.paid(Place(first, first.rate(Resources())), 3600 * NS, gained_ns=0, now=Instant(0))
     assert cluster.begins() == second
 
 

@@ -42,7 +42,7 @@ def waits(at: Place, waited_ns: int, occupied: OccupiedOffers | None = None) -> 
 
 
 def place(offer: Offer) -> Place:
-    return Place(offer, offer.rate(cpus=1, gpus=0))
+    return Place(offer, offer.rate(Resources()))
 
 
 def first(found: CheapestFree, **occupied: Offer) -> Offer | None:
@@ -81,6 +81,19 @@ def test_one_machine_holds_as_many_trials_as_fit() -> None:
     assert Machine({}, 4, 1).fits(Resources(cpus=2, gpus=0.5)) == 2
     assert Machine({}, 4, 1).fits(Resources(cpus=3)) == 1
     assert Machine({}, 4, 0).fits(Resources(cpus=1, gpus=1)) == 0
+
+
+def test_trial_needs_room_on_all_its_nodes() -> None:
+    wanted, offer = Resources(cpus=2, nodes=2), Offer("m6", Price(1), 4, 0)
+    machines = [Machine({}, 4, 0)]
+    places = AllowedPlaces((offer,), wanted, lambda: machines)
+    place = places.of(offer)
+    assert place.rate.price == Price(1)
+    assert places.room(place, {}) == 1
+    machines.append(Machine({}, 2, 0))
+    assert places.room(place, {}) == 1
+    machines.append(Machine({}, 2, 0))
+    assert places.room(place, {}) == 2
 
 
 def test_attempt_waits_for_its_offer_until_patience_ends() -> None:

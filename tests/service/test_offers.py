@@ -124,7 +124,7 @@ def test_indistinguishable_nodes_get_the_highest_price(tmp_path: Path) -> None:
     """A trial may run on either node, and a hold may be too large but never too small."""
     cluster = [node("a", 4, market="spot", price="0.04"), node("b", 1, market="spot", price="0.04")]
     (offer,) = offers_of(settings(tmp_path), cluster, Resources(cpus=1, market="spot"))
-    assert offer.rate(cpus=1, gpus=0).price.micro_usd_per_hour == 40_000
+    assert offer.rate(Resources()).price.micro_usd_per_hour == 40_000
 
 
 @pytest.mark.parametrize("cluster", [[node("plain")], [DEMAND], [node("odd", market="capacity-block")]])

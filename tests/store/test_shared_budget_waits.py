@@ -9,6 +9,7 @@ from tests.store.test_shared_budgets import account, check, put
 from tuner.database.database import Database
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.cost import Meter
+from tuner.domain.job import Resources
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.shared_budget import SharedBudget
@@ -42,9 +43,9 @@ def goes_on(database: Database, at: int) -> bool:
 
 def test_expensive_machine_is_refused_if_only_the_shared_budget_is_too_small(database: Database) -> None:
     journal, hold_service = running(database), HoldService(JOB, 10 * NS)
-    cheap = Place(OFFER, OFFER.rate(cpus=1, gpus=0))
+    cheap = Place(OFFER, OFFER.rate(Resources()))
     dear = Offer("m5.24xlarge", Price(100_000_000), cpus=2, gpus=0)
-    found = Place(dear, dear.rate(cpus=1, gpus=0))
+    found = Place(dear, dear.rate(Resources()))
     put(database, SharedBudget("all", usd=Money(1000)), at=NOW)
     lease = AttemptLease("trial_00000", 1, cheap, NOW, 10 * NS, 1, cheap.rate.cost(10 * NS), 0, None, 0)
     with journal.transaction() as tx:

@@ -21,7 +21,7 @@ from tuner.service.views import JobView, Launch, revision_of
 
 def job_of(view: JobView) -> job_models.Job:
     row, account = view.row, view.account
-    spec, rate = row.spec, row.offer.rate(cpus=row.spec.resources.cpus, gpus=row.spec.resources.gpus)
+    spec, rate = row.spec, row.offer.rate(row.spec.resources)
     shown: dict[str, int] = dict.fromkeys(
         ("pending", "running", "paused", "completed", "stopped", "failed"), 0
     )
@@ -107,7 +107,10 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "trials": budget.trials,
             "on_exhausted": budget.on_exhausted,
         },
-        "resources": _fields(spec.resources),
+        "resources": {
+            **_fields(spec.resources),
+            "processes_per_node": spec.resources.processes_per_node or "auto",
+        },
         "algorithm": _fields(spec.algorithm),
         "stop": {"plateau": stop},
         "checkpoint": {

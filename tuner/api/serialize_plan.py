@@ -23,7 +23,7 @@ def _inputs(inputs: Inputs, spec: JobSpec) -> plan_models.PlanInputs:
             usd_per_hour=offer.price.usd_per_hour,
             cpus=offer.cpus,
             gpus=offer.gpus,
-            trial_usd_per_hour=offer.rate(cpus=size.cpus, gpus=size.gpus).price.usd_per_hour,
+            trial_usd_per_hour=offer.rate(size).price.usd_per_hour,
             source=offer.source,
         )
         for offer in inputs.offers

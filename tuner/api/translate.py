@@ -69,7 +69,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         budget=budget,
         constants=request.constants,
         fidelity=Fidelity(**request.fidelity.model_dump()),
-        resources=Resources(**request.resources.model_dump()),
+        resources=_resources(request.resources),
         algorithm=Algorithm(**request.algorithm.model_dump()),
         plateau=_plateau(read, request.stop.plateau),
         checkpoint=CheckpointPolicy(
@@ -84,6 +84,14 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
     )
     read.check()
     return spec
+
+
+def _resources(given: job_models.Resources) -> Resources:
+    each = given.processes_per_node
+    return Resources(
+        **given.model_dump(exclude={"processes_per_node"}),
+        processes_per_node=None if each == "auto" else each,
+    )
 
 
 def _trainable(read: RequestReader, request: job_models.JobRequest) -> str:

@@ -30,6 +30,7 @@ SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
+MAX_PROCESSES = 256  # of a trial on each node
 JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
 FINAL: frozenset[JobState] = frozenset({"succeeded", "cancelled", "failed"})
 MOVES: Mapping[JobState, frozenset[JobState]] = {
@@ -52,12 +53,30 @@ def check_move(old: JobState, new: JobState) -> None:
 class Resources:
     """The resources of each trial, and the machines on which it may run."""
 
-    cpus: float = 1
-    gpus: float = 0
+    cpus: float = 1  #: CPUs of each node.
+    gpus: float = 0  #: GPUs of each node.
     market: Market = "on_demand"
     instance_type: str | None = None  #: None if any machine type of the cluster may be used.
     region: str | None = None  #: None if any region of the cluster may be used.
     max_concurrent_trials: int | None = None
+    nodes: int = 1  #: The nodes that a trial takes at once.
+    #: The processes of a trial on each node. None: one for each whole GPU, and one without a GPU.
+    processes_per_node: int | None = None
+
+    @property
+    def processes(self) -> int:
+        """The processes of a trial on each node."""
+        return max(1, int(self.gpus)) if self.processes_per_node is None else self.processes_per_node
+
+    @property
+    def all_cpus(self) -> float:
+        """The CPUs of a trial on all its nodes."""
+        return self.cpus * self.nodes
+
+    @property
+    def all_gpus(self) -> float:
+        """The GPUs of a trial on all its nodes."""
+        return self.gpus * self.nodes
 
     def faults(self) -> list[Fault]:
         faults = []
@@ -71,6 +90,24 @@ class Resources:
             faults.append(Fault("/resources/gpus", "must be 0 or at least 0.001"))
         if self.max_concurrent_trials is not None and not 1 <= self.max_concurrent_trials <= 10_000:
             faults.append(Fault("/resources/max_concurrent_trials", "must be between 1 and 10000"))
+        return [*faults, *self._process_faults()]
+
+    def _process_faults(self) -> list[Fault]:
+        faults, each = [], self.processes_per_node
+        if self.nodes < 1:
+            faults.append(Fault("/resources/nodes", "must be 1 or more"))
+        elif self.nodes > 1:
+            detail = (
+                "a trial can take one node only; leave it out, and take a larger node if one is too small"
+            )
+            faults.append(Fault("/resources/nodes", detail))
+        if each is not None and not 1 <= each <= MAX_PROCESSES:
+            faults.append(
+                Fault("/resources/processes_per_node", f"must be auto, or between 1 and {MAX_PROCESSES}")
+            )
+        elif each is not None and each > 1 and 0 < self.gpus < each:
+            detail = f"must be at most {max(1, int(self.gpus))}, because each process uses a GPU of its own"
+            faults.append(Fault("/resources/processes_per_node", detail))
         return faults
 
 

@@ -141,14 +141,18 @@ class Cost:
 FREE = Cost()
 
 
-def trial_rate(*, node_price: Price, node_cpus: float, node_gpus: float, cpus: float, gpus: float) -> Rate:
-    """Return the rate of a trial that takes `cpus` and `gpus` of a node at `node_price`.
+def trial_rate(
+    *, node_price: Price, node_cpus: float, node_gpus: float, cpus: float, gpus: float, nodes: int = 1
+) -> Rate:
+    """Return the rate of a trial that takes `cpus` and `gpus` of each of `nodes` nodes, each at `node_price`.
 
     >>> trial_rate(node_price=Price(100_000), node_cpus=2, node_gpus=0, cpus=1, gpus=0)
     Rate(price=Price(micro_usd_per_hour=50000), milli_gpus=0)
+    >>> trial_rate(node_price=Price(100_000), node_cpus=2, node_gpus=1, cpus=1, gpus=1, nodes=3)
+    Rate(price=Price(micro_usd_per_hour=300000), milli_gpus=3000)
     """
     shares = [Decimal(str(cpus)) / Decimal(str(node_cpus)) if node_cpus else Decimal(0)]
     if gpus:
         shares.append(Decimal(str(gpus)) / Decimal(str(node_gpus)))
-    micro = Decimal(node_price.micro_usd_per_hour) * min(Decimal(1), max(shares))
-    return Rate(Price(int(micro.to_integral_value(rounding="ROUND_CEILING"))), round(gpus * 1000))
+    micro = Decimal(node_price.micro_usd_per_hour) * min(Decimal(1), max(shares)) * nodes
+    return Rate(Price(int(micro.to_integral_value(rounding="ROUND_CEILING"))), round(gpus * nodes * 1000))

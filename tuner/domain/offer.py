@@ -31,9 +31,15 @@ class Offer:
     #: The price of the whole node on demand when the job was admitted, for offers on spot. None if it was not known.
     on_demand_price: Price | None = field(default=None, compare=False, metadata={"new": True})
 
-    def rate(self, *, cpus: float, gpus: float) -> Rate:
+    def rate(self, wanted: Resources) -> Rate:
+        """Return the rate of one trial, which is the sum over its nodes."""
         return trial_rate(
-            node_price=self.price, node_cpus=self.cpus, node_gpus=self.gpus, cpus=cpus, gpus=gpus
+            node_price=self.price,
+            node_cpus=self.cpus,
+            node_gpus=self.gpus,
+            cpus=wanted.cpus,
+            gpus=wanted.gpus,
+            nodes=wanted.nodes,
         )
 
     def is_of(self, labels: Mapping[str, str]) -> bool:
@@ -54,6 +60,6 @@ class Machine:
     to_come: bool = False  #: It does not exist yet: the autoscaler starts it once something waits for it.
 
     def fits(self, wanted: Resources) -> int:
-        """Return how many trials of this size the machine holds."""
+        """Return for how many trials of this size the machine has room, on one of their nodes."""
         by_cpu = int(self.cpus / wanted.cpus + 1e-9)
         return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu

@@ -55,7 +55,7 @@ class MachineCheck:
         if offer is None:
             lease.wrong_machine = f"the price of its machine is not known: {described(machine)}"
             return "wrong_machine"
-        place = Place(offer, offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus))
+        place = Place(offer, offer.rate(self.wanted))
         why_not = forbidden(offer, self.wanted)
         if why_not is not None:
             hold_service.charge_assigned_machine(lease, place)

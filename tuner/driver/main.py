@@ -249,9 +249,7 @@ def rebuild(
         artifact_bytes=RecentRead(context.artifact_bytes),
     )
     actuator = Actuator(begin_messages.begin)
-    loop_config = LoopConfig(
-        row.id, row.offer.rate(cpus=size.cpus, gpus=size.gpus), row.concurrency, round(settings.slice_s * NS)
-    )
+    loop_config = LoopConfig(row.id, row.offer.rate(size), row.concurrency, round(settings.slice_s * NS))
     sampler = sampler_for(row.spec, past_trials(context.database, row.id, row.spec))
     loop = Loop(
         row.spec,

@@ -104,7 +104,7 @@ class AllowedPlaces:
     def __init__(
         self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[Machine]]
     ) -> None:
-        places_by_offer = [Place(offer, offer.rate(cpus=wanted.cpus, gpus=wanted.gpus)) for offer in offers]
+        places_by_offer = [Place(offer, offer.rate(wanted)) for offer in offers]
         self.all = sorted(places_by_offer, key=lambda place: place.rate.price)
         self._wanted, self._machines = wanted, machines
 
@@ -127,7 +127,8 @@ class AllowedPlaces:
             for machine in self._machines()
             if place.offer.is_of(machine.labels) and not (now and machine.to_come)
         ]
-        return sum(machine.fits(self._wanted) for machine in machines) - occupied.get(place.offer, 0)
+        fitting = sum(machine.fits(self._wanted) for machine in machines)
+        return fitting // self._wanted.nodes - occupied.get(place.offer, 0)
 
 
 class CheapestFree:

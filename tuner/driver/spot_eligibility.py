@@ -163,7 +163,7 @@ class SpotEligibility:
             key=lambda offer: (
                 not self.is_available(offer),
                 offer.market == "spot" and self.is_available(offer),
-                offer.rate(cpus=size.cpus, gpus=size.gpus).price.micro_usd_per_hour,
+                offer.rate(size).price.micro_usd_per_hour,
             ),
         )
         for turn, offer in enumerate(cycle(kinds)):
@@ -183,8 +183,8 @@ class SpotEligibility:
 
         Return None if the job is not to continue.
         """
-        size, name = self.row.spec.resources, hold_id(self.row.id, SELF_TEST, self.epoch, number)
-        rate = offer.rate(cpus=size.cpus, gpus=size.gpus)
+        name = hold_id(self.row.id, SELF_TEST, self.epoch, number)
+        rate = offer.rate(replace(self.row.spec.resources, nodes=1))  # the test runs on one node
         with self.database.write("gate.hold") as db:
             launches.check(db, self.row.id, self.epoch)
             now, where = _now(), (name, SELF_TEST, self.epoch, number)

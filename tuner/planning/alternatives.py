@@ -45,7 +45,7 @@ class MachineCandidate:
 
     def price(self, wanted: Resources) -> Price:
         """Return the highest price of a trial with these resources on any of the offers."""
-        return max(offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price for offer in self.offers)
+        return max(offer.rate(wanted).price for offer in self.offers)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     setting = choice.candidate.setting(base, life)
     runs = choice.runs or setting.runs(simulate, RUNS)
     shown = tuple(replace(compared.shown, chosen=compared is choice) for compared in offered)
-    rates = [offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus) for offer in setting.offers]
+    rates = [offer.rate(spec.resources) for offer in setting.offers]
     dearest = max(rates, key=lambda rate: rate.price)
     most = min(dearest.cost(dearest.affords_ns(budget.limit)).usd, budget.limit.usd)
     rungs, gpu_ms = _rungs(setting, runs)

@@ -219,9 +219,7 @@ class Setting:
         wanted, budget = self.spec.resources, self.spec.budget
         delays = self.paces.evidence.delays
         step_ns = max(1, round(self.paces.evidence.step_ns * factor * coarse))
-        rate = min(
-            (offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in self.offers), key=lambda r: r.price
-        )
+        rate = min((offer.rate(wanted) for offer in self.offers), key=lambda r: r.price)
         affordable = rate.affords_ns(budget.limit)
         if budget.wall_clock_ns is not None:
             affordable = min(affordable, budget.wall_clock_ns * self.concurrency)

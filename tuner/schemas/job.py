@@ -97,7 +97,11 @@ class BudgetChange(Request):
 
 
 class Resources(Request):
-    """The resources that each trial takes of a node, and the machines it may run on."""
+    """The resources that each trial takes, and the machines it may run on.
+
+    `cpus` and `gpus` are those of each node. `processes_per_node` is the number of processes that a trial has on each node, as with
+    `torchrun`. `auto` is one process for each GPU, and one process without GPUs.
+    """
 
     cpus: float = 1
     gpus: float = 0
@@ -105,6 +109,8 @@ class Resources(Request):
     instance_type: str | None = None
     region: str | None = None
     max_concurrent_trials: int | None = None
+    nodes: int = 1
+    processes_per_node: int | Literal["auto"] = "auto"
 
 
 class Algorithm(Request):

@@ -160,8 +160,8 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
         if priced_offer.price is None:
             return None, priced_offer.source
         offered = [replace(row.offer, price=priced_offer.price, source=priced_offer.source)]
-    least = min(offered, key=lambda offer: offer.rate(cpus=size.cpus, gpus=size.gpus).price)
-    return least.rate(cpus=size.cpus, gpus=size.gpus).price, least.source
+    least = min(offered, key=lambda offer: offer.rate(size).price)
+    return least.rate(size).price, least.source
 
 
 def _is_priced(settings: Settings, kind: str) -> bool:

@@ -310,15 +310,11 @@ def _price_on_demand(service: Service, row: JobRow) -> Price | None:
     job's instance type.
     """
     size = row.spec.resources
-    offered = [o.rate(cpus=size.cpus, gpus=size.gpus).price for o in row.offers if o.market == "on_demand"]
+    offered = [o.rate(size).price for o in row.offers if o.market == "on_demand"]
     if offered:
         return min(offered)
     recorded = row.offer.on_demand_price
     if recorded is not None:
-        return replace(row.offer, price=recorded).rate(cpus=size.cpus, gpus=size.gpus).price
+        return replace(row.offer, price=recorded).rate(size).price
     listed = priced_kind(service.settings, row.offer, "on_demand").price
-    return (
-        None
-        if listed is None
-        else replace(row.offer, price=listed).rate(cpus=size.cpus, gpus=size.gpus).price
-    )
+    return None if listed is None else replace(row.offer, price=listed).rate(size).price

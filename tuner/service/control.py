@@ -80,7 +80,7 @@ def resume(service: Service, job: str) -> JobView:
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
             size = row.spec.resources
-            refuse_without_room(db, service, row.tags, row.offer.rate(cpus=size.cpus, gpus=size.gpus))
+            refuse_without_room(db, service, row.tags, row.offer.rate(size))
             go_on(db, row, service.now())
         elif row.wish == "pause":
             jobs.set_wish(db, job, "resume")

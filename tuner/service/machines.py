@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tuner.domain.errors import Invalid
 from tuner.domain.listing import MARKETS, Market
-from tuner.domain.money import Price, Rate, trial_rate
+from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
@@ -48,14 +48,12 @@ class PricedMachine:
 
         Raise Invalid if a trial does not fit on the machine.
         """
-        cpus, gpus = row.spec.resources.cpus, row.spec.resources.gpus
-        for wanted, there, word in ((gpus, self.gpus, "GPUs"), (cpus, self.cpus, "CPUs")):
+        size = row.spec.resources
+        for wanted, there, word in ((size.gpus, self.gpus, "GPUs"), (size.cpus, self.cpus, "CPUs")):
             if wanted > there:
                 detail = f"has {there:g} {word}, and a trial of this job takes {wanted:g}"
                 raise Invalid.at("instance_type", f"{self.instance_type} {detail}; name a larger one")
-        return trial_rate(
-            node_price=self.price, node_cpus=self.cpus, node_gpus=self.gpus, cpus=cpus, gpus=gpus
-        )
+        return Offer(self.instance_type, self.price, self.cpus, self.gpus).rate(size)
 
 
 def machine(settings: Settings, row: JobRow, asked: MachineQuery) -> PricedMachine:

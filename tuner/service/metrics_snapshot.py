@@ -115,7 +115,7 @@ class TrialCounter:
     def shape_of(self, db: Connection, job: str) -> JobShape:
         if job not in self._shapes:
             spec = jobs.get(db, job).spec
-            self._shapes[job] = JobShape(Fraction(str(spec.resources.cpus)), spec.fidelity.rungs())
+            self._shapes[job] = JobShape(Fraction(str(spec.resources.all_cpus)), spec.fidelity.rungs())
         return self._shapes[job]
 
 

@@ -128,7 +128,7 @@ def check_size(settings: Settings, wanted: Resources) -> None:
 
 
 def _micro_usd(offer: Offer, wanted: Resources) -> int:
-    return offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price.micro_usd_per_hour
+    return offer.rate(wanted).price.micro_usd_per_hour
 
 
 def _binding(node: Node) -> tuple[tuple[str, str], ...]:

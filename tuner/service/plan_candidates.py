@@ -211,7 +211,7 @@ def _from_catalogue(
         if price is None or not _fits(row, wanted, needs):
             continue
         offer = Offer(row.instance_type, price, row.vcpus, row.accelerators)
-        micro = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price.micro_usd_per_hour
+        micro = offer.rate(wanted).price.micro_usd_per_hour
         if row.instance_type not in cheapest or micro < cheapest[row.instance_type][0]:
             cheapest[row.instance_type] = micro, row
     if not cheapest:

@@ -53,7 +53,7 @@ def simulate(scenario: Scenario) -> SimulatedOutcome:
 
 def _run(scenario: Scenario) -> SimulatedRun:
     wanted = scenario.spec.resources
-    rates = [offer.rate(cpus=wanted.cpus, gpus=wanted.gpus) for offer in scenario.offers]
+    rates = [offer.rate(wanted) for offer in scenario.offers]
     dearest = max(rates, key=lambda rate: rate.price)
     step_ns = round(scenario.paces.evidence.step_ns * scenario.factor * scenario.coarse)
     training = DrawnTraining(
@@ -114,15 +114,15 @@ def _overheads(delays: Delays, *, spot: bool) -> Overheads:
 def _markets(scenario: Scenario, life: SpotLife) -> Markets:
     """Return the markets of the simulation.
 
-    Each machine has the size of one trial, and the price that a trial pays on the real machine.
+    Each machine has the size of one trial, and the price that a trial pays on the real machines.
     """
     wanted = scenario.spec.resources
-    one = Resources(cpus=1, gpus=wanted.gpus)
+    one = Resources(cpus=1, gpus=wanted.all_gpus)
     offers = []
     for offer in sorted(scenario.offers, key=lambda found: found.market != "spot"):
-        price = offer.rate(cpus=wanted.cpus, gpus=wanted.gpus).price
+        price = offer.rate(wanted).price
         label = ((LABEL, "spot" if offer.market == "spot" else "!spot"),)
-        offers.append(Offer(offer.instance_type, price, 1, wanted.gpus, offer.market, labels=label))
+        offers.append(Offer(offer.instance_type, price, 1, wanted.all_gpus, offer.market, labels=label))
     return Markets(tuple(offers), life.patience_ns, one)
 
 
@@ -165,7 +165,7 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
     reached: Counter[str] = Counter()
     trained: Counter[tuple[str, int]] = Counter()
     on_gpus: Counter[tuple[str, int]] = Counter()
-    gpus = scenario.spec.resources.gpus
+    gpus = scenario.spec.resources.all_gpus
     for (trial, step), row in tables.reports.items():
         ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
         price = tables.attempts[trial, row.attempt].price

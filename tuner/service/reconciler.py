@@ -86,7 +86,7 @@ class Reconciler(PeriodicService):
                 if row.state != "paused" or not _rests(db, wait.job) or not budget_waits.claim(db, wait):
                     continue
                 size = row.spec.resources
-                rate = row.offer.rate(cpus=size.cpus, gpus=size.gpus)
+                rate = row.offer.rate(size)
                 if (still := without_room(db, service, row.tags, rate)) is not None:
                     budget_waits.note(db, service.project, wait.job, still[0].name, now)
                     continue

@@ -97,7 +97,7 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
         concurrency = queue.get(db, row.project).width(row.concurrency)
     history = [] if gone else past_trials(database, row.id, row.spec)
     size = row.spec.resources
-    rate = row.offer.rate(cpus=size.cpus, gpus=size.gpus)
+    rate = row.offer.rate(size)
 
     def may_continue() -> bool:
         return time.monotonic() < deadline

@@ -86,7 +86,7 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Price
 
 
 def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
-    """Return the jobs whose step times can be compared: same trainable, package, constants, step unit, CPUs and GPUs."""
+    """Return the jobs whose step times can be compared: same trainable, package, constants, step unit and size."""
     wanted = _alike_in(row.spec)
     others = jobs.of_trainable(db, service.project, row.spec.trainable)
     return [other for other in others if _alike_in(other.spec) == wanted]
@@ -94,7 +94,15 @@ def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
 
 def _alike_in(spec: JobSpec) -> tuple[object, ...]:
     size = spec.resources
-    return spec.package, spec.constants, spec.fidelity.unit, size.cpus, size.gpus
+    return (
+        spec.package,
+        spec.constants,
+        spec.fidelity.unit,
+        size.cpus,
+        size.gpus,
+        size.nodes,
+        size.processes,
+    )
 
 
 def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:

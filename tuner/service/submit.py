@@ -88,7 +88,7 @@ def submit(
         priority,
         _waits_for(service.cluster.nodes(), (offer, *others)),
     )
-    rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
+    rate = offer.rate(spec.resources)
     with service.database.write("job.submit") as db:
         # Checked first, so that a repeated request gets its answer even if the shared budget is used up by now.
         job = jobs.made_before(db, new)
@@ -131,7 +131,8 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
         sum(
             Machine(node.labels, node.cpus, node.gpus).fits(wanted)
             for node, *_ in priced_nodes(service.settings, nodes, wanted)
-        ),
+        )
+        // wanted.nodes,
     )
     # The bill compares the cost on spot with the current on-demand price of the same machine.
     offers = [
@@ -156,7 +157,7 @@ def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
 
 def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
     """Raise Invalid if the budget cannot pay for the setup and the first step of one trial."""
-    rate = offer.rate(cpus=spec.resources.cpus, gpus=spec.resources.gpus)
+    rate = offer.rate(spec.resources)
     affords = rate.affords_ns(spec.budget.limit)
     if affords >= AMPLE_NS:
         return

@@ -32,7 +32,7 @@ class Markets:
     @property
     def rate(self) -> Rate:
         """The rate of the most expensive offer. The job's decisions estimate costs with it."""
-        rates = [offer.rate(cpus=self.wanted.cpus, gpus=self.wanted.gpus) for offer in self.offers]
+        rates = [offer.rate(self.wanted) for offer in self.offers]
         return max(rates, key=lambda rate: rate.price)
 
     def workers(self, count: int) -> list[SimulatedWorker]:

@@ -205,7 +205,7 @@ def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
     It assumes that as many trials as allowed ran all the time on the most expensive offer.
     """
     size = row.spec.resources
-    one = row.offer.rate(cpus=size.cpus, gpus=size.gpus).cost(max(0, elapsed_ns) * row.concurrency)
+    one = row.offer.rate(size).cost(max(0, elapsed_ns) * row.concurrency)
     return one.at_most(left)
 
 

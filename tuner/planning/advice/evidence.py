@@ -1,7 +1,7 @@
 """The evidence for advice: a job, the bills and measurements of its attempts, its learning curves, and prices."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -115,9 +115,10 @@ class JobEvidence:
     def rate(self, *, cpus: float | None = None, gpus: float | None = None) -> Rate:
         """Return the rate of a trial on the job's machine. `cpus` and `gpus` replace the size that the job requests."""
         size = self.spec.resources
-        return self.offer.rate(
-            cpus=size.cpus if cpus is None else cpus, gpus=size.gpus if gpus is None else gpus
+        changed = replace(
+            size, cpus=size.cpus if cpus is None else cpus, gpus=size.gpus if gpus is None else gpus
         )
+        return self.offer.rate(changed)
 
     def neighbours(self, fits: Callable[[Listing], bool]) -> list[Listing]:
         """Return cheaper machines than `home`, in its cloud and zone, that have room for one of the job's trials. The cheapest comes first.

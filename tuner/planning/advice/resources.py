@@ -119,7 +119,7 @@ def _smaller_gpu(
         if price is None or speed is None or speed[0] <= 0:
             continue
         offer = Offer(listing.instance_type, price, listing.vcpus, listing.accelerators)
-        trial_price = offer.rate(cpus=size.cpus, gpus=size.gpus).price
+        trial_price = offer.rate(size).price
         slower = 1 - busy + busy / min(speed[0], Fraction(1))
         new = sum(
             -(-int(piece.ns("train") * slower) * trial_price.micro_usd_per_hour // NS_PER_HOUR)
