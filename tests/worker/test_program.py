@@ -286,3 +286,36 @@ def test_restore_self_test_passes_a_program_with_checkpoints_only(bash: Any) -> 
     without = verdict(bash(COUNTS.replace("echo $i > $TUNER_CHECKPOINT_DIR/step", "true")))
     assert not without.passed
     assert "reported no checkpoint" in without.reason
+
+
+def test_each_rank_runs_the_program_with_the_same_checkpoint(program: Driver, bash: Any) -> None:
+    """Each rank leaves a file in the checkpoint. Rank 0 counts them when all have come, as after a barrier, and reports."""
+    config = bash(
+        """
+        cd $TUNER_CHECKPOINT_DIR
+        for step in $(seq $((TUNER_STEP + 1)) 9); do
+            touch $step-$RANK
+            while [ $(ls $step-* | wc -l) -lt $WORLD_SIZE ]; do sleep 0.01; done
+            sleep 0.02
+            [ $RANK = 1 ] || echo "{\\"files\\": $(ls [0-9]* | wc -l), \\"local\\": $LOCAL_RANK, \\"world\\": $WORLD_SIZE}" >> $TUNER_METRICS
+            while [ $RANK = 1 -a ! -e ../go-$step ]; do sleep 0.01; done
+            sleep 0.05
+            touch ../go-$step
+        done
+        """
+    )
+    two: dict[str, Any] = {"processes": 2, "config": config, "resources": {"CPU": 2}}
+    program.save_at(2, **two)
+    program.run_to(3, restore=2, **two)
+    program.end("stop")
+    assert values(program, "files") == [2, 4, 6]
+    assert values(program, "world") == [2, 2, 2]
+
+
+def test_program_that_fails_on_another_rank_fails_the_attempt(program: Driver, bash: Any) -> None:
+    config = bash("[ $RANK = 0 ] && sleep 600; echo no luck; exit 3")
+    program.begin(until=9, config=config, processes=2, resources={"CPU": 2})
+    failed = program.until_state("failed")
+    assert (
+        "rank 1: the program ended with exit status 3; it printed last: no luck" in failed["error"]["message"]
+    )

@@ -82,7 +82,7 @@ def test_delayed_sample_does_not_postpone_later_samples(
         return []
 
     monkeypatch.setattr(sampling, "descendants", slow)
-    sampling.look(attempt, 2**22 + 5)
+    sampling.look(attempt, [2**22 + 5])
     assert attempt.use.look_ns < 0.1 * NS / 2
     assert attempt.use.reading() is None, "the usage of a process that has ended is unknown"
 

@@ -191,6 +191,7 @@ class BeginMessages:
             "memory_limit_bytes": self.memory_limit(),
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
+            "processes": spec.resources.processes,
         }
 
 

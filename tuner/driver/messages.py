@@ -74,6 +74,11 @@ class Trouble:
         return self.kind == "storage"
 
     @property
+    def is_port_taken(self) -> bool:
+        """Whether another process took the port on which the ranks of the attempt meet. Another attempt gets another port."""
+        return self.kind == "port"
+
+    @property
     def line(self) -> str:
         """One line of text. Equal failures have equal lines."""
         first = self.message.strip().splitlines()[0] if self.message.strip() else ""
@@ -165,7 +170,7 @@ _BY_ITS_MACHINE = {"killed", "saving"}
 def end_of(progress: Progress) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
-    A failure of the storage does not count as the trial's failure. On a machine that is about to be taken away, a
+    A failure of the storage, and a port that was taken, do not count as the trial's failure. On a machine that is about to be taken away, a
     failure that its shutdown also causes counts as a preemption.
     """
     if progress.state == "failed" and progress.trouble is not None:
@@ -173,7 +178,7 @@ def end_of(progress: Progress) -> AttemptEnd:
             progress.trouble.is_storage_failure or progress.trouble.kind in _BY_ITS_MACHINE
         ):
             return "preempted"
-        if progress.trouble.is_storage_failure:
+        if progress.trouble.is_storage_failure or progress.trouble.is_port_taken:
             return "lost"
     return _ENDS[progress.state]
 

@@ -223,6 +223,7 @@ class SpotEligibility:
             "max_step": spec.fidelity.max,
             "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
             "resources": {"CPU": size.cpus, "GPU": size.gpus},
+            "processes": size.processes,
         }
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:

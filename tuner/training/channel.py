@@ -19,7 +19,7 @@ from tuner.training import measured
 Kind = Literal[
     "setup", "restore", "train", "checkpoint"
 ]  # the kinds of time that a child can report to the supervisor
-FailureKind = Literal["raised", "import", "metrics", "memory"]
+FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
@@ -53,6 +53,14 @@ class BeginMessage:
     artifact_room: int | None = (
         None  #: Bytes of artifacts that the attempt may report. None means no limit of the job.
     )
+    rank: int = 0  #: The number of this process among those of the attempt.
+    #: The environment variables with which the ranks find each other. Empty if there is one process only.
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rank_on_node(self) -> int:
+        """The number of this process among those of the attempt on this node."""
+        return int(self.variables.get("LOCAL_RANK", 0))
 
 
 @dataclass(frozen=True, slots=True)

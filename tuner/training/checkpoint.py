@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import torch
 
-from tuner.training import plain
+from tuner.training import plain, sharded
 from tuner.training.channel import STATE_FILE
+from tuner.training.seeding import seed_everything
 
 ALL_THREADS_BYTES = 64 << 20
 AS_BEFORE = (
@@ -79,11 +80,15 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source)
 
 
-def snapshot(parts: Mapping[str, Stateful], *, step: int, copies: Copies | None = None) -> dict[str, Any]:
+def snapshot(
+    parts: Mapping[str, Stateful], *, step: int, copies: Copies | None = None, rank: int = 0, ranks: int = 1
+) -> dict[str, Any]:
     """Return a copy of the states of all parts and random generators, in CPU memory that later training does not change.
 
     Args:
         copies: Reuse the memory of the previous snapshot that was made with it.
+        rank: The number of this process, from 0.
+        ranks: How many processes train together.
 
     Raises:
         TypeError: A value could not be read again. The message names its place.
@@ -91,8 +96,17 @@ def snapshot(parts: Mapping[str, Stateful], *, step: int, copies: Copies | None 
     copies = copies or Copies()
     copies.begin()
     with torch.inference_mode(False):  # otherwise the copies could not be overwritten later
-        states = {name: plain.packed(part.state_dict(), name, copies.copy) for name, part in parts.items()}
-    return {"step": step, "parts": states, "random": random_states()}
+        states = {
+            name: plain.packed(_state_of(part, rank), name, copies.copy) for name, part in parts.items()
+        }
+    whole = {"step": step, "parts": states, "random": random_states()}
+    return {**whole, "rank": rank, "ranks": ranks} if ranks > 1 else whole
+
+
+def _state_of(part: Stateful, rank: int) -> Any:
+    """Return the state of a part that this rank saves. Rank 0 saves what all ranks have."""
+    state = part.state_dict()
+    return sharded.only_pieces(state) if rank and sharded.is_same_on_all_ranks(part) else state
 
 
 def settle() -> None:
@@ -105,37 +119,67 @@ def settle() -> None:
 
 
 def write(state: Mapping[str, Any], directory: Path) -> None:
-    """Write the state to a new directory. It is not synced to disk, because the caller copies or syncs a checkpoint if needed."""
-    directory.mkdir(parents=True)
-    with (directory / STATE_FILE).open("wb") as file:
+    """Write the state of a rank to a new directory, which the ranks of a training share.
+
+    It is not synced to disk, because the caller copies or syncs a checkpoint if needed.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    rank = state.get("rank", 0)
+    path = sharded.rank_file(directory, rank) if rank else directory / STATE_FILE
+    with path.open("wb") as file:
         torch.save(dict(state), file)
 
 
 def sync(directory: Path) -> None:
     """Sync the written state to disk, so that it survives a loss of power."""
-    for path in (directory / STATE_FILE, directory):
+    for path in (*directory.iterdir(), directory):
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)
         os.close(handle)
 
 
-def restore(parts: Mapping[str, Stateful], directories: Sequence[Path]) -> int:
+def restore(
+    parts: Mapping[str, Stateful], directories: Sequence[Path], *, rank: int = 0, ranks: int = 1
+) -> int:
     """Load the first undamaged checkpoint into the parts and the random generators, and return its step.
+
+    The checkpoint may have been saved by another number of ranks.
 
     Raises:
         CheckpointUnreadable: Every checkpoint is damaged, or the loaded one was saved from different parts.
     """
     directory, state = _first_whole(directories)
     try:
+        saved_ranks = state.get("ranks", 1)
+        others = [_read_rank(directory, other) for other in range(1, saved_ranks)]
+        # The states of the ranks fit the ranks only if there are as many. Otherwise all ranks continue from that of rank 0.
+        own = others[rank - 1] if rank and saved_ranks == ranks else state
         missing = sorted(set(parts) ^ set(state["parts"]))
         if missing:
             raise ValueError(f"the checkpoint and this run differ in {', '.join(missing)}; {AS_BEFORE}")
         for name, part in parts.items():
-            _load(name, part, state["parts"][name])
-        set_random_states(state["random"])
+            if sharded.is_same_on_all_ranks(part):
+                pieces = [other["parts"][name] for other in others]
+                saved = sharded.assembled(state["parts"][name], pieces, sharded.layout_of(part))
+            else:
+                saved = own["parts"][name]
+            _load(name, part, saved)
+        set_random_states(own["random"])
+        if rank and own is state:
+            _draw_differently(rank)
     except Exception as error:
         raise CheckpointUnreadable(f"{directory / STATE_FILE}: {error}") from error
     return int(state["step"])
+
+
+def _read_rank(directory: Path, rank: int) -> Any:
+    """Read what a rank other than 0 saved. Tensors are read from the file when they are used, because a rank needs few of them."""
+    return plain.read(sharded.rank_file(directory, rank), mmap=True)
+
+
+def _draw_differently(rank: int) -> None:
+    """Give this rank random generators of its own, which follow from the restored ones."""
+    seed_everything(int(torch.randint(2**62, ()).item()) + rank)
 
 
 def _load(name: str, part: Stateful, state: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tuner.training.channel import Reply, StopTraining
 from tuner.training.environments import Home, PlainTune, Supervised, find_home
+from tuner.training.ranks import Ranks, SharedHome, rank_count
 
 STEP_FILE = "tuner_step.json"
 
@@ -48,6 +49,8 @@ class FrameworkRun:
 
     def __init__(self) -> None:
         self._home: Home = find_home(None, None)
+        self._is_supervised = isinstance(self._home, Supervised)
+        self._ranks: Ranks | None = None  # None if one process trains
         self.restored = restored_directory()
         self.step = self._home.first_step
         if self.restored is not None and isinstance(self._home, PlainTune):
@@ -60,9 +63,16 @@ class FrameworkRun:
 
         If the service checks whether the training can be restored, it gets the restored files back here.
         """
+        self._join_ranks()
         if self._home.echo and self.restored is not None:
             self._write(lambda place: _copy(self.restored, place), announce=True)
         self._home.phase("train")
+
+    def _join_ranks(self) -> None:
+        """If several processes train together, let rank 0 report for all. Frameworks call `save` on all of them."""
+        if not isinstance(self._home, PlainTune) and rank_count() > 1:
+            self._ranks = Ranks()
+            self._home = SharedHome(self._home, self._ranks)
 
     def report(self, metrics: Mapping[str, Any], *, last: bool = False) -> bool:
         """Report the metrics of the step that has just finished. Return whether `save` must be called next.
@@ -87,18 +97,20 @@ class FrameworkRun:
             raise StopTraining(0)
         return False
 
-    def save(self, write: Callable[[Path], object]) -> None:
+    def save(self, write: Callable[[Path], object], *, by_first: bool = False) -> None:
         """Save the state after the reported step.
 
         A checkpoint that cannot be written is reported to the service, which decides whether training continues.
 
         Args:
-            write: Writes the framework's files into the empty directory that it is given.
+            write: Writes the framework's files into the empty directory that it is given. On several ranks, all call it with the same
+                directory.
+            by_first: Whether only rank 0 calls `write`, once all ranks have come here.
 
         Raises:
             StopTraining: The attempt is over.
         """
-        self._write(write, announce=self._reply.save)
+        self._write(write, announce=self._reply.save, by_first=by_first)
         if self._reply.stop:
             raise StopTraining(0)
         self._home.phase("train")
@@ -114,22 +126,23 @@ class FrameworkRun:
 
     def _ended_early(self) -> bool:
         """Return whether this attempt has reported a step, and not the service's last one."""
-        return isinstance(self._home, Supervised) and self._home.first_step < self.step != self._home.max_step
+        return self._is_supervised and self._home.first_step < self.step != self._home.max_step
 
     def _announce_kept(self) -> None:
         if self._kept is not None:
             (step, place, seconds), self._kept = self._kept, None
             self._home.saved(step, place, seconds)
 
-    def _write(self, write: Callable[[Path], object], *, announce: bool) -> None:
+    def _write(self, write: Callable[[Path], object], *, announce: bool, by_first: bool = False) -> None:
         self._home.phase("checkpoint")
         began, place = time.monotonic(), self._home.place(self.step)
         try:
-            place.mkdir(parents=True)
-            write(place)
+            place.mkdir(parents=True, exist_ok=self._ranks is not None)
+            self._call(write, place, by_first=by_first)
             (place / STEP_FILE).write_text(json.dumps({"step": self.step}))
         except (OSError, RuntimeError) as error:  # PyTorch raises RuntimeError if the disk is full
-            shutil.rmtree(place, ignore_errors=True)
+            if self._ranks is None:
+                shutil.rmtree(place, ignore_errors=True)
             self._home.failed(self.step, error)
             return
         seconds = time.monotonic() - began
@@ -139,6 +152,14 @@ class FrameworkRun:
         if self._kept is not None:
             shutil.rmtree(self._kept[1], ignore_errors=True)
         self._kept = self.step, place, seconds
+
+    def _call(self, write: Callable[[Path], object], place: Path, *, by_first: bool) -> None:
+        if self._ranks is None or not by_first:
+            write(place)
+            return
+        self._ranks.wait()
+        if self._ranks.rank == 0:
+            write(place)
 
 
 def _copy(source: Path | None, place: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _NUMPY = "numpy, as bytes"  # the key that marks a NumPy array or number
+PIECE = "a rank's piece of a tensor"  # the key that marks a part of a tensor that is spread over ranks
 _KINDS = "biufcSUmM"  # the NumPy kinds that their bytes describe completely
 TensorCopy = Callable[[torch.Tensor], torch.Tensor]
 
@@ -31,12 +32,12 @@ def write(state: Mapping[str, Any], path: Path, *, name: str) -> None:
         torch.save(plain, file)
 
 
-def read(path: Path, *, device: str | None = "cpu") -> Any:
-    """Read a state with all tensors on `device`, or on their original devices if it is None.
+def read(path: Path, *, device: str | None = "cpu", mmap: bool = False) -> Any:
+    """Read a state with all tensors on `device`, or on their original devices if it is None. With `mmap`, they are views of the file.
 
     It raises various exceptions if the file is damaged or does not hold plain data.
     """
-    return unpacked(torch.load(path, weights_only=True, map_location=device))
+    return unpacked(torch.load(path, weights_only=True, map_location=device, mmap=mmap))
 
 
 def packed(value: Any, at: str, tensor: TensorCopy = lambda tensor: tensor) -> Any:
@@ -51,6 +52,8 @@ def packed(value: Any, at: str, tensor: TensorCopy = lambda tensor: tensor) -> A
     """
     if type(value) in _AS_THEY_ARE:
         return value
+    if is_spread(value):
+        return _piece(value, at, tensor)
     if isinstance(value, torch.Tensor):
         copied = tensor(value)
         return copied if type(copied) in _TENSORS else _through_a_file(copied, at)
@@ -75,6 +78,30 @@ def unpacked(value: Any) -> Any:
     elif type(value) is tuple:
         return tuple(map(unpacked, value))
     return value
+
+
+def is_spread(value: Any) -> bool:
+    """Return whether a value is a tensor that is spread over ranks, as the parameters of FSDP2 are."""
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(value, tensors.DTensor)
+
+
+def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
+    """Return this rank's part of a tensor, with its place in the whole. The part is None if another rank has the same.
+
+    Raises:
+        TypeError: The tensor is not only split along dimensions and replicated.
+    """
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh, placements = value.device_mesh, value.placements
+    if not all(type(one).__name__ in ("Shard", "Replicate") for one in placements):
+        raise TypeError(f"{at} is spread over ranks as {placements}; only Shard and Replicate can be saved")
+    _, offset = compute_local_shape_and_global_offset(value.shape, mesh, placements)
+    coordinate = mesh.get_coordinate() or []
+    is_copy = any(number for number, one in zip(coordinate, placements, strict=True) if one.is_replicate())
+    part = None if is_copy else tensor(value.to_local().contiguous())
+    return {PIECE: part, "offset": list(offset), "shape": list(value.shape)}
 
 
 def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> dict[Any, Any]:

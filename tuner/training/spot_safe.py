@@ -10,9 +10,11 @@ from typing import Any, Self, TypeVar
 
 from tuner.training import checkpoint
 from tuner.training.channel import StopTraining
-from tuner.training.environments import Alone, PlainTune, Supervised, find_home
+from tuner.training.environments import Alone, Home, PlainTune, Supervised, find_home
 from tuner.training.estimators import stateful
 from tuner.training.measured import TimedBatches
+from tuner.training.ranks import Ranks, SharedHome, rank_count
+from tuner.training.sharded import unwrapped
 
 T = TypeVar("T")
 
@@ -41,8 +43,15 @@ class SpotSafe:
     def __init__(
         self, *, steps: int | None = None, checkpoint_dir: str | Path | None = None, **parts: Any
     ) -> None:
-        self._parts = {name: stateful(name, part) for name, part in parts.items() if part is not None}
-        self._home = find_home(steps, checkpoint_dir)
+        self._parts = {
+            name: stateful(name, unwrapped(name, part)) for name, part in parts.items() if part is not None
+        }
+        self._home: Home = find_home(steps, checkpoint_dir)
+        self._is_alone, self._is_supervised = (
+            isinstance(self._home, Alone),
+            isinstance(self._home, Supervised),
+        )
+        self._rank, self._ranks = 0, 1
         self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
         # The state and step of the best report of the job so far.
         self._kept: tuple[dict[str, Any], int] | None = None
@@ -52,15 +61,24 @@ class SpotSafe:
         self._save_error: Exception | None = None
 
     def __enter__(self) -> Self:
+        self._join_ranks()
         with self._home.checkpoints() as checkpoints:
             if checkpoints:
                 self._home.phase("restore")
-                self._step = checkpoint.restore(self._parts, checkpoints)
+                self._step = checkpoint.restore(self._parts, checkpoints, rank=self._rank, ranks=self._ranks)
                 if self._home.echo:
                     self._save(now=True)
                 self._home.phase("setup")
         self._open = True
         return self
+
+    def _join_ranks(self) -> None:
+        """If several processes train together, let rank 0 report for all, and let all save."""
+        count = 1 if isinstance(self._home, PlainTune) else rank_count()
+        if count > 1:
+            ranks = Ranks()
+            self._rank, self._ranks = ranks.rank, count
+            self._home = SharedHome(self._home, ranks)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -79,7 +97,7 @@ class SpotSafe:
 
         The service requests a save of the last step only at its maximum, so the last model would otherwise be lost.
         """
-        early = isinstance(self._home, Supervised) and self._step != self._home.max_step
+        early = self._is_supervised and self._step != self._home.max_step
         return early and self._reported and not self._saved
 
     def steps(self, total: int | None = None) -> Iterator[int]:
@@ -93,7 +111,7 @@ class SpotSafe:
         """
         self._check_open()
         last = self._home.max_step if self._home.max_step is not None else total
-        if last is None and isinstance(self._home, Alone):
+        if last is None and self._is_alone:
             raise ValueError("say how many steps there are: run.steps(10), or SpotSafe(steps=10, ...)")
         return self._steps(last)
 
@@ -165,15 +183,20 @@ class SpotSafe:
         checkpoint.settle()
         self._home.phase("checkpoint")
         self._wait()
-        state = checkpoint.snapshot(self._parts, step=self._step, copies=self._copies)
+        state = self._snapshot(self._copies)
         self._write_state(state, self._step, now=now)
+
+    def _snapshot(self, copies: checkpoint.Copies) -> dict[str, Any]:
+        return checkpoint.snapshot(
+            self._parts, step=self._step, copies=copies, rank=self._rank, ranks=self._ranks
+        )
 
     def _keep(self) -> None:
         """Copy the state of this step into memory without writing it. The copy replaces the one that was kept before."""
         checkpoint.settle()
         self._home.phase("checkpoint")
         self._wait()  # the copy kept before may still be being written
-        self._kept = checkpoint.snapshot(self._parts, step=self._step, copies=self._kept_copies), self._step
+        self._kept = self._snapshot(self._kept_copies), self._step
         self._home.phase("train")
 
     def _flush(self, *, now: bool) -> None:
@@ -199,22 +222,27 @@ class SpotSafe:
 
         This may run in a background thread, in which an exception would go unnoticed. It is stored, and `_wait` raises it.
         """
-        began = time.monotonic()
+        began, outcome = time.monotonic(), self._written(state, step)
         try:
-            self._write_to(self._home.place(step), state, step, began)
-        except Exception as error:
-            try:
-                self._home.failed(step, error)
-            except Exception as fatal:
-                self._save_error = fatal
+            # The home is called exactly once, because all ranks wait for each other in it.
+            if isinstance(outcome, Exception):
+                self._home.failed(step, outcome)
+            else:
+                self._home.saved(step, outcome, time.monotonic() - began)
+        except Exception as fatal:
+            self._save_error = fatal
 
-    def _write_to(self, path: Path, state: dict[str, Any], step: int, began: float) -> None:
+    def _written(self, state: dict[str, Any], step: int) -> Path | Exception:
+        """Write a state. Return the directory, or the error if it could not be written."""
+        path = None
         try:
+            path = self._home.place(step)
             checkpoint.write(state, path)
-        except Exception:  # also RuntimeError: PyTorch raises it if the disk is full
-            shutil.rmtree(path, ignore_errors=True)
-            raise
-        self._home.saved(step, path, time.monotonic() - began)
+        except Exception as error:  # also RuntimeError: PyTorch raises it if the disk is full
+            if path is not None and self._ranks == 1:
+                shutil.rmtree(path, ignore_errors=True)
+            return error
+        return path
 
     def _wait(self) -> None:
         """Wait for the current save. Raise its error if the home did not handle it."""

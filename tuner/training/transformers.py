@@ -88,7 +88,8 @@ class TunerCallback(TrainerCallback):
         if self._saving:
             self._saving = False
             written = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            self._run.save(lambda place: _move(written, place))
+            # All ranks write to the same directory.
+            self._run.save(lambda place: _move(written, place), by_first=True)
 
 
 def _move(written: Path, place: Path) -> None:

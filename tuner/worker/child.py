@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -25,12 +25,23 @@ from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
+RENDEZVOUS_ERROR, PORT_IN_USE = (
+    "DistNetworkError",
+    "EADDRINUSE",
+)  # PyTorch's class, and what its message names
 TOO_MANY_FILES = os.strerror(
     errno.EMFILE
 )  # matched in the message, because PyTorch raises its own error class
 FIX_GPU_MEMORY = (
     "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
     "of a GPU, or a larger one, a trial"
+)
+
+
+RAY_TRAINER = (
+    "{entry} is a {kind} of Ray Train, which starts workers of its own, for which nothing is reserved. Name its train_loop_per_worker as "
+    "the trainable, and instead of ScalingConfig(num_workers=N) give the job resources with processes_per_node: N. In the function, call "
+    "torch.distributed.init_process_group() in place of prepare_model, and wrap the model in DistributedDataParallel"
 )
 
 
@@ -85,6 +96,7 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
 
 
 def _run(channel: Channel, package: str) -> None:
+    _join_ranks(channel.begin.variables)
     try:
         target = load(channel.begin.entry, package)
     except BaseException as error:
@@ -100,6 +112,15 @@ def _run(channel: Channel, package: str) -> None:
         _fail(channel, error, kind="metrics" if isinstance(error, words.MetricsRefused) else "raised")
     else:
         channel.ended()
+
+
+def _join_ranks(variables: Mapping[str, str]) -> None:
+    """Set the variables with which the ranks of an attempt find each other, and the threads of each. Do nothing without variables."""
+    if not variables:
+        return
+    os.environ.update(variables)
+    if "torch" in sys.modules:  # the fork server has imported it, and it read the number of threads then
+        sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
 
 
 def load(entry: str, package: str = "") -> Callable[..., Any]:
@@ -120,6 +141,8 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     if package and entry != PROGRAM_ENTRY and not file.startswith(package + os.sep):
         raise NotTrainable(f"{module} is not of the package: it is {file}")
     target = getattr(imported, attribute)
+    if type(target).__module__.startswith("ray.train."):
+        raise NotTrainable(RAY_TRAINER.format(entry=entry, kind=type(target).__name__))
     if not callable(target):
         raise NotTrainable(f"{entry} is a {type(target).__name__}, not a function or a class")
     origin = str(target.__module__) if inspect.isroutine(target) or inspect.isclass(target) else module
@@ -168,6 +191,8 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
         and str(error.name).startswith("suggest_")
     ):
         message = f"{message}. The function wants a trial of Optuna: write kind: optuna in the job file"
+    if channel.begin.variables and type(error).__name__ == RENDEZVOUS_ERROR and PORT_IN_USE in message:
+        kind = "port"  # another process was given the port meanwhile
     missing = getattr(error, "filename", None) if isinstance(error, FileNotFoundError) else None
     if isinstance(missing, str) and not os.path.isabs(missing):
         message = (

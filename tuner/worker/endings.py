@@ -52,6 +52,11 @@ def _memory(code: int) -> str:
     return ", perhaps by the kernel because memory ran out" if code == -signal.SIGKILL else ""
 
 
+def of_rank(rank: int, trouble: Trouble) -> Trouble:
+    """Name the rank in a description."""
+    return {**trouble, "message": f"rank {rank}: {trouble['message']}"}
+
+
 def protocol_broken(what: str) -> Trouble:
     """Describe a child that was killed because it sent an invalid message.
 

@@ -64,12 +64,17 @@ def run(config: Mapping[str, Any]) -> None:
     channel = current()
     assert channel is not None
     become_subreaper()  # so that processes of the program that lose their parent remain descendants of this one
-    place = Path(tempfile.mkdtemp(prefix="program-"))
+    if channel.begin.variables:
+        place = Path(tempfile.gettempdir(), "program")  # the ranks on a node share it, and so the checkpoint
+        place.mkdir(exist_ok=True)
+    else:
+        place = Path(tempfile.mkdtemp(prefix="program-"))
     try:
         Program(channel, config, place).run()
     finally:
         kill_own_descendants()
-        shutil.rmtree(place, ignore_errors=True)
+        if not channel.begin.variables:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 class Program:
@@ -77,7 +82,8 @@ class Program:
 
     def __init__(self, channel: Channel, config: Mapping[str, Any], place: Path) -> None:
         self._channel, self._config = channel, config
-        self._checkpoint, self._metrics = place / "checkpoint", place / "metrics.jsonl"
+        self._is_first_rank = channel.begin.rank == 0
+        self._checkpoint, self._metrics = place / "checkpoint", place / f"metrics-{channel.begin.rank}.jsonl"
         self._first_step = self._step = channel.begin.first_step
         self._kept = KeptCheckpoint(channel)
         self._tail, self._line = bytearray(), bytearray()
@@ -89,10 +95,15 @@ class Program:
         pattern = config["metrics_pattern"]
         self._pattern = re.compile(pattern) if pattern is not None else None
         values_file = place / "config.json"
-        values_file.write_text(json.dumps(config["values"]))
         self._metrics.touch()
         self._metrics_inode = self._metrics.stat().st_ino
-        self._restore()
+        if channel.begin.rank_on_node == 0:
+            self._restore()
+            unfinished = place / "config.json.unfinished"
+            unfinished.write_text(json.dumps(config["values"]))
+            unfinished.rename(values_file)
+        while not values_file.exists():  # the first rank of the node has not restored the checkpoint yet
+            time.sleep(POLL_S)
         self._process = self._started(values_file)
         self._continued_at = time.monotonic()  # when the program was started, or continued after a report
         self._collected_at = self._continued_at  # when ended orphans were collected
@@ -177,7 +188,7 @@ class Program:
         if code:
             how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
             raise ProgramFailed(f"the program {how}{printed}", output=output)
-        if self._step == 0:
+        if self._step == 0 and self._is_first_rank:
             where = "append lines of JSON to the file that TUNER_METRICS names, or give metrics_pattern"
             if self._pattern is not None:
                 where = f"no line of its output matches {self._pattern.pattern}"
@@ -207,7 +218,12 @@ class Program:
             wait_s = 0
 
     def _report_new(self, *, last: bool) -> None:
-        """Report the steps that the program has finished since the last call. It is stopped meanwhile."""
+        """Report the steps that the program has finished since the last call. It is stopped meanwhile.
+
+        Only the program of rank 0 is asked. The others go on until they need it.
+        """
+        if not self._is_first_rank:
+            return
         steps = self._new_steps(last=last)
         if not steps:
             return

@@ -6,6 +6,7 @@ The child is also sampled when it reports, so that attempts shorter than a secon
 import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.worker.attempt import RunningAttempt
@@ -44,7 +45,7 @@ class UsageSampler:
             attempt = self._supervisor.attempt
             if attempt is None or attempt.state is not None:
                 return
-            look(attempt, self._supervisor.pid)
+            look(attempt, self._supervisor.pids)
             has_gpu = attempt.watch.kind == "train" and attempt.order.get("resources", {}).get("GPU")
         # Without the lock, because a faulty GPU may answer late.
         sample = self._gpus.sample() if has_gpu else None
@@ -53,16 +54,16 @@ class UsageSampler:
                 attempt.use.gpu(sample)
 
 
-def look(attempt: RunningAttempt, pid: int) -> None:
-    """Measure the processes of a child that trains. Call it under the supervisor's lock.
+def look(attempt: RunningAttempt, pids: Sequence[int]) -> None:
+    """Measure the processes of an attempt that trains. Call it under the supervisor's lock.
 
     Do nothing if the last measurement was so recent that measuring again would use more than 1/`LOOK_PART` of a processor.
     """
     meter, began_ns = attempt.use, time.thread_time_ns()
     is_early = time.monotonic_ns() - meter.looked_ns < LOOK_PART * meter.look_ns
-    if not pid or attempt.watch.kind != "train" or is_early:
+    if not pids or attempt.watch.kind != "train" or is_early:
         return
-    use = resource_use([pid, *descendants(pid)])
+    use = resource_use(pid for first in pids for pid in (first, *descendants(first)))
     if use.processes:
         meter.processes(use, trained_ns=attempt.watch.of("train"))
     meter.looked_ns = time.monotonic_ns()

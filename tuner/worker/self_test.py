@@ -68,12 +68,16 @@ def self_test(
     resources: Mapping[str, float],
     package: Mapping[str, str] | None = None,
     kind: str | None = None,
+    processes: int = 1,
 ) -> Verdict:
     """Run the restore self-test in a supervisor of its own, and return the verdict. Blocks for up to `limit_s` plus a few seconds."""
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:
         storage = scratch.path / "storage"
-        return SelfTest(entry, supervisor, storage, max_step, resources, limit_s, kind).verdict(configs)
+        test = SelfTest(
+            entry, supervisor, storage, max_step, resources, limit_s, kind=kind, processes=processes
+        )
+        return test.verdict(configs)
     finally:
         supervisor.close()
         scratch.close()
@@ -90,11 +94,13 @@ class SelfTest:
         max_step: int | None,
         resources: Mapping[str, float],
         limit_s: float,
+        *,
         kind: str | None = None,
+        processes: int = 1,
     ) -> None:
         self._entry, self._kind, self._supervisor, self._storage = entry, kind, supervisor, storage
         self._max_step = None if max_step is None else max(2, max_step)
-        self._resources = resources
+        self._resources, self._processes = resources, processes
         self._until, self._limit_s = time.monotonic() + limit_s, limit_s
         self._attempt = 0
 
@@ -198,6 +204,7 @@ class SelfTest:
             "restore_step": None,
             "keep": 100,
             "resources": dict(self._resources),
+            "processes": self._processes,
         }
         self._supervisor.order({**order, **more})
 

@@ -9,7 +9,8 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from tuner.worker.publishing import (
     size_of,
     store_artifacts,
 )
+from tuner.worker.ranks import Peer, RankGroup
 from tuner.worker.sampling import UsageSampler, look
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers
@@ -55,6 +57,8 @@ EXIT_GRACE_S = 1.0
 REPLY_UNREAD_S = 30.0
 REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
+# How long the failure of one rank waits for the death of another, which may be its cause.
+CAUSE_S = 1.0
 # The most time before its beginning that is billed to an attempt: on a reused worker, and on a new worker.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
@@ -103,6 +107,7 @@ class Supervisor:
         self._publisher = Publisher()
         self._starter: threading.Thread | None = None
         self._pid = 0
+        self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
         self._answered_at = 0.0
         self._fresh = True
 
@@ -202,29 +207,37 @@ class Supervisor:
         # Each attempt has its own folder: a save of an earlier attempt that hung and then continues must not find this attempt's files.
         staging = new_directory(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
         server = self._servers.living()
-        pump = LogPump(attempt.order)
+        pump, group = LogPump(attempt.order), RankGroup.of(attempt.order)
+        forked = list[tuple[int, Connection]]()
         try:
-            pid, connection = server.fork(cwd, pump.write_fd, wanted=lambda: attempt.state is None)
+            for _ in group.ranks:
+                forked.append(server.fork(cwd, pump.write_fd, wanted=lambda: attempt.state is None))
         except BaseException:
             pump.started()
             pump.close()
+            _discard(forked)
             raise
         pump.started()
-        channel = ChannelEnd(connection)
         with self._changed:
             if (
                 attempt.state is not None
             ):  # the attempt was stopped, or its lease ended, while it was starting
-                endings.kill_group(pid)
-                channel.close()
+                _discard(forked)
                 pump.close()
                 return
             attempt.forked()
-            self._pid, self._channel, self._pump = pid, channel, pump
-            begin = begin_message(attempt.begin(staging, checkpoint))
+            (pid, connection), *others = forked
+            channel = ChannelEnd(connection)
+            peers = [Peer.of(rank, *other) for rank, other in zip(group.ranks[1:], others, strict=True)]
+            self._pid, self._channel, self._pump, self._peers = pid, channel, pump, peers
+            begin = attempt.begin(staging, checkpoint)
         background("reader", self._read, attempt, channel)
+        for peer in peers:
+            background("reader", self._read_peer, attempt, peer)
         # Send without the lock: a child that does not read blocks this call until the lease ends.
-        channel.send_waiting(begin)
+        for rank, its_channel in zip(group.ranks, [channel, *(peer.channel for peer in peers)], strict=True):
+            variables = group.variables(rank)
+            its_channel.send_waiting(begin_message(replace(begin, rank=rank, variables=variables)))
 
     # Messages from the child
 
@@ -247,7 +260,7 @@ class Supervisor:
         match message:
             case PhaseMessage():
                 attempt.phase(message)
-                look(attempt, self._pid)
+                look(attempt, self.pids)
             case ReportMessage():
                 self._on_report(attempt, message)
             case SavedMessage(step, path):
@@ -260,12 +273,51 @@ class Supervisor:
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
-                attempt.end("failed", endings.user_code_raised(message))
+                self._rank_failed(attempt, endings.user_code_raised(message))
+
+    def _read_peer(self, attempt: RunningAttempt, peer: Peer) -> None:
+        try:
+            while True:
+                data = peer.channel.receive()
+                with self._changed:
+                    if attempt.state is None:
+                        self._hear_peer(attempt, peer, parse(data, now_ns=time.monotonic_ns()))
+                    self._changed.notify_all()
+        except InvalidMessage as invalid:
+            with self._changed:
+                self._fail(attempt, endings.of_rank(peer.rank, endings.protocol_broken(str(invalid))))
+        except (EOFError, OSError):
+            self._on_peer_silence(attempt, peer)
+
+    def _hear_peer(self, attempt: RunningAttempt, peer: Peer, message: ChildMessage) -> None:
+        """Act on a message of a rank other than 0. Only its end counts. It trains no longer than rank 0, which its steps need."""
+        peer.check(message)
+        match message:
+            case ReportMessage():
+                if not peer.channel.send(reply_message(stop=False, save=False)):
+                    raise InvalidMessage(REPLY_UNREAD)
+            case EndedMessage():
+                peer.ended = True
+            case FailedMessage():
+                trouble = endings.user_code_raised(message)
+                self._rank_failed(attempt, endings.of_rank(peer.rank, trouble))
+            case PhaseMessage() | SavedMessage() | SaveFailedMessage():
+                pass
+
+    def _rank_failed(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
+        """Fail the attempt because user code raised an exception. Call it under the lock.
+
+        If a rank is killed, the others fail because they lose the connection to it. So the end of another rank, which is reported from
+        another thread, comes first.
+        """
+        if self._peers:
+            self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
+        attempt.end("failed", trouble)
 
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
         if self._channel is not None and self._channel.unread:
             raise InvalidMessage("sent a report without reading the reply to the one before")
-        look(attempt, self._pid)
+        look(attempt, self.pids)
         attempt.reported(message)
         if message.artifacts:
             attempt.unstored += 1
@@ -314,10 +366,16 @@ class Supervisor:
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
             self._exits[pid] = code
-            attempt = self._attempt if pid == self._pid else None
+            attempt = self._attempt
+            peer = next((peer for peer in self._peers if peer.pid == pid), None)
             self._changed.notify_all()
-        if attempt is not None:  # processes that the child left behind may hold its channel open
+        if attempt is None:
+            return
+        # In threads of their own, because processes that the child left behind may hold its channel open.
+        if pid == self._pid:
             background("mourner", self._on_silence, attempt, last_words=5)
+        elif peer is not None:
+            background("mourner", self._on_peer_silence, attempt, peer, last_words=5)
 
     def _on_silence(self, attempt: RunningAttempt, last_words: int = 0) -> None:
         """Fail an attempt whose child closed its channel or exited. Do nothing if its last message or
@@ -328,10 +386,7 @@ class Supervisor:
             last_words: How many times to wait up to `EXIT_GRACE_S` for messages that the child sent before it exited.
         """
         with self._changed:
-            for _ in range(last_words):
-                over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
-                if over or self._channel is None or not self._channel.has_data:
-                    break
+            self._await_last_words(attempt, self._channel, last_words)
             endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
             if not attempt.closed_by(
                 attempt.saved_step
@@ -339,6 +394,26 @@ class Supervisor:
                 log = self._pump.last() if self._pump else ""
                 attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
             self._changed.notify_all()
+
+    def _on_peer_silence(self, attempt: RunningAttempt, peer: Peer, last_words: int = 0) -> None:
+        """Fail an attempt of which a rank other than 0 exited, unless it returned or the attempt is being stopped."""
+        with self._changed:
+            self._await_last_words(attempt, peer.channel, last_words)
+            endings.wait_status(
+                self._changed, lambda: attempt.state or peer.ended or peer.pid in self._exits, self.server
+            )
+            code = self._exits.get(peer.pid)
+            if not peer.ended and not (attempt.closing and code == 0):
+                log = self._pump.last() if self._pump else ""
+                trouble = endings.exited(code, self.server.exit_code, log)
+                self._fail(attempt, endings.of_rank(peer.rank, trouble))
+
+    def _await_last_words(self, attempt: RunningAttempt, channel: ChannelEnd | None, times: int) -> None:
+        """Wait up to `times` times `EXIT_GRACE_S` for messages that a process sent before it exited. Call it under the lock."""
+        for _ in range(times):
+            over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
+            if over or channel is None or not channel.has_data:
+                break
 
     # Saving
 
@@ -393,13 +468,19 @@ class Supervisor:
         return self._pid
 
     @property
+    def pids(self) -> list[int]:
+        """The processes of the attempt that the fork server started, one for each rank."""
+        return [self._pid, *(peer.pid for peer in self._peers)] if self._pid else []
+
+    @property
     def attempt(self) -> RunningAttempt | None:
         return self._attempt
 
     def kill(self) -> None:
-        """Kill the child's process group. This never waits and needs no lock."""
-        if self._pid and self._pid not in self._exits:
-            endings.kill_group(self._pid)
+        """Kill the process groups of all ranks. This never waits and needs no lock."""
+        for pid in self.pids:
+            if pid not in self._exits:
+                endings.kill_group(pid)
 
     def kill_all(self) -> None:
         """Kill the child and all processes that it started, in any session. This needs neither the lock nor a living fork server."""
@@ -486,10 +567,11 @@ class Supervisor:
         for folder in (self._restore_dir(attempt), self._home / "cwd"):
             wipe(folder)
         with self._changed:
-            channel, pump = self._channel, self._pump
-            self._channel, self._pump, self._pid = None, None, 0
+            channels = [*([self._channel] if self._channel else []), *(peer.channel for peer in self._peers)]
+            pump, self._pump = self._pump, None
+            self._channel, self._pid, self._peers = None, 0, []
             self._exits.clear()
-        if channel is not None:
+        for channel in channels:
             channel.close()
         if pump is not None:
             pump.close()
@@ -506,3 +588,10 @@ class Supervisor:
         self._sampler.close()
         self.server.close()
         self._scratch.close()
+
+
+def _discard(forked: list[tuple[int, Connection]]) -> None:
+    """Kill processes that were forked for an attempt that does not begin."""
+    for pid, connection in forked:
+        endings.kill_group(pid)
+        connection.close()

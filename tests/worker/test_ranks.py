@@ -1,0 +1,213 @@
+"""Test attempts of several processes, with a real fork server and PyTorch's gloo on two processors."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import frameworks
+from tuner.domain.job import program_config
+from tuner.driver.messages import Progress, end_of
+from tuner.worker.child import NotTrainable, load
+from tuner.worker.process_tree import descendants
+from tuner.worker.ranks import RankGroup
+
+CASES = "tests.worker.rank_cases"
+TWO: dict[str, Any] = {"processes": 2, "resources": {"CPU": 2}}
+
+
+def ranks_of(driver: Any) -> list[int]:
+    return list(driver.supervisor.pids)
+
+
+def is_living(pid: int) -> bool:
+    """Return whether a process runs. A zombie, whose parent has yet to collect its exit status, does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def losses(driver: Any) -> list[float]:
+    return [report["metrics"]["loss"] for report in driver.reports]
+
+
+def test_ranks_are_numbered_as_by_torchrun() -> None:
+    order = {
+        "trial": "trial_1",
+        "processes": 2,
+        "nodes": 2,
+        "node": 1,
+        "address": "10.0.0.1",
+        "port": 5,
+        "resources": {"CPU": 8},
+    }
+    group = RankGroup.of(order)
+    assert list(group.ranks) == [2, 3]
+    assert group.variables(3) == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "5",
+        "OMP_NUM_THREADS": "4",
+        "TORCHELASTIC_RUN_ID": "trial_1",
+    }
+    assert RankGroup.of({"trial": "trial_1"}).variables(0) == {}
+
+
+def test_interrupted_ddp_training_equals_an_uninterrupted_one(drive: Any) -> None:
+    whole, parts = drive("trains", CASES), drive("trains", CASES)
+    config = {"differ": True}
+    whole.run_to(5, config=config, **TWO)
+    assert whole.reports[0]["metrics"]["ranks"] == 2
+    assert whole.reports[0]["metrics"]["threads"] == 1
+    whole.end("stop")
+    parts.save_at(2, config=config, **TWO)
+    parts.run_to(5, restore=2, config=config, **TWO)
+    assert losses(parts) == losses(whole)
+    parts.end("stop")
+
+
+def test_fsdp_checkpoint_is_restored_on_another_number_of_ranks(drive: Any) -> None:
+    config = {"fsdp": True}
+    whole, parts = drive("trains", CASES), drive("trains", CASES)
+    whole.run_to(6, config=config, **TWO)
+    whole.end("stop")
+    parts.save_at(2, config=config, **TWO)
+    parts.save_at(4, restore=2, config=config, processes=1, resources={"CPU": 1})
+    parts.run_to(6, restore=4, config=config, **TWO)
+    parts.end("stop")
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-6)
+    assert [report["metrics"]["ranks"] for report in parts.reports] == [2, 2, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("rank", "how", "kind", "text"),
+    [
+        (0, "killed", "killed", "killed by SIGKILL"),
+        (1, "killed", "killed", "rank 1: user code's process was killed by SIGKILL"),
+        (1, "raises", "raised", "rank 1: bad luck"),
+        (1, "exits", "exited", "rank 1: user code ended its process with exit status 0"),
+    ],
+)
+def test_death_of_one_rank_fails_the_attempt_with_its_cause(
+    drive: Any, rank: int, how: str, kind: str, text: str
+) -> None:
+    driver = drive("trains", CASES)
+    driver.begin(until=9, config={"dies": rank, "how": how}, **TWO)
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == kind
+    assert text in failed["error"]["message"]
+    assert [report["step"] for report in driver.reports] == [1, 2]
+    assert not any(map(is_living, descendants(driver.supervisor.server.pid)))
+
+
+def test_end_of_the_lease_kills_all_ranks_within_two_seconds(drive: Any) -> None:
+    driver = drive("trains", CASES)
+    driver.begin(until=9, config={"step_s": 60}, **TWO)
+    driver.until(lambda _: len(ranks_of(driver)) == 2)
+    pids = ranks_of(driver)
+    driver.lease_ends_in(0.5)
+    began = time.monotonic()
+    paused = driver.until_state("paused")
+    assert paused["error"]["kind"] == "lease"
+    assert not any(map(is_living, pids))
+    assert time.monotonic() - began < 0.5 + 2
+
+
+def test_stopped_attempt_leaves_no_rank(drive: Any) -> None:
+    driver = drive("trains", CASES)
+    driver.run_to(1, config={}, **TWO)
+    pids = ranks_of(driver)
+    assert len(pids) == 2
+    driver.end("stop")
+    assert not any(map(is_living, pids))
+
+
+def test_reports_of_ranks_other_than_the_first_are_ignored(drive: Any) -> None:
+    driver = drive("all_report", CASES)
+    driver.begin(until=9, **TWO)
+    driver.until_state("ended")
+    assert [(report["step"], report["metrics"]["acc"]) for report in driver.reports] == [
+        (1, 0),
+        (2, 0),
+        (3, 0),
+    ]
+
+
+def test_ranks_that_have_not_joined_fail_with_the_remedy(drive: Any) -> None:
+    driver = drive("never_joins", CASES)
+    driver.begin(**TWO)
+    failed = driver.until_state("failed")
+    assert "torch.distributed.init_process_group()" in failed["error"]["message"]
+    assert "processes_per_node: 1" in failed["error"]["message"]
+
+
+def test_attempt_is_begun_again_if_its_port_is_taken(drive: Any) -> None:
+    driver = drive("port_is_taken", CASES)
+    driver.begin(**TWO)
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == "port"
+    assert end_of(Progress.parse(failed)) == "lost"
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_ranks_exchange_gradients_once_for_each_accumulated_step(drive: Any, fsdp: bool) -> None:
+    shown = []
+    for passes_model in (False, True):
+        driver = drive("accumulates", CASES)
+        driver.run_to(1, config={"fsdp": fsdp, "passes_model": passes_model}, seed=3, **TWO)
+        driver.end("stop")
+        shown.append(driver.reports[0]["metrics"])
+    often, once = shown
+    assert (often["exchanges"], once["exchanges"]) == (4, 1)
+    assert once["weight"] == pytest.approx(often["weight"])
+
+
+def test_example_of_the_guide_continues_where_it_was_paused(drive: Any) -> None:
+    driver = drive("trains", CASES)
+    driver.entry = "tests.frameworks.with_ddp:train"
+    config = {"learning_rate": 0.1}
+    driver.save_at(1, config=config, **TWO)
+    driver.run_to(2, restore=1, config=config, **TWO)
+    driver.end("stop")
+    first, second = losses(driver)
+    assert second < first
+
+
+@pytest.mark.extended
+def test_script_for_torchrun_runs_unchanged(drive: Any) -> None:
+    driver = drive("run", "tuner.worker.program")
+    command = f"{sys.executable} {Path(str(frameworks.__file__)).parent / 'with_torchrun.py'} --lr {{lr}} --epochs {{steps}}"
+    config = program_config(command, None, 9, {"lr": 0.1})
+    driver.save_at(2, config=config, **TWO)
+    driver.run_to(4, restore=2, config=config, **TWO)
+    driver.end("stop")
+    assert losses(driver) == sorted(losses(driver), reverse=True)
+    assert [report["step"] for report in driver.reports] == [1, 2, 3, 4]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("case", ["lightning_on_two", "transformers_on_two"])
+def test_training_of_a_framework_on_two_ranks_continues_exactly(drive: Any, case: str) -> None:
+    whole, parts = drive(case, "tests.worker.rank_frameworks"), drive(case, "tests.worker.rank_frameworks")
+    whole.run_to(4, **TWO)
+    whole.end("stop")
+    parts.save_at(2, **TWO)
+    parts.run_to(4, restore=2, **TWO)
+    parts.end("stop")
+    assert losses(parts) == losses(whole)
+
+
+def test_trainer_of_ray_train_is_refused_with_the_lines_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = type("TorchTrainer", (), {"__module__": "ray.train.torch.torch_trainer"})()
+    monkeypatch.setattr("tests.frameworks.with_ddp.trainer", trainer, raising=False)
+    with pytest.raises(NotTrainable, match=r"train_loop_per_worker.*processes_per_node: N"):
+        load("tests.frameworks.with_ddp:trainer")

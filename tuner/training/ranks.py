@@ -1,0 +1,131 @@
+"""The ranks of a training on several processes: rank 0 reports for all, and all do what the reply says.
+
+The ranks agree over a process group of their own, which uses the CPU. So they do not disturb the training's own messages, and may wait
+for hours for the reply to a report.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tuner.training.channel import Kind, Reply, StopTraining, current
+from tuner.training.environments import Home
+
+# The service may hold a trial at a rung for long. A rank that is dead is noticed at once, because its connections close.
+PATIENCE = timedelta(days=7)
+NOT_JOINED = (
+    "this trial has {count} processes, which have not joined: call torch.distributed.init_process_group() before SpotSafe, or give the "
+    "job processes_per_node: 1"
+)
+
+
+def rank_count() -> int:
+    """Return the number of processes that train together.
+
+    Raises:
+        RuntimeError: The service has started several processes, but they have not joined.
+    """
+    channel = current()
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    if channel is not None and channel.begin.variables:
+        raise RuntimeError(NOT_JOINED.format(count=channel.begin.variables["WORLD_SIZE"]))
+    return 1
+
+
+class Ranks:
+    """The processes that train together. All of them must create it, and call each method in the same order."""
+
+    def __init__(self) -> None:
+        import torch.distributed as distributed
+
+        self._distributed = distributed
+        self.rank, self.count = distributed.get_rank(), distributed.get_world_size()
+        # Two groups, because a save is completed in the background while training continues.
+        self._replies, self._saves = (
+            distributed.new_group(backend="gloo", timeout=PATIENCE) for _ in range(2)
+        )
+
+    def agreed(self, reply: Reply | None) -> Reply:
+        """Return the reply that rank 0 has. The others call it with None."""
+        return self._of_first(reply, self._replies)  # type: ignore[no-any-return]
+
+    def same_place(self, place: Path | None) -> Path:
+        """Return the directory that rank 0 has chosen. The others call it with None."""
+        return self._of_first(place, self._saves)  # type: ignore[no-any-return]
+
+    def errors(self, error: str | None) -> list[tuple[int, str]]:
+        """Wait until all ranks have written, and return the ranks that could not, with their errors."""
+        errors: list[str | None] = [None] * self.count
+        self._distributed.all_gather_object(errors, error, group=self._saves)
+        return [(rank, text) for rank, text in enumerate(errors) if text is not None]
+
+    def wait(self) -> None:
+        """Wait until all ranks have come here."""
+        self.errors(None)
+
+    def _of_first(self, value: Any, group: Any) -> Any:
+        values = [value]
+        self._distributed.broadcast_object_list(values, src=0, group=group)
+        return values[0]
+
+
+class SharedHome(Home):
+    """The home of a training on several ranks. Only rank 0 uses the real home."""
+
+    def __init__(self, home: Home, ranks: Ranks) -> None:
+        self._home, self._ranks = home, ranks
+        self._place: Path | None = None  # the directory of the save in progress
+        self.first_step, self.max_step, self.echo = home.first_step, home.max_step, home.echo
+
+    @property
+    def _is_first(self) -> bool:
+        return self._ranks.rank == 0
+
+    def phase(self, kind: Kind) -> None:
+        if self._is_first:
+            self._home.phase(kind)
+
+    def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
+        return self._home.checkpoints()
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
+        reply = None
+        if self._is_first:
+            try:
+                reply = self._home.report(step, metrics)
+            except StopTraining:
+                reply = Reply(stop=True, save=False)
+        reply = self._ranks.agreed(reply)
+        if reply.stop and not reply.save and not reply.flush:
+            raise StopTraining(0)
+        return reply
+
+    def place(self, step: int) -> Path:
+        self._place = self._ranks.same_place(self._home.place(step) if self._is_first else None)
+        return self._place
+
+    def saved(self, step: int, path: Path, seconds: float) -> None:
+        self._complete(step, path, seconds, None)
+
+    def failed(self, step: int, error: Exception) -> None:
+        self._complete(step, None, 0.0, error)
+
+    def _complete(self, step: int, path: Path | None, seconds: float, error: Exception | None) -> None:
+        """Wait for all ranks, and pass the complete checkpoint, or the first error, to the home."""
+        errors = self._ranks.errors(None if error is None else f"{type(error).__name__}: {error}")
+        if not self._is_first:
+            return
+        if errors:
+            if self._place is not None:
+                shutil.rmtree(self._place, ignore_errors=True)
+            rank, text = errors[0]
+            self._home.failed(step, OSError(f"rank {rank} could not save: {text}"))
+        else:
+            assert path is not None
+            self._home.saved(step, path, seconds)

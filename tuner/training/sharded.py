@@ -1,0 +1,134 @@
+"""The states of a training on several ranks: what each rank saves, and how pieces become tensors again on any number of ranks.
+
+Rank 0 saves all parts as a training on one process does, but only its piece of each tensor that is spread over ranks. The other ranks
+save their pieces, their random generators, and their own state of parts such as data loaders. Tensors that each rank has as a whole are
+saved once. The files are plain data, so that reading them cannot run code.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tuner.training.plain import PIECE, is_spread
+
+
+def unwrapped(name: str, part: Any) -> Any:
+    """Return the model inside of DistributedDataParallel, so that its checkpoints fit a training on one process. Return others as they are.
+
+    Raises:
+        TypeError: The part is of the first version of FSDP.
+    """
+    kind = type(part)
+    if kind.__name__ == "FullyShardedDataParallel" and kind.__module__.startswith("torch."):
+        raise TypeError(
+            f"{name} is a FullyShardedDataParallel, which cannot be saved; use torch.distributed.fsdp.fully_shard(model)"
+        )
+    if isinstance(part, torch.nn.parallel.DistributedDataParallel):
+        return part.module
+    return part
+
+
+def is_same_on_all_ranks(part: Any) -> bool:
+    """Return whether all ranks have the same state of a part, but for their pieces of tensors."""
+    return isinstance(part, torch.nn.Module | torch.optim.Optimizer)
+
+
+def only_pieces(state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a state with nothing but the tensors that are spread over ranks."""
+    kept = {}
+    for key, value in state.items():
+        pieces = only_pieces(value) if isinstance(value, Mapping) else None
+        if pieces or is_spread(value):
+            kept[key] = pieces or value
+    return kept
+
+
+def rank_file(directory: Path, rank: int) -> Path:
+    """Return the file of a rank other than 0."""
+    return directory / f"rank_{rank:05d}.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class _LikeParameter:
+    """The tensors of an optimizer for one parameter, which are spread as the parameter is."""
+
+    parameter: torch.Tensor
+
+
+def layout_of(part: Any) -> Any:
+    """Return the tensors of a part as they are now, which show how those of a checkpoint are to be spread."""
+    if isinstance(part, torch.optim.Optimizer):
+        parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+        return {"state": {number: _LikeParameter(parameter) for number, parameter in enumerate(parameters)}}
+    return part.state_dict() if isinstance(part, torch.nn.Module) else None
+
+
+def assembled(value: Any, others: Sequence[Any], layout: Any) -> Any:
+    """Replace the pieces in a state by tensors, spread as on the current ranks. Mappings are changed in place.
+
+    Args:
+        value: The state that rank 0 saved.
+        others: The same state, as the other ranks saved it.
+        layout: The current tensors at the same places.
+
+    Raises:
+        ValueError: A part of a tensor is in no file.
+    """
+    if isinstance(value, torch.Tensor) and is_spread(layout) and value.shape == layout.shape:
+        return _tensor([{PIECE: value, "offset": [0] * value.ndim, "shape": list(value.shape)}], layout)
+    if not isinstance(value, dict):
+        return value
+    if PIECE in value:
+        return _tensor([value, *(other for other in others if isinstance(other, Mapping))], layout)
+    for key, inner in value.items():
+        at_key = [other[key] for other in others if isinstance(other, Mapping) and key in other]
+        value[key] = assembled(inner, at_key, _at(layout, key))
+    return value
+
+
+def _at(layout: Any, key: Any) -> Any:
+    if isinstance(layout, _LikeParameter):
+        return layout.parameter
+    return layout.get(key) if isinstance(layout, Mapping) else None
+
+
+def _tensor(pieces: Sequence[Mapping[str, Any]], like: Any) -> torch.Tensor:
+    """Return a whole tensor from its pieces, or this rank's part of it, spread as `like` is."""
+    shape = torch.Size(pieces[0]["shape"])
+    if not is_spread(like) or like.shape != shape:
+        return _filled(pieces, list(shape), [0] * len(shape))
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    size, offset = compute_local_shape_and_global_offset(shape, like.device_mesh, like.placements)
+    local = _filled(pieces, list(size), list(offset)).to(like.to_local().device)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=shape, stride=like.stride()
+    )
+
+
+def _filled(pieces: Sequence[Mapping[str, Any]], size: list[int], offset: list[int]) -> torch.Tensor:
+    """Return the part of a tensor of this size that begins at this offset."""
+    parts = [(piece[PIECE], piece["offset"]) for piece in pieces if piece[PIECE] is not None]
+    target, filled = torch.empty(size, dtype=parts[0][0].dtype), 0
+    for part, at in parts:
+        both = list(_overlap(part.shape, at, size, offset))
+        if all(length > 0 for *_, length in both):
+            source = part[tuple(slice(begin, begin + length) for begin, _, length in both)]
+            target[tuple(slice(begin, begin + length) for _, begin, length in both)] = source
+            filled += source.numel()
+    if filled != target.numel():
+        raise ValueError(f"{target.numel() - filled} of {target.numel()} numbers of a tensor are in no file")
+    return target
+
+
+def _overlap(
+    size: Sequence[int], at: Sequence[int], other_size: Sequence[int], other_at: Sequence[int]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield for each dimension where the common part begins in each of two blocks, and its length, which may be negative."""
+    for length, begin, other_length, other_begin in zip(size, at, other_size, other_at, strict=True):
+        first, end = max(begin, other_begin), min(begin + length, other_begin + other_length)
+        yield first - begin, first - other_begin, end - first
