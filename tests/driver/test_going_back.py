@@ -2,10 +2,12 @@
 because the machine goes away.
 """
 
+import pytest
+
 from tests.driver.looping import Job
 from tuner.domain.cost import Meter
-from tuner.domain.time import NS
-from tuner.driver.messages import Progress, Trouble
+from tuner.domain.time import NS, Instant
+from tuner.driver.messages import Progress, SavedPart, StepReport, Trouble
 
 
 def test_damaged_checkpoint_is_not_restored_again() -> None:
@@ -45,3 +47,36 @@ def test_attempt_refused_by_leaving_worker_restarts_immediately() -> None:
         begun = job.world.begun[job.trial]
         assert (begun.attempt, begun.restore_step, begun.not_before_ns) == (attempt + 1, 1, 0)
     assert (trial.preemptions, trial.preemptions_without_progress) == before
+
+
+def test_training_saved_in_the_middle_of_a_step_is_neither_lost_nor_free() -> None:
+    """Attempt 2 reports step 2, saves in the middle of step 3, and is preempted. Attempt 3 finishes step 3."""
+    job = Job()
+    meter = Meter({"restore": NS, "train": 5 * NS})
+    report = StepReport(2, {"acc": 0.5}, True, Meter({"train": 2 * NS}), Instant(1))
+    job.loop.progress(Progress(job.trial, 2, "preempted", meter, (report,), part=SavedPart(2, 4 * NS)))
+    with job.journal.transaction() as tx:
+        posted = tx.posted(job.trial, 2)
+    rate = job.loop.state.rate
+    assert posted["lost"] == rate.cost(NS)
+    assert posted["train"].usd.micro_usd == pytest.approx(rate.cost(4 * NS).usd.micro_usd, abs=1)
+    begun = job.world.begun[job.trial]
+    assert (begun.attempt, begun.restore_step, begun.reported_step) == (3, 2, 2)
+    assert job.journal.newest_checkpoints() == {job.trial: 1}
+    report = StepReport(3, {"acc": 0.5}, True, Meter({"train": NS}), Instant(2))
+    job.loop.progress(
+        Progress(job.trial, 3, "running", report.meter, (report,), from_step=2, carried_ns=2 * NS)
+    )
+    with job.journal.transaction() as tx:
+        reached = tx.reached(job.trial, 3)
+    # 2 s of the first step with its setup, 2 s of the second, 2 s of the third before the notice and 1 s after it.
+    assert reached is not None
+    assert reached[1] == 7 * NS
+    assert job.loop.state.trial(job.trial).trained_ns == 6 * NS
+
+
+def test_driver_that_died_continues_from_a_checkpoint_it_did_not_record() -> None:
+    job = Job()
+    report = StepReport(3, {"acc": 0.5}, True, Meter({"train": NS}), Instant(2))
+    job.loop.progress(Progress(job.trial, 2, "running", report.meter, (report,), from_step=2, carried_ns=NS))
+    assert job.loop.leases[job.trial].from_step == job.loop.saved[job.trial] == 2

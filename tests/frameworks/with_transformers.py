@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from tuner.training.transformers import TunerCallback, tuner_checkpoint
 
@@ -22,7 +22,7 @@ class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
-def train(config: dict[str, Any], every: int | None = None) -> None:
+def train(config: dict[str, Any], every: int | None = None, *further: TrainerCallback) -> None:
     shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 8}
     model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
     arguments = TrainingArguments(
@@ -40,7 +40,7 @@ def train(config: dict[str, Any], every: int | None = None) -> None:
         arguments,
         train_dataset=Texts(48, 1),
         eval_dataset=Texts(16, 2),
-        callbacks=[TunerCallback(every)],
+        callbacks=[*further, TunerCallback(every)],
     )
     trainer.train(resume_from_checkpoint=tuner_checkpoint())
 

@@ -18,14 +18,14 @@ BLOCKS = {
     re.match(r"# (\S+\.py)\n", code).group(1): code  # type: ignore[union-attr]
     for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 }
+MARKS = {"under_tune.py": [pytest.mark.system], "long_steps.py": [pytest.mark.extended]}
 PROGRAMS = [
-    pytest.param(name, marks=[pytest.mark.system] if "ray.init" in code else [])
-    for name, code in BLOCKS.items()
-    if "__main__" in code
+    pytest.param(name, marks=MARKS.get(name, [])) for name, code in BLOCKS.items() if "__main__" in code
 ]
+EXTENDED = ("all_parts.py", "long_steps.py")
 # One for the service and one for Ray Tune are in the gate.
 TRAINABLES = [
-    pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name == "all_parts.py" else [])
+    pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name in EXTENDED else [])
     for name, code in BLOCKS.items()
     if "def train(" in code
 ]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tests.system.user_code.steady import Counter
-from tuner.training import SpotSafe, artifacts
+from tuner.training import Batches, SpotSafe, artifacts
 from tuner.training.channel import current
 
 not_callable = 3
@@ -47,6 +47,24 @@ def reports_artifacts(config: dict[str, Any]) -> None:
                 staging.symlink_to(config["leaves_link"])
                 current().report(step + 1, {"acc": 1.0}, resumable=False, artifacts=["secret"])  # type: ignore[union-attr]
             run.report(acc=1.0, artifacts=files)
+
+
+def long_steps(config: dict[str, Any]) -> None:
+    """Train ten batches in each step. Report a number that depends on each batch and on a random number drawn for it.
+
+    From the batch `gated` on, counted over all steps, each batch waits until the file `gate` exists.
+    """
+    counter, batches, rows = Counter(), Batches(10, 1), [0.0]
+    with SpotSafe(counter=counter, batches=batches, rows=rows) as run:
+        for step in run.steps():
+            for batch in batches:
+                rows[0] += float(batch[0]) * torch.rand(1).item()
+                counter.count += 1
+                while counter.count >= config.get("gated", math.inf) and not os.path.exists(config["gate"]):
+                    time.sleep(0.01)
+                    run.checkpoint_if_due()
+            assert int(counter.count) == 10 * (step + 1)
+            run.report(acc=rows[0], rung=run.rung, total=run.total_steps)
 
 
 def loads_first(config: dict[str, Any]) -> None:

@@ -152,6 +152,33 @@ def test_damaged_checkpoint_does_not_count_when_pruning(
     assert in_folder.names() == ["step_00000001-a1", "step_00000003-a1"]
 
 
+def test_newest_part_of_a_step_is_kept_until_a_later_step_is_saved(in_folder: Checkpoints) -> None:
+    store = in_folder.store
+
+    def save(step: int, part: int) -> None:
+        store.publish(TRIAL, 1, step, in_folder.stage(step), part=part, part_ns=100 * step + part)
+        store.prune(TRIAL, 1, newest=step, keep=1)
+
+    def newest(first: int, last: int) -> tuple[int, int] | None:
+        found = store.newest_part(TRIAL, in_folder.work / "here", first=first, last=last)
+        return None if found is None else (found.step, found.trained_ns)
+
+    in_folder.publish(2)
+    for part in (1, 2):
+        save(2, part)
+    assert in_folder.names() == ["step_00000002-a1", "step_00000002-a1-part2"]
+    assert [newest(0, 2), newest(2, 3), newest(0, 1), newest(3, 9)] == [(2, 202), (2, 202), None, None]
+    assert in_folder.newest(2) == 2, "only a whole step has metrics"
+    in_folder.publish(3)
+    store.prune(TRIAL, 1, newest=3, keep=1, protect=frozenset({2}))
+    assert "step_00000002-a1-part2" in in_folder.names(), "the driver has not recorded step 3 yet"
+    store.prune(TRIAL, 1, newest=3, keep=1)
+    assert in_folder.names() == ["step_00000003-a1"]
+    save(3, 3)
+    in_folder.change(CheckpointId(3, 1, 3), "state.pt", lambda data: data[:-1])
+    assert newest(0, 9) is None
+
+
 def test_empty_or_missing_source_is_not_published(checkpoints: Checkpoints, tmp_path: Path) -> None:
     """A save that hung may continue after its attempt, when its files are gone."""
     for source in (checkpoints.stage(1, {}), tmp_path / "gone"):

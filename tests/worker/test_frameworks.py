@@ -1,6 +1,7 @@
 """Trainings with transformers, Lightning, XGBoost, LightGBM and scikit-learn, under a real supervisor."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,32 @@ def test_interrupted_training_equals_an_uninterrupted_one(drive: Any, module: st
     assert [report["metrics"][metric] for report in parts.reports] == pytest.approx(
         expected, rel=tolerance, abs=0
     )
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("module", ["gated_transformers"])
+def test_notice_saves_in_the_middle_of_an_epoch(
+    drive: Any, node_board: NodeBoard, tmp_path: Path, module: str
+) -> None:
+    config = {"gated": 9, "gate": str(tmp_path / "gate")}  # in the second epoch
+    driver = drive("train", f"tests.worker.{module}")
+    driver.begin(until=3, config=config)
+    driver.reported(1)
+    node_board.announce(NODE, Notice("gone", Instant(time.time_ns() + 1000 * SECOND), "goes"))
+    driver.until(lambda result: result["leaving"])
+    Path(config["gate"]).touch()
+    try:
+        assert driver.until_state("preempted")["part"]["step"] == 1
+    finally:
+        node_board.withdraw(NODE, "gone")
+    driver.begin(until=3, config=config, reported_step=1)
+    driver.until_state("waiting")
+    whole = drive("train", f"tests.worker.{module}", storage=f"{driver.storage}-whole")
+    whole.begin(until=3, config=config)
+    whole.until_state("waiting")
+    name = "eval_loss" if "transformers" in module else "val_loss"
+    expected = [report["metrics"][name] for report in whole.reports]
+    assert [report["metrics"][name] for report in driver.reports] == expected
 
 
 @pytest.mark.parametrize(

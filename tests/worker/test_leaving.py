@@ -233,6 +233,49 @@ def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> N
     assert driver.reports[-1]["step"] == 4
 
 
+def test_training_continues_in_the_middle_of_a_long_step(drive: Any, node: Node, gate: Path) -> None:
+    """A notice in the third step, then a pause in the same step, then the end of the lease in the next one."""
+    whole = drive("long_steps")
+    whole.begin(until=5, max_step=5, rungs=[2])
+    whole.until_state("waiting")
+    driver = drive("long_steps", storage=f"{whole.storage}-parts")
+
+    def begin(first: int, restore: int | None, reported: int, **more: Any) -> None:
+        config = gated(first, gate)
+        driver.begin(
+            until=5, config=config, max_step=5, restore=restore, reported_step=reported, rungs=[2], **more
+        )
+
+    begin(26, None, 0)
+    driver.reported(2)
+    node.goes(1000)
+    ended = driver.until_state("preempted")
+    assert ended["part"]["step"] == 2
+    assert 0 < ended["part"]["train_ns"] <= ended["meter"]["train"]
+    node.stays()
+    # The driver knows of no checkpoint, because none was recorded.
+    begin(28, None, 2)
+    trains(driver)
+    carried = driver.supervisor.step()["carried_ns"]
+    assert carried > 0
+    paused = driver.end("pause")
+    assert paused["part"]["step"] == 2
+    begin(34, 2, 2)
+    driver.reported(3)
+    driver.lease_ends_in(1.0)
+    waiting = driver.until_state("waiting", "paused")
+    assert waiting["state"] == "paused" or waiting["need_ns"] > 0
+    ended = waiting if waiting["state"] == "paused" else driver.until_state("paused")
+    assert ended["part"]["step"] == 3
+    assert ended["error"] is None
+    gate.touch()
+    begin(99, 3, 3)
+    driver.until_state("waiting")
+    assert [report["metrics"] for report in driver.reports] == [report["metrics"] for report in whole.reports]
+    assert [report["metrics"]["rung"] for report in driver.reports] == [0, 0, 0, 0, 0]
+    assert driver.reports[0]["metrics"]["total"] == 5
+
+
 def test_notice_for_another_node_has_no_effect(drive: Any, node: Node) -> None:
     driver = drive()
     node.goes(1, node="another node")

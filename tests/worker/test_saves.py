@@ -146,3 +146,16 @@ def test_lost_on_demand_machines_shorten_the_expected_crash_interval() -> None:
     once, often = (exposure("on_demand", Losses(HOUR_NS, {"lost": n})).crash.mean_ns for n in (1, 9))
     assert once == 3 * HOUR_NS // 2
     assert often == 3 * HOUR_NS // 10
+
+
+def test_a_long_step_is_saved_in_its_middle_as_often_as_short_steps_at_their_ends() -> None:
+    saves = Saves(SPOT, None, 0)
+    interval = next(second for second in range(10_000) if saves.due_within(second * NS, second * NS))
+    short = steps_between(step_ns=NS, saving=Saving(LEAST_NS, saves.durable_ns), exposure=SPOT)
+    assert interval == short
+    saves.ordered_within(interval * NS, interval * NS)
+    later = (2 * interval - 1) * NS
+    assert not saves.due_within(later, later)
+    assert saves.due_within(later + NS, later + NS)
+    fixed = Saves(SPOT, 60 * NS, 0)
+    assert [fixed.due_within(0, second * NS) for second in (59, 60)] == [False, True]

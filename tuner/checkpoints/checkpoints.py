@@ -4,7 +4,8 @@ A directory without a valid manifest is not a checkpoint, so an upload that was 
 `CheckpointStore` writes, lists, restores and removes the checkpoints of a job. `CheckpointArchive` sends one as a tar
 file for download.
 
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. In object storage the chunks of large files are
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. A checkpoint from the middle of the step after it has a name that
+ends in `-part<number>`. Only the trial's next attempt uses it. In object storage the chunks of large files are
 stored next to these directories (`tuner.checkpoints.chunks`).
 """
 
@@ -28,8 +29,8 @@ VERSION = 2  # format version of the manifest
 DOWNLOAD_BYTES = 1 << 20  # how much of a download is read at once
 Read = Callable[[int, int], bytes]
 log = logging.getLogger("tuner.checkpoints")
-_NAME = re.compile(r"step_(\d{8})-a(\d+)")
-_PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)\.")
+_NAME = re.compile(r"step_(\d{8})-a(\d+)(?:-part(\d+))?")
+_PARTIAL = re.compile(re.escape(PARTIAL) + r"step_\d{8}-a(\d+)(?:-part\d+)?\.")
 
 
 class CheckpointDamaged(Exception):
@@ -50,6 +51,16 @@ class Published:
     uri: str
     size_bytes: int
     seconds: float
+    part: int = 0  #: As in `CheckpointId`.
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfStep:
+    """A restored checkpoint from the middle of a step."""
+
+    step: int  #: The last finished step.
+    directory: Path
+    trained_ns: int  #: What was trained of the next step. From the beginning, it includes the setup.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,10 +69,11 @@ class CheckpointId:
 
     step: int
     attempt: int
+    part: int = 0  #: 0, or the number of the attempt's checkpoint from the middle of the step after `step`.
 
     @property
     def name(self) -> str:
-        return f"step_{self.step:08d}-a{self.attempt}"
+        return f"step_{self.step:08d}-a{self.attempt}" + (f"-part{self.part}" if self.part else "")
 
 
 class CheckpointStore:
@@ -71,10 +83,20 @@ class CheckpointStore:
         self._storage, self._project, self._job = Storage(url), project, job
         self._chunks: dict[tuple[str, int], ChunkWriter] = {}
 
-    def publish(self, trial: str, attempt: int, step: int, source: Path) -> Published:
+    def publish(
+        self, trial: str, attempt: int, step: int, source: Path, *, part: int = 0, part_ns: int = 0
+    ) -> Published:
         """Make the files of `source` durable as the trial's checkpoint of `step`.
 
         The directory `source` is removed on success.
+
+        Args:
+            trial: The trial.
+            attempt: The attempt that saved it.
+            step: The last finished step.
+            source: The directory with the files.
+            part: See `CheckpointId`.
+            part_ns: For a part: `PartOfStep.trained_ns`.
 
         Raises:
             FileNotFoundError: `source` has no files.
@@ -97,13 +119,14 @@ class CheckpointStore:
             "step": step,
             "created_at_ns": time.time_ns(),
             "files": files,
+            **({"part": part, "part_ns": part_ns} if part else {}),
         }
-        where = (self._project, self._job, trial, CheckpointId(step, attempt).name)
+        where = (self._project, self._job, trial, CheckpointId(step, attempt, part).name)
         last, elsewhere = (MANIFEST, json.dumps(manifest).encode()), {file["path"] for file in in_chunks}
         self._storage.put_directory(source, last, *where, without=elsewhere)
         chunks.next_turn()
         size = sum(file["bytes"] for file in files)
-        return Published(step, self._storage.path(*where), size, time.monotonic() - began)
+        return Published(step, self._storage.path(*where), size, time.monotonic() - began, part)
 
     def _chunks_by(self, trial: str, attempt: int) -> ChunkWriter:
         new = ChunkWriter(self._storage, attempt, self._project, self._job, trial)
@@ -123,7 +146,10 @@ class CheckpointStore:
         return self._storage.is_lasting(error)
 
     def ids(self, trial: str) -> list[CheckpointId]:
-        """Return the directories that may hold a checkpoint of the trial, newest first."""
+        """Return the directories that may hold a checkpoint of a finished step of the trial, newest first."""
+        return [one for one in self._all_ids(trial) if not one.part]
+
+    def _all_ids(self, trial: str) -> list[CheckpointId]:
         return _ids(self._storage.names(self._project, self._job, trial))
 
     def has(self, trial: str, checkpoint: CheckpointId) -> bool:
@@ -209,7 +235,7 @@ class CheckpointStore:
             manifest: dict[str, Any] = json.loads(data)
             version, place = (
                 manifest["version"],
-                [manifest[word] for word in ("job", "trial", "step", "attempt")],
+                [*(manifest[word] for word in ("job", "trial", "step", "attempt")), manifest.get("part", 0)],
             )
             names = [_path_of(file) for file in manifest["files"]]
             in_chunks = [chunks_of(file) for file in manifest["files"]]
@@ -217,7 +243,7 @@ class CheckpointStore:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest cannot be read: {error!r}") from error
         if version != VERSION:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest is of version {version}, not {VERSION}")
-        if place != [self._job, trial, checkpoint.step, checkpoint.attempt]:
+        if place != [self._job, trial, checkpoint.step, checkpoint.attempt, checkpoint.part]:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest is that of {place}")
         if not names or not all(map(_is_within, names)):
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest names no files, or some elsewhere")
@@ -276,6 +302,30 @@ class CheckpointStore:
                 log.warning("a damaged checkpoint of %s is skipped: %s: %s", trial, checkpoint.name, error)
         return None
 
+    def newest_part(self, trial: str, into: Path, *, first: int, last: int) -> PartOfStep | None:
+        """Return the newest intact checkpoint from the middle of a step, or None if there is none.
+
+        Only those after the steps from `first` to `last` are considered. The caller must have recorded all reports up to `last`.
+        An error of the storage is raised.
+
+        Args:
+            trial: The trial.
+            into: Where the files of a remote storage are copied.
+            first: The newest recorded checkpoint. The state of an older part is older than this.
+            last: The newest recorded report.
+        """
+        for checkpoint in self._all_ids(trial):
+            if checkpoint.part and first <= checkpoint.step <= last:
+                try:
+                    trained_ns = int(self._manifest(trial, checkpoint)["part_ns"])
+                    directory = self.fetch(trial, checkpoint, into / checkpoint.name)
+                    return PartOfStep(checkpoint.step, directory, trained_ns)
+                except (CheckpointDamaged, CheckpointMissing, KeyError, ValueError) as error:
+                    log.warning(
+                        "a damaged checkpoint of %s is skipped: %s: %s", trial, checkpoint.name, error
+                    )
+        return None
+
     def prune(
         self, trial: str, attempt: int, *, newest: int, keep: int, protect: frozenset[int] = frozenset()
     ) -> None:
@@ -285,18 +335,29 @@ class CheckpointStore:
         `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, and the driver died
         before it recorded it. Partial checkpoints of workers that died are removed too.
 
+        Of the checkpoints from the middle of a step, the newest is kept while there is none of a later step.
+
         Checkpoints of attempts after `attempt` are kept. The checkpoint that `attempt` published as `newest`
         is kept as well, even if its manifest is not visible yet.
         """
         names = self._storage.names(self._project, self._job, trial)
         kept: list[CheckpointId] = []
+        parts = 0
         for checkpoint in _ids(names):
             if checkpoint.attempt > attempt:
                 continue
-            known = checkpoint.step <= newest or checkpoint.step in protect
-            if checkpoint == CheckpointId(newest, attempt) or (
-                known and (len(kept) < keep or checkpoint.step in protect) and self.has(trial, checkpoint)
-            ):
+            if checkpoint.part:
+                keeps = not parts and (checkpoint.step >= newest or checkpoint.step in protect)
+                parts += keeps
+                wanted = keeps and self.has(trial, checkpoint)
+            else:
+                known = checkpoint.step <= newest or checkpoint.step in protect
+                wanted = checkpoint == CheckpointId(newest, attempt) or (
+                    known
+                    and (len(kept) - parts < keep or checkpoint.step in protect)
+                    and self.has(trial, checkpoint)
+                )
+            if wanted:
                 kept.append(checkpoint)
             else:
                 self._storage.remove(*self._where(trial, checkpoint), first=MANIFEST)
@@ -426,7 +487,7 @@ def _is_within(name: Path) -> bool:
 
 def _ids(names: list[str]) -> list[CheckpointId]:
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    return sorted((CheckpointId(int(m[1]), int(m[2])) for m in matches), reverse=True)
+    return sorted((CheckpointId(int(m[1]), int(m[2]), int(m[3] or 0)) for m in matches), reverse=True)
 
 
 def _describe(root: Path, file: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tuner.driver.ports import Assignment
 from tuner.store.evidence import Losses
 from tuner.store.jobs import JobRow
 from tuner.training.artifacts import MAX_JOB_BYTES
+from tuner.tuning.rungs import ladder
 from tuner.worker.packages import Stored
 
 Message = dict[str, Any]
@@ -180,6 +181,7 @@ class BeginMessages:
             "lease_ns": assignment.lease_ns,
             "storage": self.storage,
             "restore_step": step,
+            "reported_step": assignment.reported_step,
             "restore_attempt": self.saved_by(assignment.trial, step) if step else None,
             "keep": spec.checkpoint.keep,
             "metric": spec.objective.metric,
@@ -189,6 +191,7 @@ class BeginMessages:
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,
             "exposure": exposure(market, self.losses(market)),
             "memory_limit_bytes": self.memory_limit(),
+            "rungs": ladder(spec).rungs(),
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
             "processes": spec.resources.processes,

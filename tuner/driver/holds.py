@@ -39,6 +39,7 @@ class AttemptLease:
     until: int | None  #: The attempt may train up to this step; None: up to the end.
     from_step: int  #: The checkpoint that it continued from; 0: none.
     base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
+    carried_ns: int = 0  #: Training time of earlier attempts in the step after `from_step`.
     meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
     settled: Meter = field(default_factory=Meter)  #: The meter reading up to which the cost is posted.
     posted: dict[CostKind, Cost] = field(default_factory=dict)  #: The cost that was posted so far, by kind.
@@ -113,19 +114,21 @@ class AttemptLease:
     ) -> bool:
         """Record the attempt's node, environment and starting checkpoint, as far as its worker has reported them.
 
-        Return True if the attempt started from an older checkpoint than the driver ordered. The newer
-        checkpoints are then damaged, and their records are removed.
+        Return True if the attempt started from another checkpoint than the driver ordered. If it is an older one, the newer
+        checkpoints are damaged, and their records are removed. A newer one is from the middle of a step.
         """
-        went_back = from_step is not None and from_step < self.from_step
-        if from_step is not None and went_back:
-            self.again_until, self.from_step = self.from_step, from_step
+        differs = from_step is not None and from_step != self.from_step
+        if from_step is not None and differs:
+            if from_step < self.from_step:
+                self.again_until = self.from_step
+                # Otherwise the next attempt or driver would try to restore the damaged ones.
+                tx.forget_checkpoints(self.trial, above=from_step)
+            self.from_step = from_step
             self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
-            # Otherwise the next attempt or driver would try to restore the damaged ones.
-            tx.forget_checkpoints(self.trial, above=from_step)
-        if went_back or (node and not self.node) or environment is not None:
+        if differs or (node and not self.node) or environment is not None:
             self.node, self.environment = node or self.node, environment or self.environment
             tx.put_attempt(self.row)
-        return went_back
+        return differs
 
     def trained(self, step: int, ns: int) -> None:
         """Note the total training time, in nanoseconds, at the report of a step."""
@@ -138,7 +141,10 @@ class AttemptLease:
         Its cost and duration are those of reaching the step without interruptions. They include all training,
         and the setup only if the attempt did not continue from a checkpoint.
         """
-        ns = report.meter.ns.get("train", 0) + (0 if self.from_step else report.meter.ns.get("setup", 0))
+        is_new = not self.from_step and not self.carried_ns
+        ns = report.meter.ns.get("train", 0) + (
+            report.meter.ns.get("setup", 0) if is_new else self.carried_ns
+        )
         cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
         where = (self.trial, self.attempt, report.step, report.at)
         return ReportRow(*where, value, report.metrics, cost, duration_ns)

@@ -108,6 +108,7 @@ class Loop:
             return
         with self._turn() as turn:
             lease.read(progress.meter, heard_ns=self._clock.elapsed_ns())
+            lease.carried_ns = progress.carried_ns
             if lease.began(turn.tx, progress.node, progress.from_step, progress.environment):
                 self.saved[lease.trial] = lease.from_step
             lease.leaving, lease.usage, lease.trouble = progress.leaving, progress.usage, progress.trouble
@@ -116,6 +117,9 @@ class Loop:
                 lease.saved(turn.tx, saved, self.state.spec, turn.at)
             for report in progress.reports:
                 self._on_report(turn, lease, report)
+            if progress.part is not None:
+                self._on_saved(turn, lease, progress.part.step)
+                lease.trained_ns[progress.part.step] = progress.part.train_ns
             if progress.state in ENDED:
                 self._on_end(turn, lease, progress)
             else:
@@ -339,7 +343,8 @@ class Loop:
         turn.tx.put_attempt(lease.row)
         not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
         work = (command.config, command.until, lease_ns, step or None)
-        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, self._job_best())
+        reported = self.state.trial(trial).steps
+        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, reported, self._job_best())
         turn.commands.append(lambda: self._world.begin(assignment))
         return []
 
@@ -352,6 +357,7 @@ class Loop:
     def _on_report(self, turn: LoopTurn, lease: AttemptLease, report: StepReport) -> None:
         trained = report.meter.ns.get("train", 0)
         train_ns = max(0, trained - lease.reported.ns.get("train", 0))
+        train_ns += 0 if lease.last_step else lease.carried_ns
         if report.step - lease.last_step:
             self.pace.stepped(lease.trial, train_ns)
         lease.trained(report.step, trained)

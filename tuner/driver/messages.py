@@ -60,6 +60,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedPart:
+    """A checkpoint from the middle of a step that became durable."""
+
+    step: int  #: The last finished step.
+    train_ns: int  #: The attempt's training time up to the checkpoint.
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """Why an attempt ended although the driver did not order it."""
 
@@ -110,6 +118,9 @@ class Progress:
     machine: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
     environment: Environment | None = None  #: The attempt's environment, sent in one of its messages.
+    #: The newest checkpoint from the middle of a step, if it became durable since the last message.
+    part: SavedPart | None = None
+    carried_ns: int = 0  #: Training time of earlier attempts in the step in which the attempt began.
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "Progress":
@@ -132,6 +143,8 @@ class Progress:
             checkpoints=tuple(
                 Saved(c["step"], c["uri"], c["bytes"], c["seconds"]) for c in result["checkpoints"]
             ),
+            part=SavedPart(**result["part"]) if result.get("part") else None,
+            carried_ns=result.get("carried_ns", 0),
             need_ns=result.get("need_ns") or 0,
             saved_step=result.get("saved_step"),
             warming_ns=result.get("warming_ns", 0),

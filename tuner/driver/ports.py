@@ -39,6 +39,7 @@ class Assignment:
     restore_step: int | None  #: The step of the checkpoint to continue from, or None to begin without one.
     not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
     offer: Offer | None = None  #: The kind of machine to run on, or None for any.
+    reported_step: int = 0  #: The trial's last reported step.
     job_best: float | None = (
         None  #: The job's best score so far. A worker always saves a step that is better.
     )

@@ -1,7 +1,8 @@
 """The protocol between a worker's supervisor and the child process that runs user code. It needs the standard library only.
 
 Messages are JSON objects over a `multiprocessing.connection.Connection`. The child sends messages. The supervisor replies only to
-reports: continue, save or stop. The child waits for the reply, so it never trains a step that was not allowed.
+reports, and to questions in the middle of a step: continue, save or stop. The child waits for the reply, so it never trains a step that
+was not allowed.
 """
 
 import json
@@ -23,6 +24,7 @@ FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
+ASK_S = 0.1  # the least time between two questions: a question takes about 0.1 ms, and a batch may take less
 
 
 class StopTraining(SystemExit):
@@ -62,13 +64,15 @@ class BeginMessage:
         """The number of this process among those of the attempt on this node."""
         return int(self.variables.get("LOCAL_RANK", 0))
 
+    rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The supervisor's reply to a report. The child carries it out in this order: flush, keep, save, stop."""
+    """The supervisor's reply to a report or a question. The child carries it out in this order: flush, keep, save, stop."""
 
     stop: bool  #: The attempt is over.
-    save: bool  #: Write a checkpoint of this step.
+    save: bool  #: Write a checkpoint of the current state.
     #: Keep a copy of this step's state in place of the one kept before, and write nothing yet.
     keep: bool = False
     flush: bool = False  #: Write a checkpoint of the copy that was kept.
@@ -83,6 +87,7 @@ class Channel:
         self.is_used_by_run = False  #: Whether a `SpotSafe` or an adapter sends the reports.
         self._connection = connection
         self._sending = threading.Lock()
+        self._asked_at = 0.0
 
     def phase(self, kind: Kind) -> None:
         """Tell the supervisor that the attempt's time is of this kind from now on, for the bill."""
@@ -101,6 +106,23 @@ class Channel:
         report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
         self._send({"type": "report", **report, **({"artifacts": list(artifacts)} if artifacts else {})})
         self.step = step
+        return self._reply()
+
+    def ask(self) -> Reply:
+        """Ask in the middle of a step whether to save or stop now. Do not send the question if the last one was less than `ASK_S` ago.
+
+        Raises:
+            StopTraining: The attempt is over, and nothing is left to write.
+        """
+        now = time.monotonic()
+        if now - self._asked_at < ASK_S:
+            return Reply(stop=False, save=False)
+        self._send({"type": "ask"})
+        reply = self._reply()
+        self._asked_at = time.monotonic()
+        return reply
+
+    def _reply(self) -> Reply:
         answer = json.loads(self._connection.recv_bytes())
         reply = Reply(
             answer["type"] == "stop", *(bool(answer.get(name)) for name in ("save", "keep", "flush"))
@@ -109,12 +131,17 @@ class Channel:
             raise StopTraining(0)
         return reply
 
-    def saved(self, step: int, path: str, seconds: float) -> None:
+    def saved(self, step: int, path: str, seconds: float, *, part: int = 0) -> None:
         """Tell the supervisor that the checkpoint directory `path` is complete. From then on the supervisor owns it.
 
-        `seconds` is how long it took to write.
+        Args:
+            step: The last finished step.
+            path: The directory.
+            seconds: How long it took to write.
+            part: 0 if the state is that at the end of `step`. Otherwise the state is from the middle of the step after it, and this is
+                the number of such checkpoints that the attempt has written.
         """
-        self._send({"type": "saved", "step": step, "path": path, "seconds": seconds})
+        self._send({"type": "saved", "step": step, "part": part, "path": path, "seconds": seconds})
 
     def save_failed(self, step: int, detail: str) -> None:
         self._send({"type": "save_failed", "step": step, "detail": detail[:4000]})

@@ -27,6 +27,7 @@ class Home(ABC):
     first_step: int = 0
     max_step: int | None = None
     echo: bool = False  #: Whether the restored state is to be saved again at once.
+    rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
         """Note that the run does this kind of work from now on."""
@@ -46,12 +47,16 @@ class Home(ABC):
             ArtifactRefused: A file cannot be an artifact.
         """
 
-    @abstractmethod
-    def place(self, step: int) -> Path:
-        """Return a directory for the checkpoint of this step. It does not exist yet."""
+    def ask(self) -> Reply:
+        """Ask in the middle of a step whether to save or stop now. Only the service ever wants that."""
+        return Reply(stop=False, save=False)
 
     @abstractmethod
-    def saved(self, step: int, path: Path, seconds: float) -> None:
+    def place(self, step: int, part: int = 0) -> Path:
+        """Return a directory for the checkpoint of this step, or of a part of the step after it. It does not exist yet."""
+
+    @abstractmethod
+    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
         """Take over the complete checkpoint in `path`, which took `seconds` to write."""
 
     def failed(self, step: int, error: Exception) -> None:
@@ -66,6 +71,7 @@ class Supervised(Home):
         self._channel, begin = channel, channel.begin
         channel.is_used_by_run = True
         self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
+        self.rungs = begin.rungs
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
         self._limits = ArtifactLimits(begin.artifact_room)
@@ -83,11 +89,14 @@ class Supervised(Home):
             stage(self._staging, step, files)
         return self._channel.report(step, metrics, resumable=True, artifacts=list(artifacts))
 
-    def place(self, step: int) -> Path:
-        return self._staging / f"step_{step:08d}"
+    def ask(self) -> Reply:
+        return self._channel.ask()
 
-    def saved(self, step: int, path: Path, seconds: float) -> None:
-        self._channel.saved(step, str(path), seconds)
+    def place(self, step: int, part: int = 0) -> Path:
+        return self._staging / (f"step_{step:08d}-part{part}" if part else f"step_{step:08d}")
+
+    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
+        self._channel.saved(step, str(path), seconds, part=part)
 
     def failed(self, step: int, error: Exception) -> None:
         self._channel.save_failed(step, f"{type(error).__name__}: {error}")
@@ -117,11 +126,11 @@ class Alone(Home):
         self._limits.read(artifacts)
         return Reply(stop=False, save=self._dir is not None)
 
-    def place(self, step: int) -> Path:
+    def place(self, step: int, part: int = 0) -> Path:
         assert self._dir is not None
         return self._dir / f"{WRITING}{step:08d}_{time.monotonic_ns()}"
 
-    def saved(self, step: int, path: Path, seconds: float) -> None:
+    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
         from tuner.training import checkpoint  # imports torch, which adapters for other libraries do not need
 
         assert self._dir is not None
@@ -160,11 +169,11 @@ class PlainTune(Home):
         self._limits.read(artifacts)
         return Reply(stop=False, save=True)
 
-    def place(self, step: int) -> Path:
+    def place(self, step: int, part: int = 0) -> Path:
         self._folder = tempfile.TemporaryDirectory(prefix="spot-safe-", ignore_cleanup_errors=True)
         return Path(self._folder.name) / f"step_{step:08d}"
 
-    def saved(self, step: int, path: Path, seconds: float) -> None:
+    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
         """Report the step with its checkpoint, then remove it, because Tune keeps its own copy.
 
         If Tune stops the trial, its report raises SystemExit.

@@ -56,6 +56,7 @@ class FrameworkRun:
         if self.restored is not None and isinstance(self._home, PlainTune):
             self.step = int(json.loads((self.restored / STEP_FILE).read_text())["step"])
         self._reply = Reply(stop=False, save=False)
+        self._part, self._parts = 0, 0
         self._kept: tuple[int, Path, float] | None = None
 
     def begin(self) -> None:
@@ -90,15 +91,33 @@ class FrameworkRun:
         if reply.flush:
             self._announce_kept()
         save = reply.save or (last and self._ended_early())
-        self._reply = Reply(stop=reply.stop, save=save, keep=reply.keep)
-        if self._reply.save or self._reply.keep:
+        return self._must_save(Reply(stop=reply.stop, save=save, keep=reply.keep))
+
+    def is_save_due(self) -> bool:
+        """Ask in the middle of a step whether `save` must be called next. Call this after each batch.
+
+        The next attempt then continues in the middle of that step.
+
+        Raises:
+            StopTraining: The attempt is over, and nothing is to be saved.
+        """
+        reply = self._home.ask()
+        if reply.flush:
+            self._announce_kept()
+        return self._must_save(reply, in_step=True)
+
+    def _must_save(self, reply: Reply, *, in_step: bool = False) -> bool:
+        self._reply = reply
+        if reply.save or reply.keep:
+            self._parts += in_step
+            self._part = self._parts if in_step else 0
             return True
         if reply.stop:
             raise StopTraining(0)
         return False
 
     def save(self, write: Callable[[Path], object], *, by_first: bool = False) -> None:
-        """Save the state after the reported step.
+        """Save the state after the reported step, or in the middle of the step after it.
 
         A checkpoint that cannot be written is reported to the service, which decides whether training continues.
 
@@ -119,6 +138,7 @@ class FrameworkRun:
         """Save the last step, if training ended by itself and the service did not ask for it. Otherwise do nothing."""
         if not self._ended_early() or self._reply.save:
             return
+        self._part = 0
         if self._kept is not None and self._kept[0] == self.step:
             self._announce_kept()
         else:
@@ -135,7 +155,7 @@ class FrameworkRun:
 
     def _write(self, write: Callable[[Path], object], *, announce: bool, by_first: bool = False) -> None:
         self._home.phase("checkpoint")
-        began, place = time.monotonic(), self._home.place(self.step)
+        began, place = time.monotonic(), self._home.place(self.step, self._part)
         try:
             place.mkdir(parents=True, exist_ok=self._ranks is not None)
             self._call(write, place, by_first=by_first)
@@ -147,7 +167,7 @@ class FrameworkRun:
             return
         seconds = time.monotonic() - began
         if announce:
-            self._home.saved(self.step, place, seconds)
+            self._home.saved(self.step, place, seconds, self._part)
             return
         if self._kept is not None:
             shutil.rmtree(self._kept[1], ignore_errors=True)

@@ -6,14 +6,14 @@ for hours for the reply to a report.
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tuner.training.channel import Kind, Reply, StopTraining, current
-from tuner.training.environments import Home
+from tuner.training.environments import NO_ARTIFACTS, Artifacts, Home
 
 # The service may hold a trial at a rung for long. A rank that is dead is noticed at once, because its connections close.
 PATIENCE = timedelta(days=7)
@@ -82,6 +82,7 @@ class SharedHome(Home):
         self._home, self._ranks = home, ranks
         self._place: Path | None = None  # the directory of the save in progress
         self.first_step, self.max_step, self.echo = home.first_step, home.max_step, home.echo
+        self.rungs = home.rungs
 
     @property
     def _is_first(self) -> bool:
@@ -94,11 +95,18 @@ class SharedHome(Home):
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
         return self._home.checkpoints()
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> Reply:
+    def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
+        return self._agreed(lambda: self._home.report(step, metrics, artifacts))
+
+    def ask(self) -> Reply:
+        return self._agreed(self._home.ask)
+
+    def _agreed(self, call: Callable[[], Reply]) -> Reply:
+        """Let rank 0 make a call, and return its reply on all ranks, or raise StopTraining on all of them."""
         reply = None
         if self._is_first:
             try:
-                reply = self._home.report(step, metrics)
+                reply = call()
             except StopTraining:
                 reply = Reply(stop=True, save=False)
         reply = self._ranks.agreed(reply)
@@ -106,17 +114,19 @@ class SharedHome(Home):
             raise StopTraining(0)
         return reply
 
-    def place(self, step: int) -> Path:
-        self._place = self._ranks.same_place(self._home.place(step) if self._is_first else None)
+    def place(self, step: int, part: int = 0) -> Path:
+        self._place = self._ranks.same_place(self._home.place(step, part) if self._is_first else None)
         return self._place
 
-    def saved(self, step: int, path: Path, seconds: float) -> None:
-        self._complete(step, path, seconds, None)
+    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
+        self._complete(step, path, seconds, None, part)
 
     def failed(self, step: int, error: Exception) -> None:
         self._complete(step, None, 0.0, error)
 
-    def _complete(self, step: int, path: Path | None, seconds: float, error: Exception | None) -> None:
+    def _complete(
+        self, step: int, path: Path | None, seconds: float, error: Exception | None, part: int = 0
+    ) -> None:
         """Wait for all ranks, and pass the complete checkpoint, or the first error, to the home."""
         errors = self._ranks.errors(None if error is None else f"{type(error).__name__}: {error}")
         if not self._is_first:
@@ -128,4 +138,4 @@ class SharedHome(Home):
             self._home.failed(step, OSError(f"rank {rank} could not save: {text}"))
         else:
             assert path is not None
-            self._home.saved(step, path, seconds)
+            self._home.saved(step, path, seconds, part)

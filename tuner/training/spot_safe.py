@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -56,6 +57,8 @@ class SpotSafe:
         # The state and step of the best report of the job so far.
         self._kept: tuple[dict[str, Any], int] | None = None
         self._step = self._home.first_step
+        self._part = 0  # the number of saves in the middle of a step
+        self._total = self._home.max_step
         self._open = self._reported = self._saved = False
         self._writing: threading.Thread | None = None
         self._save_error: Exception | None = None
@@ -110,10 +113,10 @@ class SpotSafe:
             RuntimeError: It is used outside the `with` block, or a step ended without a report.
         """
         self._check_open()
-        last = self._home.max_step if self._home.max_step is not None else total
-        if last is None and self._is_alone:
+        self._total = self._home.max_step if self._home.max_step is not None else total
+        if self._total is None and self._is_alone:
             raise ValueError("say how many steps there are: run.steps(10), or SpotSafe(steps=10, ...)")
-        return self._steps(last)
+        return self._steps(self._total)
 
     def _steps(self, last: int | None) -> Iterator[int]:
         while last is None or self._step < last:
@@ -124,6 +127,23 @@ class SpotSafe:
                 raise RuntimeError(
                     f"step {self._step + 1} ended without run.report(...); report once in each step"
                 )
+
+    @property
+    def total_steps(self) -> int | None:
+        """The largest number of steps that the trial may have, for example for a learning-rate schedule. None if it is not known.
+
+        It is the job's `fidelity.max`. In a script it is known from the constructor, or once `steps` was called.
+        """
+        return self._total
+
+    @property
+    def rung(self) -> int:
+        """The rung that the current step leads to, counted from 0. It is 0 in a script.
+
+        With rungs at the steps 1, 3 and 9, the first step has the rung 0, the next two have 1, and all later steps have 2.
+        """
+        rungs = self._home.rungs
+        return min(bisect_left(rungs, self._step + 1), len(rungs) - 1) if rungs else 0
 
     def data(self, batches: Iterable[T]) -> TimedBatches[T]:
         """Return an iterable over the same batches: `for x, y in run.data(loader)`.
@@ -178,13 +198,37 @@ class SpotSafe:
         if reply.stop:
             raise StopTraining(0)
 
-    def _save(self, *, now: bool) -> None:
+    def checkpoint_if_due(self) -> None:
+        """Save in the middle of a step, if the service wants that. Call it after each batch of a long step.
+
+        The service wants a save if the machine is about to be taken away, if the trial is to pause, if its lease ends, and from time to
+        time in a step that takes longer than the interval between checkpoints. The next attempt continues in the middle of that step:
+        `steps` yields it again, so its position must be a part of `SpotSafe`, such as a `Batches` or the loader of `efficient_loader`.
+
+        The service is asked at most ten times a second. In a script and under plain Ray Tune nothing is saved.
+
+        Raises:
+            StopTraining: The attempt is over.
+            TypeError: A state cannot be saved.
+            RuntimeError: The `with` block is not open.
+        """
+        self._check_open()
+        reply = self._home.ask()
+        if reply.flush:
+            self._flush(now=reply.stop)
+        if reply.save:
+            self._part += 1
+            self._save(now=reply.stop, part=self._part)
+        if reply.stop:
+            raise StopTraining(0)
+
+    def _save(self, *, now: bool, part: int = 0) -> None:
         """Copy the state, then write it: in the background, or before returning if `now`."""
         checkpoint.settle()
         self._home.phase("checkpoint")
         self._wait()
         state = self._snapshot(self._copies)
-        self._write_state(state, self._step, now=now)
+        self._write_state(state, self._step, now=now, part=part)
 
     def _snapshot(self, copies: checkpoint.Copies) -> dict[str, Any]:
         return checkpoint.snapshot(
@@ -208,35 +252,35 @@ class SpotSafe:
         self._wait()
         self._write_state(state, step, now=now)
 
-    def _write_state(self, state: dict[str, Any], step: int, *, now: bool) -> None:
+    def _write_state(self, state: dict[str, Any], step: int, *, now: bool, part: int = 0) -> None:
         if now:
-            self._write(state, step)
+            self._write(state, step, part)
             self._wait()
         else:
-            self._writing = threading.Thread(target=self._write, args=(state, step), name="checkpoint")
+            self._writing = threading.Thread(target=self._write, args=(state, step, part), name="checkpoint")
             self._writing.start()
             self._home.phase("train")
 
-    def _write(self, state: dict[str, Any], step: int) -> None:
+    def _write(self, state: dict[str, Any], step: int, part: int) -> None:
         """Write a state and report the result to the home.
 
         This may run in a background thread, in which an exception would go unnoticed. It is stored, and `_wait` raises it.
         """
-        began, outcome = time.monotonic(), self._written(state, step)
+        began, outcome = time.monotonic(), self._written(state, step, part)
         try:
             # The home is called exactly once, because all ranks wait for each other in it.
             if isinstance(outcome, Exception):
                 self._home.failed(step, outcome)
             else:
-                self._home.saved(step, outcome, time.monotonic() - began)
+                self._home.saved(step, outcome, time.monotonic() - began, part)
         except Exception as fatal:
             self._save_error = fatal
 
-    def _written(self, state: dict[str, Any], step: int) -> Path | Exception:
+    def _written(self, state: dict[str, Any], step: int, part: int) -> Path | Exception:
         """Write a state. Return the directory, or the error if it could not be written."""
         path = None
         try:
-            path = self._home.place(step)
+            path = self._home.place(step, part)
             checkpoint.write(state, path)
         except Exception as error:  # also RuntimeError: PyTorch raises it if the disk is full
             if path is not None and self._ranks == 1:

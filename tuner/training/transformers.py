@@ -26,7 +26,7 @@ def tuner_checkpoint() -> str | None:
 class TunerCallback(TrainerCallback):
     """Evaluate and report after each step of the job, and save and stop when the service says so.
 
-    Evaluations and saves happen only then: `eval_strategy` and `save_strategy` of the arguments have no effect. Set `num_train_epochs` to
+    Evaluations happen only then, and saves also in the middle of a step if the machine is about to be taken away: `eval_strategy` and `save_strategy` of the arguments have no effect. Set `num_train_epochs` to
     the largest number of epochs that a trial may have, because the learning-rate schedule is made for it.
 
     Args:
@@ -58,7 +58,14 @@ class TunerCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         self._due = self._every is not None and state.global_step % self._every == 0
-        return self._only_what_is_due(control)
+        control = self._only_what_is_due(control)
+        # The trainer repeats nothing of an epoch whose last batch was trained before its checkpoint was saved, not even its end.
+        if not self._due and not control.should_epoch_stop and not self._ends_epoch(state):
+            control.should_save = self._saving = self._run.is_save_due()
+        return control
+
+    def _ends_epoch(self, state: TrainerState) -> bool:
+        return state.epoch is not None and state.epoch == int(state.epoch)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -15,10 +15,11 @@ from tuner.checkpoints.checkpoints import Published
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.environment import Environment
 from tuner.domain.preemption_policy import in_time
-from tuner.training.channel import BeginMessage, Reply
+from tuner.training.channel import ASK_S, BeginMessage, Reply
 from tuner.worker import endings
 from tuner.worker.child_channel import (
     MAX_BETWEEN_REPORTS,
+    AskMessage,
     InvalidMessage,
     PhaseMessage,
     ReportMessage,
@@ -38,6 +39,10 @@ MAX_UNSENT_REPORTS = 100
 MAX_UNPUBLISHED = 4
 # Reports whose artifacts are not stored yet. A child that reports files faster than they are stored waits.
 MAX_UNSTORED = 2
+ASK_NS = int(ASK_S * 1e9)
+# Which state a checkpoint holds: the last finished step, and 0 or the number of the save in the middle of the step after it. A higher
+# position is newer.
+Position = tuple[int, int]
 
 
 @dataclass
@@ -57,11 +62,22 @@ class RunningAttempt:
     announced: int = 0  # `durable` when the last result was returned
     recorded: int = 0  # the newest durable step that the driver has recorded
     last_command: DriverCommand = "go"  # the driver's last command
-    held: int | None = None  # the step whose report waits for a reply
+    held: int | None = (
+        None  # the last finished step, if its report or a question in the step after it waits for a reply
+    )
+    asks: bool = False  # whether a question in the middle of a step waits for a reply, and not a report
+    asked_at: int = 0  # when the child last asked in the middle of a step
+    ask_gap_ns: int = 0  # the longest time between two questions; 0 if the child never asked
     resumable: bool = False  # whether the child can save a checkpoint of the newest step
     saving: bool = False  # whether a checkpoint is being written or stored
-    saved_step: int = 0  # the newest step that the child wrote a checkpoint of
-    ordered_step: int = 0  # the newest step whose checkpoint the child was ordered to write at once
+    saved_at: Position = (0, 0)  # the newest state that the child wrote a checkpoint of
+    ordered: Position = (0, 0)  # the newest state whose checkpoint the child was ordered to write at once
+    parts: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # for each ordered save in the middle of a step: the attempt's training time then, and `PartOfStep.trained_ns`
+    stored_part: dict[str, int] | None = None  # the newest stored one, to be sent with the next result
+    carried_ns: int = 0  # training time of earlier attempts in the step in which this attempt began
+    reported_train_ns: int = 0  # the attempt's training time at its last report
     kept_step: int | None = (
         None  # the step whose state the child keeps in memory, because it is the job's best
     )
@@ -69,7 +85,10 @@ class RunningAttempt:
     job_best: float = -math.inf  # the best score of the job that the driver has sent
     own_best: float = -math.inf  # the best score of this attempt
     closing: bool = False  # whether the child was ordered to stop
-    closes_with: int = 0  # the step of the checkpoint with which the attempt ends; 0 if it ends without one
+    closes_with: Position = (0, 0)  # the checkpoint with which the attempt ends; zeros if it ends without one
+    lease_is_over: bool = (
+        False  # whether the child was ordered to stop because its lease ends in the middle of a step
+    )
     state: str | None = None  # how the attempt ended; None while it runs
     error: dict[str, str] | None = None
     step: int = 0  # the newest reported step
@@ -109,6 +128,11 @@ class RunningAttempt:
     def number(self) -> int:
         return int(self.order["attempt"])
 
+    @property
+    def may_have_part(self) -> bool:
+        """Whether an earlier attempt may have saved in the middle of a step."""
+        return self.number > 1 and self.order.get("reported_step") is not None
+
     def begin(self, staging: Path, restored: Path | None) -> BeginMessage:
         """Return the message that starts the child, and note its first step and its staging directory."""
         self.from_step, self.staging = self.restored, staging
@@ -127,6 +151,7 @@ class RunningAttempt:
             kind=self.order.get("kind"),
             metric=self.order.get("metric"),
             artifact_room=self.order.get("artifact_room"),
+            rungs=self.order.get("rungs", ()),
         )
 
     def forked(self) -> None:
@@ -169,8 +194,10 @@ class RunningAttempt:
         self.messages_since_report = 0
         self.use.add_reported(message.usage, trained_ns=self.watch.of("train"))
         if self.stepped_at:
-            self.step_ns.append(self.saves.stepped(max(0, at - self.stepped_at)))
+            trained = self.saves.stepped(max(0, at - self.stepped_at))
+            self.step_ns.append(trained + (self.carried_ns if self.step == self.restored else 0))
         self.watch.switch("idle", at)
+        self.reported_train_ns, self.asked_at = self.watch.of("train"), 0
         self.step, self.held, self.resumable = step, step, message.resumable
         value = message.metrics.get(self.order.get("metric", ""))
         if isinstance(value, int | float):
@@ -185,6 +212,29 @@ class RunningAttempt:
                 "at_ns": time.time_ns(),
             }
         )
+
+    def asked(self, message: AskMessage) -> None:
+        """Note a question of the child in the middle of a step.
+
+        Raises:
+            InvalidMessage: The previous message that waits for a reply has none yet.
+        """
+        if self.held is not None:
+            raise InvalidMessage(
+                "asked in the middle of a step before it had the reply to an earlier message"
+            )
+        began = self.asked_at or self.stepped_at
+        self.ask_gap_ns = max(self.ask_gap_ns, message.at - began if began else 0, ASK_NS)
+        if self.asked_at and message.at - self.asked_at >= ASK_NS // 2:
+            self.messages_since_report -= (
+                1  # a child that asks as often as it should does not flood the channel
+            )
+        self.asked_at, self.held, self.asks, self.resumable = message.at, self.step, True, True
+        self.watch.switch("idle", message.at)
+
+    def _in_step_ns(self) -> int:
+        """Return how long the current step has taken so far in this attempt."""
+        return max(0, time.monotonic_ns() - self.stepped_at) if self.stepped_at else 0
 
     def _scored(self, step: int, score: float) -> None:
         """Note whether the report is the job's best.
@@ -203,14 +253,14 @@ class RunningAttempt:
             if self.job_best > self.own_best:
                 self.kept_step, self.improved = None, False
 
-    def protected(self, step: int) -> frozenset[int]:
+    def protected(self, step: int, part: int = 0) -> frozenset[int]:
         """Return the steps whose checkpoints must not be deleted, however old they are.
 
         These are the best checkpoint, the checkpoint from which the trial would resume if its driver died
         now, and those in `spared`. The checkpoint of `step` is considered first and may become the best one.
         Of equal scores the earliest step is the best, as in the job's answers.
         """
-        score = self.scores.get(step)
+        score = self.scores.get(step) if not part else None
         if score is not None and (
             self.best is None or score > self.best[0] or (score == self.best[0] and step < self.best[1])
         ):
@@ -218,7 +268,7 @@ class RunningAttempt:
         self.scores = {s: value for s, value in self.scores.items() if s > step or value == self.own_best}
         return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
 
-    def restored_from(self, step: int, older: frozenset[int]) -> None:
+    def restored_from(self, step: int, older: frozenset[int] = frozenset(), carried_ns: int = 0) -> None:
         """Record that the attempt continues from the restored checkpoint of `step`.
 
         If this step is older than the one that the driver ordered, newer checkpoints are damaged and the best one may be among them.
@@ -228,7 +278,9 @@ class RunningAttempt:
         Args:
             step: The step of the restored checkpoint.
             older: The steps of all older checkpoints.
+            carried_ns: What was trained of the next step before the checkpoint was saved.
         """
+        self.carried_ns = carried_ns
         self.restored = self.durable = self.announced = self.recorded = self.step = step
         if step < (self.order["restore_step"] or 0):
             self.spared = older
@@ -237,8 +289,11 @@ class RunningAttempt:
     def need_ns(self) -> int:
         """Return by how many nanoseconds the lease is too short for the next step and a save, or 0 if it is long enough.
 
-        Return 0 as well while no step has been measured.
+        Return 0 as well while no step has been measured. In the middle of a step, the lease must be long enough for a save after the
+        next batches.
         """
+        if self.asks:
+            return max(0, 2 * self.ask_gap_ns + 2 * self.saves.durable_ns + MARGIN_NS - self.left_ns())
         expected = max(self.step_ns, default=0) * 11 // 10
         return max(0, expected + self.saves.durable_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
 
@@ -246,12 +301,12 @@ class RunningAttempt:
         """Return whether the child waits for the reply to a report at or beyond the last step that the attempt may currently
         train to.
         """
-        stops = [stop for stop in (self.until, self.max_step) if stop is not None]
+        stops = [stop for stop in (self.until, self.max_step) if stop is not None and not self.asks]
         return self.held is not None and any(self.held >= stop for stop in stops)
 
-    def closed_by(self, step: int) -> bool:
-        """Return whether the attempt is ending and the checkpoint of `step` is new enough to end it."""
-        return self.closing and step >= self.closes_with
+    def closed_by(self, position: Position) -> bool:
+        """Return whether the attempt is ending and the checkpoint of this position is new enough to end it."""
+        return self.closing and position >= self.closes_with
 
     def saved(self, message: SavedMessage) -> None:
         """Note that the child wrote a checkpoint, which the publisher will store.
@@ -260,12 +315,12 @@ class RunningAttempt:
             InvalidMessage: The child cannot have a checkpoint of that step, or it announces checkpoints
                 faster than they are stored.
         """
-        check_saved_step(message.step, last_step=self.step)
+        check_saved_step(message.step, last_step=self.step, part=message.part, parts=len(self.parts))
         if self.unpublished >= MAX_UNPUBLISHED:
             raise InvalidMessage(
                 f"announced a checkpoint while {self.unpublished} earlier ones were being stored"
             )
-        self.saved_step = message.step
+        self.saved_at = message.step, message.part
         self.unpublished += 1
 
     def answer(self) -> Reply | None:
@@ -278,6 +333,8 @@ class RunningAttempt:
         if self.held is None:
             return None
         flush = self.kept_step is not None and not self.improved
+        if self.asks:
+            return self._answer_in_step(flush=flush)
         if self.last_command == "stop":
             return Reply(stop=True, save=self.improved, flush=flush)
         if self.last_command != "go" or self.notice is not None:
@@ -289,6 +346,21 @@ class RunningAttempt:
         if self._save_is_due():
             return Reply(stop=False, save=True, keep=False, flush=False)
         return Reply(stop=False, save=False, keep=self.improved, flush=flush and not self.saving)
+
+    def _answer_in_step(self, *, flush: bool) -> Reply | None:
+        """Return the reply to a question in the middle of a step, or None if the child waits for a longer lease.
+
+        A lease that ends soon is first waited for. If nobody renews it, the child saves and stops while there is time for that.
+        """
+        if self.last_command == "stop":
+            return Reply(stop=True, save=False, flush=flush)
+        self.lease_is_over = self.left_ns() < self.saves.durable_ns + self.ask_gap_ns + MARGIN_NS
+        if self.last_command != "go" or self.notice is not None or self.lease_is_over:
+            return Reply(stop=True, save=True, flush=flush and self.notice is None and not self.lease_is_over)
+        if self.need_ns() > 0:
+            return None
+        save = not self.saving and self.saves.due_within(self._in_step_ns(), time.monotonic_ns())
+        return Reply(stop=False, save=save, flush=flush and not self.saving and not save)
 
     def waits_for_driver(self) -> bool:
         """Return True if the child may not continue before the driver raises its target step or renews its lease."""
@@ -312,32 +384,60 @@ class RunningAttempt:
         """Update the state after the reply to the waiting report was sent."""
         assert self.held is not None
         step, self.held, self.announced_waiting = self.held, None, False
-        self.stepped_at = time.monotonic_ns()
-        self.saves.answered(self.stepped_at, save=reply.save)
+        position = self._answered_in_step(step, reply) if self.asks else self._answered_report(step, reply)
         writes = reply.save or reply.flush
         self.saving = self.saving or writes
         self.watch.switch("checkpoint" if reply.stop and writes else "train")
         self.closing = reply.stop
         if reply.stop:
-            self.closes_with = step if reply.save else self.kept_step or 0
-            self.saved_step = (
-                0  # a checkpoint that the child announced before this reply does not end the attempt
-            )
+            self.closes_with = position if reply.save else (self.kept_step or 0, 0)
+            self.saved_at = (
+                0,
+                0,
+            )  # a checkpoint that the child announced before this reply does not end the attempt
         if reply.save:
-            self.ordered_step = step
+            self.ordered = position
         if reply.keep:
             self.kept_step = step
         elif reply.flush or (reply.save and self.improved):
             self.kept_step = None
         self.improved = False
 
+    def _answered_report(self, step: int, reply: Reply) -> Position:
+        self.stepped_at = time.monotonic_ns()
+        self.saves.answered(self.stepped_at, save=reply.save)
+        return step, 0
+
+    def _answered_in_step(self, step: int, reply: Reply) -> Position:
+        """Note the reply to a question. If it orders a save, note what was trained of the step.
+
+        Waiting for the reply is no part of the step.
+        """
+        now, self.asks = time.monotonic_ns(), False
+        if self.stepped_at:
+            self.stepped_at += now - self.asked_at
+        self.asked_at = now
+        if not reply.save:
+            return step, 0
+        trained = self.watch.of("train")
+        of_step = trained - self.reported_train_ns
+        if step == self.restored:  # nothing was reported yet
+            begins = not step and not self.carried_ns
+            of_step += self.carried_ns + (self.watch.of("setup") if begins else 0)
+        self.parts.append((trained, of_step))
+        self.saves.ordered_within(self._in_step_ns(), now)
+        return step, len(self.parts)
+
     def made_durable(self, published: Published) -> None:
         """Note that a checkpoint is stored."""
         step, size, seconds = published.step, published.size_bytes, published.seconds
-        self.durable = max(step, self.durable)
-        if step >= self.ordered_step:
+        if (step, published.part) >= self.ordered:
             self.saves.made_durable(time.monotonic_ns())
         self.use.saved(size)
+        if published.part:
+            self.stored_part = {"step": step, "train_ns": self.parts[published.part - 1][0]}
+            return
+        self.durable = max(step, self.durable)
         self.checkpoints.append({"step": step, "uri": published.uri, "bytes": size, "seconds": seconds})
 
     def close(self) -> None:
@@ -351,6 +451,8 @@ class RunningAttempt:
                 self.end("paused")
             case "stop":
                 self.end("stopped")
+            case "go" if self.lease_is_over and self.notice is None:
+                self.end("paused")
             case "go":
                 self.leave()
 
@@ -369,9 +471,12 @@ class RunningAttempt:
         left_ns = self.notice.deadline - time.time_ns()
         if self.saving and left_ns > 0:
             return False
-        if self.watch.kind in ("setup", "restore") or (self.step > self.restored and not self.resumable):
+        cannot_save = self.step > self.restored and not self.resumable and not self.ask_gap_ns
+        if self.watch.kind in ("setup", "restore") or cannot_save:
             return True
         left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
+        if self.ask_gap_ns:  # it can save before the step ends
+            left_of_step = min(left_of_step or self.ask_gap_ns, self.ask_gap_ns)
         return not in_time(
             left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None
         )
@@ -389,6 +494,7 @@ class RunningAttempt:
         reports, self.reports = self.reports, []
         checkpoints, self.checkpoints = self.checkpoints, []
         environment, self.environment = self.environment, None
+        part, self.stored_part = self.stored_part, None
         return {
             "trial": self.trial,
             "attempt": self.number,
@@ -398,6 +504,8 @@ class RunningAttempt:
             "meter": self.watch.reading(self.lease_ns),
             "need_ns": self.need_ns() if state == "waiting" and not self.at_stop() else 0,
             "saved_step": self.durable or None,
+            "part": part,
+            "carried_ns": self.carried_ns,
             "warming_ns": self.warming_ns,
             "leaving": self.notice is not None,
             "from_step": self.from_step,

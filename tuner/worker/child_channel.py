@@ -62,11 +62,19 @@ class ReportMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class AskMessage:
+    """The child is in the middle of a step and can save there. It waits for the reply."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class SavedMessage:
     """A complete checkpoint lies in the staging directory."""
 
     step: int
     path: str
+    part: int = 0  #: 0, or the number of a checkpoint from the middle of the next step.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,15 @@ class FailedMessage:
     traceback: str
 
 
-ChildMessage = PhaseMessage | ReportMessage | SavedMessage | SaveFailedMessage | EndedMessage | FailedMessage
+ChildMessage = (
+    PhaseMessage
+    | ReportMessage
+    | AskMessage
+    | SavedMessage
+    | SaveFailedMessage
+    | EndedMessage
+    | FailedMessage
+)
 
 
 def parse(data: bytes, *, now_ns: int) -> ChildMessage:
@@ -101,12 +117,7 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
     Raises:
         InvalidMessage: They are not JSON, not a known message, or a field has a wrong type or value.
     """
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidMessage(f"sent a message that is not JSON ({type(error).__name__})") from None
-    if not isinstance(message, dict):
-        raise InvalidMessage(f"sent a message that is not a JSON object but a {type(message).__name__}")
+    message = _object(data)
     at = min(_integer(message, "t"), now_ns)
     match message.get("type"):
         case "phase":
@@ -120,8 +131,12 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
                 at,
                 _artifacts(message),
             )
+        case "ask":
+            return AskMessage(at)
         case "saved":
-            return SavedMessage(_integer(message, "step"), _text(message, "path", MAX_PATH_CHARS))
+            return SavedMessage(
+                _integer(message, "step"), _text(message, "path", MAX_PATH_CHARS), _integer(message, "part")
+            )
         case "save_failed":
             return SaveFailedMessage(_integer(message, "step"), _text(message, "detail", MAX_DETAIL_CHARS))
         case "ended":
@@ -137,6 +152,16 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
             raise InvalidMessage(f"sent a message of the unknown type {_shown(unknown)}")
 
 
+def _object(data: bytes) -> Mapping[str, Any]:
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"sent a message that is not JSON ({type(error).__name__})") from None
+    if not isinstance(message, dict):
+        raise InvalidMessage(f"sent a message that is not a JSON object but a {type(message).__name__}")
+    return message
+
+
 def check_step(step: int, *, last_step: int, max_step: int | None) -> None:
     """Raise InvalidMessage unless a report of `step` may follow one of `last_step`."""
     if max_step is not None and step > max_step:
@@ -147,9 +172,20 @@ def check_step(step: int, *, last_step: int, max_step: int | None) -> None:
         )
 
 
-def check_saved_step(step: int, *, last_step: int) -> None:
-    """Raise InvalidMessage unless the child can have a checkpoint of `step`."""
-    if not 0 < step <= last_step:
+def check_saved_step(step: int, *, last_step: int, part: int = 0, parts: int = 0) -> None:
+    """Raise InvalidMessage unless the child can have a checkpoint of `step`, or of a part of the step after it.
+
+    Args:
+        step: The step that the child announced.
+        last_step: The last reported step.
+        part: The number of the part that it announced, or 0.
+        parts: How many checkpoints of parts the child was ordered to write.
+    """
+    if part > parts:
+        raise InvalidMessage(
+            f"announced a checkpoint in the middle of step {step + 1}, which was not ordered"
+        )
+    if not (0 if part else 1) <= step <= last_step:
         raise InvalidMessage(
             f"announced a checkpoint of step {_shown(step)}, but its last report is of step {last_step}"
         )

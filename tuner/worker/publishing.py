@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner.checkpoints.artifacts import ArtifactsFull, TrialArtifacts
-from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId, CheckpointStore, Published
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId, CheckpointStore, PartOfStep, Published
 from tuner.checkpoints.storage import explained
 from tuner.training.artifacts import (
     MAX_TRIAL_BYTES,
@@ -99,7 +99,12 @@ def with_retries(
 
 
 def publish(
-    store: CheckpointStore, attempt: RunningAttempt, step: int, path: Path, protect: frozenset[int]
+    store: CheckpointStore,
+    attempt: RunningAttempt,
+    step: int,
+    path: Path,
+    protect: frozenset[int],
+    part: int = 0,
 ) -> tuple[Published | None, str]:
     """Store the checkpoint of `step` from the folder `path`, then delete older checkpoints.
 
@@ -109,6 +114,7 @@ def publish(
         step: The step of the checkpoint.
         path: The folder that user code wrote.
         protect: Steps whose checkpoints must not be deleted.
+        part: The number of the checkpoint, if it is from the middle of the step after `step`, else 0.
 
     Returns:
         The stored checkpoint and an empty text, or None and the reason why it was not stored.
@@ -120,12 +126,14 @@ def publish(
 
     def newest() -> bool:
         best = attempt.best is not None and attempt.best[1] == step
-        return best or attempt.saved_step <= step
+        return (best and not part) or attempt.saved_at <= (step, part)
+
+    def write() -> Published:
+        part_ns = attempt.parts[part - 1][1] if part else 0
+        return store.publish(attempt.trial, attempt.number, step, path, part=part, part_ns=part_ns)
 
     try:
-        published = with_retries(
-            attempt, store, lambda: store.publish(attempt.trial, attempt.number, step, path), wanted=newest
-        )
+        published = with_retries(attempt, store, write, wanted=newest)
     except Exception as error:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
         return None, explained(error)
@@ -220,6 +228,20 @@ def unsafe_reason(path: Path, staging: Path | None) -> str:
         if file.is_symlink() and own not in Path(os.path.realpath(file)).parents:
             return f"{file.relative_to(path)} is a link out of the checkpoint: copy the file into it"
     return ""
+
+
+def restored_part(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> PartOfStep | None:
+    """Fetch the newest checkpoint from the middle of a step. Return None if there is none, or if the storage fails.
+
+    Without it the trial only trains this step again, so a failure of the storage is left to the restore that follows.
+    """
+    if not attempt.may_have_part:
+        return None
+    with contextlib.suppress(Exception):  # each kind of storage has errors of its own
+        first = attempt.order["restore_step"] or 0
+        last = max(first, attempt.order["reported_step"])
+        return store.newest_part(attempt.trial, into, first=first, last=last)
+    return None
 
 
 def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tuple[int, Path] | None:

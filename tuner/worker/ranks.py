@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tuner.worker.child_channel import (
     MAX_BETWEEN_REPORTS,
+    AskMessage,
     ChannelEnd,
     ChildMessage,
     InvalidMessage,
@@ -102,8 +103,9 @@ class Peer:
 
     def check(self, message: ChildMessage) -> None:
         """Count a message. Raise InvalidMessage if the process floods the supervisor."""
-        self.messages = 0 if isinstance(message, ReportMessage) else self.messages + 1
+        waits = isinstance(message, ReportMessage | AskMessage)  # for a reply, so it cannot flood
+        self.messages = 0 if waits else self.messages + 1
         if self.messages > MAX_BETWEEN_REPORTS:
             raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")
-        if isinstance(message, ReportMessage) and self.channel.unread:
-            raise InvalidMessage("sent a report without reading the reply to the one before")
+        if waits and self.channel.unread:
+            raise InvalidMessage("sent a message without reading the reply to the one before")

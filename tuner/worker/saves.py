@@ -14,6 +14,7 @@ from tuner.tuning.checkpointing import STALL_PART, Exposure, Saving, steps_betwe
 # during the training, and its dozen requests to object storage cost as much as a $1/h machine in a tenth of a
 # second.
 LEAST_NS = NS // 10
+PIECE_NS = NS  # what counts as a step for the interval between saves in the middle of a long step
 GUESS = Saving(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save was measured
 
 
@@ -69,6 +70,21 @@ class Saves:
         saving = Saving(stall_ns, self.durable_ns)
         steps = steps_between(step_ns=step_ns, saving=saving, exposure=self.exposure)
         return self._trained_ns >= max(STALL_PART * stall_ns, steps * step_ns - step_ns // 2)
+
+    def due_within(self, step_ns: int, now: int) -> bool:
+        """Return whether a save is due in the middle of a step, of which `step_ns` nanoseconds have passed."""
+        if self.interval_ns is not None:
+            return now - self.ordered_at >= self.interval_ns
+        stall_ns = max(LEAST_NS, (self.saving or GUESS).stall_ns)
+        saving = Saving(stall_ns, self.durable_ns)
+        pieces = steps_between(step_ns=PIECE_NS, saving=saving, exposure=self.exposure)
+        trained_ns = self._trained_ns + step_ns - self._stalled_ns
+        return trained_ns >= max(STALL_PART * stall_ns, pieces * PIECE_NS)
+
+    def ordered_within(self, step_ns: int, now: int) -> None:
+        """Note that a save was ordered in the middle of a step, of which `step_ns` nanoseconds have passed."""
+        self.ordered_at, self._ordered = now, True
+        self._trained_ns = self._stalled_ns - step_ns  # the end of the step adds all of its time
 
     def is_cheap(self, step_ns: int) -> bool:
         """Return whether saving at every step costs little: `STALL_PART` stalls fit into a step, and a save is durable before the

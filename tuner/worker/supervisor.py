@@ -19,6 +19,7 @@ from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.child_channel import (
+    AskMessage,
     ChannelEnd,
     ChildMessage,
     EndedMessage,
@@ -41,6 +42,7 @@ from tuner.worker.publishing import (
     older_than,
     publish,
     restored,
+    restored_part,
     size_of,
     store_artifacts,
 )
@@ -182,13 +184,21 @@ class Supervisor:
     def _restore(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
         """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
 
-        Return None if the attempt starts from scratch or no checkpoint is found.
+        A checkpoint from the middle of a later step is preferred. Return None if the attempt starts from scratch or no checkpoint is
+        found.
         """
-        if not attempt.order["restore_step"]:
+        if not attempt.order["restore_step"] and not attempt.may_have_part:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        checkpoint = restored(store, attempt, self._restore_dir(attempt))
+        into = self._restore_dir(attempt)
+        part = restored_part(store, attempt, into)
+        if part is not None:
+            with self._changed:
+                attempt.watch.switch("setup")
+                attempt.restored_from(part.step, carried_ns=part.trained_ns)
+                return part.directory
+        checkpoint = restored(store, attempt, into) if attempt.order["restore_step"] else None
         older = older_than(checkpoint[0], store, attempt) if checkpoint is not None else frozenset()
         size = 0 if checkpoint is None else size_of(checkpoint[1])
         with self._changed:
@@ -263,13 +273,14 @@ class Supervisor:
                 look(attempt, self.pids)
             case ReportMessage():
                 self._on_report(attempt, message)
-            case SavedMessage(step, path):
+            case AskMessage():
+                attempt.asked(message)
+                self.reply_if_due(attempt)
+            case SavedMessage(step, path, part):
                 attempt.saved(message)
-                self._publisher.submit(self._publish, attempt, step, Path(path))
+                self._publisher.submit(self._publish, attempt, step, Path(path), part)
             case SaveFailedMessage(step, detail):
-                attempt.saving = False
-                if attempt.closed_by(step):
-                    self._close_unsaved(attempt, endings.not_written(detail))
+                self._on_save_failed(attempt, step, detail)
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
@@ -293,7 +304,7 @@ class Supervisor:
         """Act on a message of a rank other than 0. Only its end counts. It trains no longer than rank 0, which its steps need."""
         peer.check(message)
         match message:
-            case ReportMessage():
+            case ReportMessage() | AskMessage():
                 if not peer.channel.send(reply_message(stop=False, save=False)):
                     raise InvalidMessage(REPLY_UNREAD)
             case EndedMessage():
@@ -324,6 +335,11 @@ class Supervisor:
             self._publisher.submit(self._store_artifacts, attempt, message.step, message.artifacts)
         self.reply_if_due(attempt)
 
+    def _on_save_failed(self, attempt: RunningAttempt, step: int, detail: str) -> None:
+        attempt.saving = False
+        if attempt.closed_by((step, attempt.closes_with[1])):
+            self._close_unsaved(attempt, endings.not_written(detail))
+
     def reply_if_due(self, attempt: RunningAttempt) -> None:
         """Reply to the report that waits for a reply, if the reply is due.
 
@@ -349,7 +365,7 @@ class Supervisor:
         The kernel kills the child when its fork server dies. Another process that user code started may still hold the channel open,
         so the reader may never see the end of the channel.
         """
-        if self._pid and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_step):
+        if self._pid and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_at):
             log = self._pump.last() if self._pump else ""
             self._fail(attempt, endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
 
@@ -389,7 +405,7 @@ class Supervisor:
             self._await_last_words(attempt, self._channel, last_words)
             endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
             if not attempt.closed_by(
-                attempt.saved_step
+                attempt.saved_at
             ):  # otherwise its last checkpoint is being stored and will end it
                 log = self._pump.last() if self._pump else ""
                 attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
@@ -431,18 +447,18 @@ class Supervisor:
                 self.reply_if_due(attempt)
             self._changed.notify_all()
 
-    def _publish(self, attempt: RunningAttempt, step: int, path: Path) -> None:
+    def _publish(self, attempt: RunningAttempt, step: int, path: Path, part: int) -> None:
         """Store a checkpoint. Runs in the publisher's thread. A checkpoint is durable once its manifest is stored."""
         assert self._store is not None
         with self._changed:
-            protect = attempt.protected(step)
-        published, problem = publish(self._store, attempt, step, path, protect)
+            protect = attempt.protected(step, part)
+        published, problem = publish(self._store, attempt, step, path, protect, part)
         with self._changed:
             attempt.saving = False
             attempt.unpublished -= 1
             if published is not None:
                 attempt.made_durable(published)
-            if attempt.state is None and attempt.closed_by(step):
+            if attempt.state is None and attempt.closed_by((step, part)):
                 if published is None:
                     self._close_unsaved(attempt, endings.not_stored(step, problem))
                 else:
@@ -543,6 +559,7 @@ class Supervisor:
             attempt.state is not None
             or bool(attempt.reports)
             or bool(attempt.checkpoints)
+            or attempt.stored_part is not None
             or (attempt.waits_for_driver() and not attempt.announced_waiting)
             or attempt.announced_leaving != (attempt.notice is not None)
         )
