@@ -93,11 +93,11 @@ def hanging_save(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event
     hangs, goes_on = Event(), Event()
     real = CheckpointStore.publish
 
-    def publish(self: CheckpointStore, *args: Any) -> Published:
+    def publish(self: CheckpointStore, *args: Any, **more: Any) -> Published:
         if not hangs.is_set():
             hangs.set()
             goes_on.wait()
-        return real(self, *args)
+        return real(self, *args, **more)
 
     monkeypatch.setattr(CheckpointStore, "publish", publish)
     yield hangs, goes_on

@@ -135,7 +135,9 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
             return AskMessage(at)
         case "saved":
             return SavedMessage(
-                _integer(message, "step"), _text(message, "path", MAX_PATH_CHARS), _integer(message, "part")
+                _integer(message, "step"),
+                _text(message, "path", MAX_PATH_CHARS),
+                _integer({"part": 0, **message}, "part"),
             )
         case "save_failed":
             return SaveFailedMessage(_integer(message, "step"), _text(message, "detail", MAX_DETAIL_CHARS))
