@@ -18,11 +18,15 @@ BLOCKS = {
     re.match(r"# (\S+\.py)\n", code).group(1): code  # type: ignore[union-attr]
     for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 }
-MARKS = {"under_tune.py": [pytest.mark.system], "long_steps.py": [pytest.mark.extended]}
+MARKS = {
+    "under_tune.py": [pytest.mark.system],
+    "long_steps.py": [pytest.mark.extended],
+    "progressive.py": [pytest.mark.extended],
+}
 PROGRAMS = [
     pytest.param(name, marks=MARKS.get(name, [])) for name, code in BLOCKS.items() if "__main__" in code
 ]
-EXTENDED = ("all_parts.py", "long_steps.py")
+EXTENDED = ("all_parts.py", "long_steps.py", "progressive.py")
 # One for the service and one for Ray Tune are in the gate.
 TRAINABLES = [
     pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name in EXTENDED else [])

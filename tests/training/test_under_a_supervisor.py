@@ -4,6 +4,7 @@ reply.
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -171,6 +172,38 @@ def test_service_determines_the_number_of_steps(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=3)
     supervisor.answers("go", "go", "go")
     assert count(SpotSafe(steps=99), Count()) == [1, 2, 3]
+
+
+def test_proxies_follow_the_rung(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=5, rungs=[1, 3], proxies={"resolution": [16, 32]})
+    supervisor.answers(*["go"] * 5)
+    seen = []
+    with SpotSafe() as run:
+        for _ in run.steps():
+            seen.append((run.rung, run.fidelity("resolution"), run.fidelity("data_fraction", 1.0)))
+            run.report(count=1)
+        with pytest.raises(KeyError, match="which has resolution"):
+            run.fidelity("data_fraction")
+        assert run.total_steps == 5
+    assert seen == [(0, 16, 1.0), *[(1, 32, 1.0)] * 4]
+    assert type(seen[0][1]) is int
+
+
+def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=5, first_step=2)
+    supervisor.answers("go", "go and save", "stop and save")
+    counter = Count()
+    with SpotSafe(count=counter) as run:
+        next(run.steps())
+        for _ in range(10):
+            run.checkpoint_if_due()
+        assert len(supervisor.heard("ask")) == 1
+        time.sleep(channel.ASK_S)
+        run.checkpoint_if_due()
+        time.sleep(channel.ASK_S)
+        with pytest.raises(StopTraining):
+            run.checkpoint_if_due()
+    assert [(saved["step"], saved["part"]) for saved in supervisor.heard("saved")] == [(2, 1), (2, 2)]
 
 
 def test_stop_ends_the_attempt_without_an_error_or_a_save(supervisor: Supervisor) -> None:

@@ -297,3 +297,23 @@ def test_an_inherited_trial_that_reached_the_target_ends_the_job() -> None:
     inherits(story, (1, 0.95))
     assert story.state.ending is not None
     assert story.state.ending.reason == "target"
+
+
+def test_with_proxies_only_scores_of_the_highest_stage_are_compared() -> None:
+    """A score at a low resolution neither leads nor reaches the target."""
+    proxies = {"resolution": (16, 32)}
+    fidelity = Fidelity(min=1, max=9, reduction_factor=3, proxies=proxies)
+    story = Story(objective=Objective("acc", target=0.9), fidelity=fidelity, concurrency=2)
+    story.report(0, 1, 0.95)
+    assert (story.state.leader, story.state.ending) == (0, None)
+    story.report(1, 1, 0.5)
+    story.report(1, 2, 0.4)
+    assert (story.state.leader, story.state.leader_score) == (1, 0.4)
+    story.report(1, 3, 0.91)
+    assert story.state.ending is not None
+    assert story.state.ending.reason == "target"
+
+
+def test_with_proxies_auto_uses_the_rungs_that_have_values() -> None:
+    story = Story(scheduler="auto", fidelity=Fidelity(min=1, max=27, proxies={"resolution": (16, 24, 32)}))
+    assert [rung.step for rung in story.state.rungs] == [1, 3, 9]

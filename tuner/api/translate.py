@@ -68,7 +68,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         space=sp.Space({name: _parameter(given) for name, given in request.search_space.items()}),
         budget=budget,
         constants=request.constants,
-        fidelity=Fidelity(**request.fidelity.model_dump()),
+        fidelity=_fidelity(request.fidelity),
         resources=_resources(request.resources),
         algorithm=Algorithm(**request.algorithm.model_dump()),
         plateau=_plateau(read, request.stop.plateau),
@@ -92,6 +92,13 @@ def _resources(given: job_models.Resources) -> Resources:
         **given.model_dump(exclude={"processes_per_node"}),
         processes_per_node=None if each == "auto" else each,
     )
+
+
+def _fidelity(asked: job_models.Fidelity) -> Fidelity:
+    proxies = (
+        None if asked.proxies is None else {name: tuple(values) for name, values in asked.proxies.items()}
+    )
+    return Fidelity(asked.unit, asked.min, asked.max, asked.reduction_factor, proxies)
 
 
 def _trainable(read: RequestReader, request: job_models.JobRequest) -> str:

@@ -192,6 +192,7 @@ class BeginMessages:
             "exposure": exposure(market, self.losses(market)),
             "memory_limit_bytes": self.memory_limit(),
             "rungs": ladder(spec).rungs(),
+            "proxies": spec.fidelity.proxies,
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
             "processes": spec.resources.processes,

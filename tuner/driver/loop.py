@@ -487,7 +487,11 @@ class Loop:
 
     def _job_best(self) -> float | None:
         """Return the best score that any trial reported, or None before the first."""
-        return self.state.leader_score if self.state.leader is not None else None
+        if (
+            self.state.leader is None or self.state.spec.fidelity.proxies
+        ):  # scores of other rungs are not comparable
+            return None
+        return self.state.leader_score
 
     def _snapshot(self, trial: str) -> TrialSnapshot:
         """Return the trial's snapshot for the placement."""

@@ -60,12 +60,19 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
     most = job.fidelity.max
     steps = limits.steps if most is None else min(limits.steps, most)
     further = FURTHER * steps if most is None else min(FURTHER * steps, most)
+    measured = Fidelity(job.fidelity.unit, steps, further, ONE_OF)
+    if (
+        job.fidelity.proxies is not None
+    ):  # the most expensive values, so that the price of a step is not underestimated
+        stages = max(1, len(measured.rungs()))
+        proxies = {name: tuple(values[-1:]) * stages for name, values in job.fidelity.proxies.items()}
+        measured = replace(measured, proxies=proxies)
     return replace(
         job,
         name=f"{job.name[: NAME_MAX - len(' pilot')]} pilot",
         objective=replace(job.objective, target=None),
         budget=Budget(usd=limits.usd, gpu_ms=limits.gpu_ms, trials=limits.trials),
-        fidelity=Fidelity(job.fidelity.unit, steps, further, ONE_OF),
+        fidelity=measured,
         algorithm=Algorithm("asha", "qmc", job.algorithm.seed),
         plateau=None,
         warm_start_jobs=(),

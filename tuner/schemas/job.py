@@ -65,12 +65,16 @@ class Fidelity(Request):
 
     If `max` is null, the trainable runs until it returns. Trials are compared at rungs: the first is at `min`, and each next one is
     `reduction_factor` times as far. The scheduler `auto` chooses its own rungs, starting at `min`.
+
+    `proxies` makes early steps cheaper: for each name, such as `resolution` or `data_fraction`, it lists one value per rung. A trial gets the
+    value of the rung that it trains for from `run.fidelity(name)`. With proxies, `auto` uses the rungs of `min` and `reduction_factor`, too.
     """
 
     unit: str = "step"
     min: int = 1
     max: int | None = None
     reduction_factor: int = 3
+    proxies: dict[str, list[int | float]] | None = None
 
 
 class Budget(Request):

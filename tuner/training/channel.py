@@ -65,6 +65,9 @@ class BeginMessage:
         return int(self.variables.get("LOCAL_RANK", 0))
 
     rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
+    proxies: Mapping[str, Sequence[float]] | None = (
+        None  #: One value per rung for each proxy of the job's fidelity.
+    )
 
 
 @dataclass(frozen=True, slots=True)

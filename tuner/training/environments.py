@@ -28,6 +28,9 @@ class Home(ABC):
     max_step: int | None = None
     echo: bool = False  #: Whether the restored state is to be saved again at once.
     rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
+    proxies: Mapping[str, Sequence[float]] | None = (
+        None  #: One value per rung for each proxy of the job's fidelity.
+    )
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
         """Note that the run does this kind of work from now on."""
@@ -71,7 +74,7 @@ class Supervised(Home):
         self._channel, begin = channel, channel.begin
         channel.is_used_by_run = True
         self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
-        self.rungs = begin.rungs
+        self.rungs, self.proxies = begin.rungs, begin.proxies
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
         self._limits = ArtifactLimits(begin.artifact_room)

@@ -145,6 +145,29 @@ class SpotSafe:
         rungs = self._home.rungs
         return min(bisect_left(rungs, self._step + 1), len(rungs) - 1) if rungs else 0
 
+    def fidelity(self, name: str, default: float | None = None) -> float:
+        """Return the value of a proxy for the current step, from the job's `fidelity.proxies`.
+
+        It follows the rung: call it in each step. A new value begins after the step at which trials are compared.
+
+        Args:
+            name: The proxy, such as `resolution`.
+            default: What to return if the job has no such proxy, and in a script.
+
+        Raises:
+            KeyError: There is no such proxy and no default.
+        """
+        proxies = self._home.proxies or {}
+        if name in proxies:
+            return proxies[name][self.rung]
+        if default is None:
+            names = ", ".join(proxies) or "none"
+            raise KeyError(
+                f"{name!r} is not in the job's fidelity.proxies, which has {names}; name it there, or give a default: "
+                f"run.fidelity({name!r}, 1.0)"
+            )
+        return default
+
     def data(self, batches: Iterable[T]) -> TimedBatches[T]:
         """Return an iterable over the same batches: `for x, y in run.data(loader)`.
 

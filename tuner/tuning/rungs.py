@@ -23,9 +23,9 @@ AUTO_FACTOR = 4
 
 
 def ladder(spec: JobSpec) -> Fidelity:
-    """Return the fidelity that the scheduler uses. `auto` chooses its own rungs, not below `min`."""
+    """Return the fidelity that the scheduler uses. `auto` chooses its own rungs, not below `min`, unless the values of proxies name them."""
     fidelity = spec.fidelity
-    if spec.algorithm.scheduler != "auto" or fidelity.max is None:
+    if spec.algorithm.scheduler != "auto" or fidelity.max is None or fidelity.proxies:
         return fidelity
     first = max(fidelity.min, round(fidelity.max / AUTO_FIRST))
     return Fidelity(fidelity.unit, first, fidelity.max, AUTO_FACTOR)

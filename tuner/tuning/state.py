@@ -123,6 +123,7 @@ class State:
     spent: Money = ZERO
     leader: int | None = None  #: Number of the trial with the best score so far.
     leader_score: float = float("-inf")
+    leader_stage: int = 0  #: The stage of the proxies of that score.
     #: The score that last improved by at least the `min_gain` of the plateau rule.
     plateau_score: float = float("-inf")
     plateau_spent: Money = ZERO  #: What the job had spent then.

@@ -23,21 +23,27 @@ def after_report(state: State, event: Reported) -> Ending | None:
     assert event.value is not None
     state.spent = max(state.spent, event.spent)
     state.valid_reports += 1
+    before = state.leader_stage
     score = lead(state, state.trial(event.trial), event.value)
+    if state.leader_stage > before:
+        state.plateau_score = float("-inf")  # scores with other proxies say nothing about a plateau
     return on_target(state, event.trial, event.step, event.value) or _plateau(state, score)
 
 
 def lead(state: State, trial: TrialRecord, value: float) -> float:
-    """Return the score of the value. Make the trial the leader if the score is the best so far."""
-    score = state.spec.objective.score(value)
-    if score > state.leader_score:
-        state.leader_score, state.leader = score, trial.number
+    """Return the score of the value. Make the trial the leader if the score is the best so far.
+
+    With proxies, only scores of the highest stage that any trial has reached are compared.
+    """
+    score, stage = state.spec.objective.score(value), state.spec.fidelity.stage(trial.steps)
+    if (stage, score) > (state.leader_stage, state.leader_score):
+        state.leader_stage, state.leader_score, state.leader = stage, score, trial.number
     return score
 
 
 def on_target(state: State, trial: str, step: int, value: float) -> Ending | None:
-    objective = state.spec.objective
-    if not objective.reached(value):
+    objective, fidelity = state.spec.objective, state.spec.fidelity
+    if not objective.reached(value) or fidelity.stage(step) < fidelity.last_stage:
         return None
     return Ending("succeeded", "target", f"{trial} reached {objective.metric} {value:g} at step {step}")
 

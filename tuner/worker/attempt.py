@@ -152,6 +152,7 @@ class RunningAttempt:
             metric=self.order.get("metric"),
             artifact_room=self.order.get("artifact_room"),
             rungs=self.order.get("rungs", ()),
+            proxies=self.order.get("proxies"),
         )
 
     def forked(self) -> None:
