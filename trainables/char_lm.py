@@ -93,7 +93,6 @@ def train(config: dict[str, Any]) -> None:
     Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), seed.
     Reports after every 40 optimizer steps: val_loss in nats per character, val_bits_per_char, train_loss.
     """
-    torch.set_num_threads(1)
     torch.manual_seed(config.get("seed", 0))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     learned, held_out = texts()

@@ -36,7 +36,6 @@ def train(config: dict[str, Any]) -> None:
     Constants: precision (fp32, bf16, fp16), accumulate (micro-batches a step), seed.
     Reports after each epoch: val_accuracy in [0, 1], val_loss, train_loss.
     """
-    torch.set_num_threads(1)
     torch.manual_seed(config.get("seed", 0))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x_train, x_val, y_train, y_val = (part.to(device) for part in data())
