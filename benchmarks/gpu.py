@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from tests.worker.driving import Driver
-from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler, measured
+from tuner.training import SpotSafe, accumulate, autocast, grad_scaler, measured
 from tuner.training.checkpoint import Copies
 from tuner.worker.metering import Gpus
 
@@ -115,7 +115,7 @@ def ours(
             )
             return out.float().square().mean()  # type: ignore[no-any-return]
 
-    return lambda: accumulated_step(x, parts, loss_of, optimizer=optimizer, scaler=scaler)
+    return lambda: accumulate(x, parts, loss_of, optimizer=optimizer, scaler=scaler)
 
 
 def precision(device: str, size: Size) -> None:
@@ -247,7 +247,7 @@ def losses(device: str, size: Size, folder: Path | None, stop: int, total: int) 
         for step in run.steps():
             if step == stop:
                 break
-            found.append(accumulated_step(x, 2, loss_of, optimizer=optimizer, scaler=scaler))
+            found.append(accumulate(x, 2, loss_of, optimizer=optimizer, scaler=scaler))
             run.report(loss=found[-1])
     return found
 

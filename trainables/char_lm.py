@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tuner.training import SpotSafe, accumulated_step, autocast, grad_scaler, prepare
+from tuner.training import SpotSafe, accumulate, autocast, grad_scaler, prepare
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
@@ -123,7 +123,7 @@ def train(config: dict[str, Any]) -> None:
                 starts = torch.randint(len(learned) - CONTEXT - 1, (config.get("batch_size", 16),))
                 parts = config.get("accumulate", 1)
                 batch = windows(learned, starts).to(device)
-                losses.append(accumulated_step(batch, parts, loss_of, optimizer=optimizer, scaler=scaler))
+                losses.append(accumulate(batch, parts, loss_of, optimizer=optimizer, scaler=scaler))
             model.eval()
             with torch.no_grad():
                 loss = float(loss_of(validation))

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler, prepare
+from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler, prepare
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 3e-1, "log": True},
@@ -69,9 +69,7 @@ def train(config: dict[str, Any]) -> None:
         for _ in run.steps():
             model.train()
             parts = config.get("accumulate", 1)
-            losses = [
-                accumulated_step(b, parts, loss_of, optimizer=optimizer, scaler=scaler) for b in batches
-            ]
+            losses = [accumulate(b, parts, loss_of, optimizer=optimizer, scaler=scaler) for b in batches]
             model.eval()
             with torch.no_grad(), autocast(precision):
                 logits = model(x_val)

@@ -18,7 +18,7 @@ import numpy
 import torch
 from torch import nn
 
-from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler
+from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler
 
 BATCHES_A_STEP = 3  # An epoch has five batches, so that checkpoints fall into the middle of epochs.
 Record = dict[str, Any]
@@ -89,7 +89,7 @@ def fit(
             for _ in range(BATCHES_A_STEP):
                 batch = next(stream)
                 order.append(batch.tolist())
-                losses.append(accumulated_step(batch, 2, loss_of, optimizer=found, scaler=scaler))
+                losses.append(accumulate(batch, 2, loss_of, optimizer=found, scaler=scaler))
             scheduler.step()
             tell(
                 {

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.counting import Count
-from tuner.training import SpotSafe, accumulated_step, autocast, checkpoint, grad_scaler, measured
+from tuner.training import SpotSafe, accumulate, autocast, checkpoint, grad_scaler, measured
 
 
 @pytest.fixture
@@ -100,9 +100,7 @@ def test_number_of_reads_does_not_depend_on_the_number_of_micro_batches() -> Non
     read = []
     for parts in (2, 6):
         with Reads() as reads:
-            accumulated_step(
-                x, parts, lambda x: network(x).mean(), optimizer=optimizer, scaler=grad_scaler("fp32")
-            )
+            accumulate(x, parts, lambda x: network(x).mean(), optimizer=optimizer, scaler=grad_scaler("fp32"))
         read.append(reads.count)
     assert read[0] == read[1]
 

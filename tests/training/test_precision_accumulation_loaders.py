@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests import strategies
-from tuner.training import Batches, SpotSafe, accumulated_step, autocast, grad_scaler, measured
+from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler, measured
 
 
 class Counted(torch.optim.SGD):
@@ -49,9 +49,7 @@ def stepped(size: int, parts: int, precision: str = "fp32") -> tuple[float, Coun
         calls.append(len(batch))
         return nn.functional.mse_loss(network(inputs[batch]), targets[batch])
 
-    loss = accumulated_step(
-        torch.arange(size), parts, loss_of, optimizer=optimizer, scaler=grad_scaler(precision)
-    )
+    loss = accumulate(torch.arange(size), parts, loss_of, optimizer=optimizer, scaler=grad_scaler(precision))
     assert sum(calls) == size
     return loss, optimizer, len(calls)
 
@@ -59,7 +57,7 @@ def stepped(size: int, parts: int, precision: str = "fp32") -> tuple[float, Coun
 def test_loss_may_be_a_one_element_tensor() -> None:
     network = model()
     inputs, targets = examples(4)
-    loss = accumulated_step(
+    loss = accumulate(
         torch.arange(4),
         2,
         lambda rows: nn.functional.mse_loss(network(inputs[rows]), targets[rows]).reshape(1),
@@ -102,7 +100,7 @@ def test_gradients_are_reset_before_each_step() -> None:
 
     seen = []
     for _ in range(2):
-        accumulated_step(torch.arange(8), 2, loss_of, optimizer=optimizer, scaler=grad_scaler("fp32"))
+        accumulate(torch.arange(8), 2, loss_of, optimizer=optimizer, scaler=grad_scaler("fp32"))
         seen.append(optimizer.gradients)
     torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
 
@@ -116,7 +114,7 @@ def test_fp16_overflow_skips_the_step_and_lowers_the_scale() -> None:
         out: torch.Tensor = network(torch.ones(1, 4, dtype=torch.float64)).sum() * float("inf")
         return out
 
-    accumulated_step(torch.arange(2), 2, loss_of, optimizer=optimizer, scaler=scaler)
+    accumulate(torch.arange(2), 2, loss_of, optimizer=optimizer, scaler=scaler)
     assert optimizer.steps == 0
     assert scaler.get_scale() < before
 
@@ -164,7 +162,7 @@ def test_training_learns_in_every_precision(precision: str) -> None:
             return nn.functional.mse_loss(network(inputs[batch]).float(), targets[batch])
 
     rows = torch.arange(64)
-    losses = [accumulated_step(rows, 2, loss_of, optimizer=optimizer, scaler=scaler) for _ in range(30)]
+    losses = [accumulate(rows, 2, loss_of, optimizer=optimizer, scaler=scaler) for _ in range(30)]
     assert losses[-1] < losses[0] / 20
     assert network.weight.dtype == torch.float32
 

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
 
-from tuner.training import SpotSafe, accumulated_step, grad_scaler
+from tuner.training import SpotSafe, accumulate, grad_scaler
 
 
 def trains(config: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def accumulates(config: dict[str, Any]) -> None:
     with SpotSafe(model=model) as run:
         for _ in run.steps():
             with profile() as measured:
-                accumulated_step(
+                accumulate(
                     torch.rand(8, 3) + dist.get_rank(),
                     4,
                     lambda rows: model(rows).square().mean(),

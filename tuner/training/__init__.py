@@ -8,10 +8,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tuner.training.accumulation import accumulated_step
+    from tuner.training.accumulation import (
+        accumulate,
+        distillation_loss,
+        fit_batch_size,
+        recompute,
+    )
     from tuner.training.channel import MetricsRefused, StopTraining
     from tuner.training.checkpoint import CheckpointUnreadable
-    from tuner.training.loaders import Batches
+    from tuner.training.loaders import Batches, efficient_loader
     from tuner.training.precision import autocast, grad_scaler
     from tuner.training.preparing import prepare
     from tuner.training.seeding import seed_everything
@@ -23,10 +28,14 @@ __all__ = [
     "MetricsRefused",
     "SpotSafe",
     "StopTraining",
-    "accumulated_step",
+    "accumulate",
     "autocast",
+    "distillation_loss",
+    "efficient_loader",
+    "fit_batch_size",
     "grad_scaler",
     "prepare",
+    "recompute",
     "seed_everything",
 ]
 _HOMES = {
@@ -35,10 +44,14 @@ _HOMES = {
     "MetricsRefused": "channel",
     "SpotSafe": "spot_safe",
     "StopTraining": "channel",
-    "accumulated_step": "accumulation",
+    "accumulate": "accumulation",
     "autocast": "precision",
+    "distillation_loss": "accumulation",
+    "efficient_loader": "loaders",
+    "fit_batch_size": "accumulation",
     "grad_scaler": "precision",
     "prepare": "preparing",
+    "recompute": "accumulation",
     "seed_everything": "seeding",
 }
 

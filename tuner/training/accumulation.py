@@ -1,47 +1,70 @@
-"""Gradient accumulation: process a large batch in parts that fit into memory."""
+"""Train with large batches in little memory: gradient accumulation, recomputed activations, and the largest batch that fits."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import MethodType
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tuner.training.measured import note
 
+B = TypeVar("B")
+M = TypeVar("M", bound=nn.Module)
 
-def accumulated_step(
-    batch: torch.Tensor,
+
+def accumulate(
+    batch: B,
     parts: int,
-    loss_of: Callable[[torch.Tensor], torch.Tensor],
+    loss_of: Callable[[B], torch.Tensor],
     *,
     optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    model: torch.nn.Module | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    clip: float | None = None,
+    model: nn.Module | None = None,
 ) -> float:
     """Make one optimizer step over `batch` in at most `parts` micro-batches, and return the mean loss.
 
-    Each micro-batch is weighted by its share of the examples, so the gradient equals that of the whole batch for any `parts`.
+    Each micro-batch is weighted by its share of the examples, so the gradient equals that of the whole batch for any `parts`. Losses of
+    sequences are averaged per example: with paddings of different length, let `loss_of` return the mean over examples.
 
     Args:
-        batch: The first dimension is the examples.
-        loss_of: Returns the mean loss of a micro-batch.
-        optimizer: Makes the step.
-        scaler: Scales the loss.
+        batch: A tensor, or tuples, lists, dictionaries and named tuples of tensors and sequences. The first dimension of each is the
+            examples. Other values, such as numbers, are passed to each part unchanged.
+        parts: The largest number of micro-batches.
+        loss_of: Returns the mean loss of a micro-batch, which has the form of `batch`.
+        optimizer: Its gradients are cleared first.
+        scaler: The scaler of losses for fp16, from `grad_scaler`.
+        clip: The largest norm of the gradient of all parameters. None does not clip.
         model: The model, if it trains on several ranks with DistributedDataParallel or `fully_shard`. The ranks then exchange
             gradients once for each step, with the last micro-batch, instead of once for each micro-batch.
+
+    Raises:
+        ValueError: The batch has no examples, or its tensors differ in their number.
     """
-    note(batch_size=len(batch), accumulation_steps=parts)
+    size = _size(batch)
+    length = -(-size // max(1, parts))
+    pieces = [(start, min(start + length, size)) for start in range(0, size, length)]
+    note(batch_size=size, accumulation_steps=parts)
     optimizer.zero_grad(set_to_none=True)
     losses = []
-    micro_batches = batch.chunk(parts)
-    for number, part in enumerate(micro_batches, start=1):
-        with _exchange(model, is_last=number == len(micro_batches)):
-            loss = loss_of(part) * (len(part) / len(batch))
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    for start, end in pieces:
+        with _exchange(model, is_last=end == size):
+            loss = loss_of(_rows(batch, size, start, end)) * ((end - start) / size)
+            (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().reshape(()))
-    scaler.step(optimizer)
-    scaler.update()
+    if clip is not None:
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
     # Read all at once, because each read waits for the GPU.
     values: list[float] = torch.stack(losses).tolist()
     return sum(values)
@@ -59,3 +82,151 @@ def _exchange(model: Any, *, is_last: bool) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def _leaves(batch: Any) -> list[Any]:
+    """Return the tensors and sequences of examples in a batch."""
+    if isinstance(batch, Mapping):
+        return [leaf for value in batch.values() for leaf in _leaves(value)]
+    if isinstance(batch, torch.Tensor):
+        return [batch] if batch.dim() else []
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        nested = [leaf for value in batch for leaf in _leaves(value)]
+        return nested or [batch]
+    return [batch] if getattr(batch, "ndim", False) else []
+
+
+def _size(batch: Any) -> int:
+    sizes = {len(leaf) for leaf in _leaves(batch)}
+    if len(sizes) != 1 or 0 in sizes:
+        found = ", ".join(map(str, sorted(sizes))) or "none"
+        raise ValueError(
+            f"the parts of a batch must have the same number of examples, at least one; they have {found}"
+        )
+    return sizes.pop()
+
+
+def _rows(batch: Any, size: int, start: int, end: int) -> Any:
+    """Return the examples from `start` to `end` of each part of the batch, in the same form."""
+    if isinstance(batch, Mapping):
+        return {name: _rows(value, size, start, end) for name, value in batch.items()}
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes) and _leaves(batch) != [batch]:
+        values = [_rows(value, size, start, end) for value in batch]
+        if hasattr(batch, "_fields"):
+            return type(batch)(*values)
+        return type(batch)(values) if isinstance(batch, tuple | list) else values
+    return batch[start:end] if _leaves(batch) else batch
+
+
+def recompute(model: M, every: int = 1) -> M:
+    """Keep fewer activations of a model in memory, and compute the others again in the backward pass. Return the same model.
+
+    Every n-th block of the model's longest `nn.Sequential` or `nn.ModuleList` keeps nothing but its input. Losses and gradients stay the
+    same, also with dropout. A step takes up to a third longer.
+
+    Args:
+        model: A model whose blocks are in an `nn.Sequential` or an `nn.ModuleList`.
+        every: 1 recomputes all blocks, 2 every second block, and so on.
+
+    Raises:
+        ValueError: The model has no such list of at least two blocks, or `every` is less than 1.
+    """
+    if every < 1:
+        raise ValueError(f"every is {every}; give 1 for all blocks, 2 for every second block, and so on")
+    lists = [part for part in model.modules() if isinstance(part, nn.Sequential | nn.ModuleList)]
+    blocks = max(lists, key=len, default=nn.ModuleList())
+    if len(blocks) < 2:
+        raise ValueError(
+            "the model has no nn.Sequential or nn.ModuleList of blocks; give the part that has one"
+        )
+    for block in [*blocks][::every]:
+        block.forward = MethodType(
+            _recomputed, block
+        )  # a method, so that a deep copy of the model calls its own blocks
+    note(recompute_every=every)
+    return model
+
+
+def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    forward = type(block).forward
+    if not torch.is_grad_enabled():
+        return forward(block, *args, **kwargs)
+    return checkpoint(forward, block, *args, use_reentrant=False, **kwargs)
+
+
+def fit_batch_size(step: Callable[[int, int], object], largest: int, *, smallest: int = 1) -> tuple[int, int]:
+    """Return the largest micro-batch that fits into memory, and the number of micro-batches that make up a batch of `largest`.
+
+    `step` is tried with `largest` examples, and with half as many as long as memory runs out. So the effective batch stays the same,
+    and with it what training learns. The result is recorded as a fact of the trial.
+
+        size, parts = fit_batch_size(try_one, largest=config["batch_size"])
+        ...
+        accumulate(batch, parts, loss_of, optimizer=optimizer)
+
+    Args:
+        step: Takes the number of examples of a micro-batch and the number of micro-batches. It makes a forward and a backward pass, and an
+            optimizer step so that the optimizer's memory counts. It must leave no trace in the model: use a copy, or zero gradients.
+        largest: The number of examples of a whole batch.
+        smallest: Give up below this micro-batch.
+
+    Raises:
+        torch.OutOfMemoryError: Not even the smallest micro-batch fits.
+    """
+    size = largest
+    while True:
+        parts = -(-largest // size)
+        try:
+            step(size, parts)
+        except RuntimeError as error:
+            if not _is_out_of_memory(error) or size // 2 < smallest:
+                raise
+        else:
+            note(fitted_batch_size=size, accumulation_steps=parts)
+            return size, parts
+        # Not in the handler: the exception's traceback keeps the tensors of the step in memory.
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+        size //= 2
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether a GPU or the CPU has run out of memory. PyTorch raises a plain RuntimeError for the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def distillation_loss(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    weight: float = 0.5,
+    temperature: float = 2.0,
+) -> torch.Tensor:
+    """Return the loss of a student that learns from labels and from the predictions of a teacher (Hinton et al. 2015).
+
+    It is `weight` times the Kullback-Leibler divergence of the softened predictions, times the squared temperature so that its gradient
+    does not depend on that, plus `1 - weight` times the cross entropy with the labels.
+
+    Args:
+        student: The student's logits, shape (n, classes).
+        teacher: The teacher's logits, of the same shape. No gradient flows to them.
+        target: The labels, shape (n,).
+        weight: Between 0 (only labels) and 1 (only the teacher).
+        temperature: Above 0. Higher values soften both predictions.
+
+    Raises:
+        ValueError: `weight` or `temperature` is out of range.
+    """
+    if not 0 <= weight <= 1 or temperature <= 0:
+        raise ValueError(
+            f"weight is {weight} and temperature {temperature}; weight is between 0 and 1, temperature above 0"
+        )
+    soft = nn.functional.kl_div(
+        (student / temperature).log_softmax(-1),
+        (teacher.detach() / temperature).log_softmax(-1),
+        reduction="batchmean",
+        log_target=True,
+    )
+    hard = nn.functional.cross_entropy(student, target)
+    return weight * temperature**2 * soft + (1 - weight) * hard

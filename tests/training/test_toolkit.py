@@ -1,0 +1,207 @@
+"""Test that the training toolkit changes memory and time, but not results: accumulation, recomputed activations, fitted batch sizes,
+loaders that continue, and distillation.
+"""
+
+import copy
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from tuner.training import (
+    SpotSafe,
+    accumulate,
+    distillation_loss,
+    efficient_loader,
+    fit_batch_size,
+    grad_scaler,
+    measured,
+    recompute,
+)
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.0), nn.Linear(8, 1)).double()
+
+
+def examples(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(size, 4, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
+    return x, x.prod(1, keepdim=True)
+
+
+FORMS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], tuple[Any, Any]]]] = {
+    "tuple": (lambda x, y: (x, y), lambda batch: (batch[0], batch[1])),
+    "named tuple": (Pair, lambda batch: (batch.x, batch.y)),
+    "dictionary": (
+        lambda x, y: {"x": x, "of": {"y": [y], "scale": 1.0}},
+        lambda b: (b["x"], b["of"]["y"][0]),
+    ),
+    "arrays": (
+        lambda x, y: {"x": x.numpy(), "y": y.numpy()},
+        lambda b: (torch.tensor(b["x"]), torch.tensor(b["y"])),
+    ),
+    "list with texts": (lambda x, y: [x, y, ["name"] * len(x)], lambda batch: (batch[0], batch[1])),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_accumulated_and_clipped_step_equals_that_of_the_whole_batch(form: str, scaled: bool) -> None:
+    made, read = FORMS[form]
+    x, y = examples(10)
+    whole, parts = model(), model()
+    optimizer = torch.optim.SGD(whole.parameters(), 1.0)
+    expected = nn.functional.mse_loss(whole(x), y)
+    expected.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(whole.parameters(), 0.01)
+    optimizer.step()
+    calls = []
+
+    def loss_of(batch: Any) -> torch.Tensor:
+        inputs, targets = read(batch)
+        calls.append(len(inputs))
+        return nn.functional.mse_loss(parts(inputs), targets)
+
+    loss = accumulate(
+        made(x, y),
+        4,
+        loss_of,
+        optimizer=torch.optim.SGD(parts.parameters(), 1.0),
+        scaler=grad_scaler("fp16", "cpu") if scaled else None,
+        clip=0.01,
+    )
+    assert calls == [3, 3, 3, 1]
+    assert loss == pytest.approx(expected.item())
+    torch.testing.assert_close([*parts.parameters()], [*whole.parameters()])
+
+
+@pytest.mark.parametrize("batch", [(torch.zeros(2), torch.zeros(3)), torch.zeros(0), {}, 1.0], ids=str)
+def test_batch_without_a_number_of_examples_is_refused(batch: Any) -> None:
+    with pytest.raises(ValueError, match="same number of examples"):
+        accumulate(batch, 2, lambda _: torch.zeros(1), optimizer=torch.optim.SGD(model().parameters(), 0.1))
+
+
+def test_gradients_are_exchanged_once_per_step() -> None:
+    entered = []
+
+    class Distributed(nn.Module):
+        def no_sync(self) -> Any:
+            entered.append(1)
+            return torch.no_grad()  # any context
+
+    network = model()
+    x, _ = examples(6)
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="does not require grad"):
+        accumulate(
+            x,
+            3,
+            lambda part: network(part).mean(),
+            optimizer=torch.optim.SGD(network.parameters(), 0.1),
+            model=Distributed(),
+        )
+    assert entered == [1], "the context was entered for the first micro-batch"
+
+
+@pytest.mark.parametrize(("every", "again"), [(1, 4), (2, 2), (3, 2)])
+def test_recomputed_blocks_have_equal_gradients_and_keep_fewer_tensors(every: int, again: int) -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.5))
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(*(block() for _ in range(4)))
+    other = copy.deepcopy(recompute(copy.deepcopy(plain), every))
+    x, kept = torch.randn(8, 4), []
+    for network in (plain, other):
+        torch.manual_seed(5)
+        saved: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, saved=saved: saved.append(t) or t, lambda t: t
+        ):
+            loss = network(x).square().mean()
+        kept.append(len(saved))
+        loss.backward()
+    torch.testing.assert_close(
+        [p.grad for p in other.parameters()], [p.grad for p in plain.parameters()], rtol=0, atol=0
+    )
+    assert kept[1] < kept[0]
+    assert sum("forward" in vars(one) for one in other) == again
+    assert [*other.state_dict()] == [*plain.state_dict()]
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA"), RuntimeError("can't allocate memory")], ids=str
+)
+def test_batch_size_is_halved_until_it_fits_and_recorded(error: Exception) -> None:
+    tried = []
+
+    def step(size: int, parts: int) -> None:
+        tried.append((size, parts))
+        if size > 20:
+            raise error
+
+    assert fit_batch_size(step, 100) == (12, 9)
+    assert tried == [(100, 1), (50, 2), (25, 4), (12, 9)]
+    assert measured.taken()["facts"]["fitted_batch_size"] == 12
+    with pytest.raises(type(error)):
+        fit_batch_size(step, 100, smallest=25)
+
+
+def test_batch_size_does_not_hide_other_errors() -> None:
+    def step(size: int, parts: int) -> None:
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        fit_batch_size(step, 100)
+
+
+def test_distillation_mixes_labels_and_teacher() -> None:
+    student, teacher = torch.randn(6, 3, requires_grad=True), torch.randn(6, 3)
+    target = teacher.argmax(1)
+    labels = nn.functional.cross_entropy(student, target)
+    torch.testing.assert_close(distillation_loss(student, teacher, target, weight=0.0), labels)
+    same = distillation_loss(teacher, teacher, target, weight=1.0)
+    torch.testing.assert_close(same, torch.tensor(0.0))
+    expected = 9 * nn.functional.kl_div(
+        (student / 3).log_softmax(1), (teacher / 3).softmax(1), reduction="batchmean"
+    )
+    torch.testing.assert_close(
+        distillation_loss(student, teacher, target, weight=1.0, temperature=3.0), expected
+    )
+    for bad in ({"weight": 1.1}, {"temperature": 0.0}):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            distillation_loss(student, teacher, target, **bad)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.extended)])
+def test_loader_continues_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> None:
+    data = TensorDataset(torch.arange(40))
+
+    def run(stop_after: int | None = None) -> list[list[int]]:
+        loader = efficient_loader(data, 4, seed=3, workers=workers)
+        seen: list[list[int]] = []
+        with SpotSafe(checkpoint_dir=tmp_path, loader=loader) as safe:
+            for _ in safe.steps(2):
+                for (rows,) in loader:
+                    seen.append(rows.tolist())
+                    if len(seen) == stop_after:
+                        safe._save(now=True)
+                        return seen
+                safe.report(loss=0.0)
+        return seen
+
+    first = run(stop_after=7)
+    second = run()
+    assert len(first) + len(second) == 20
+    whole = efficient_loader(data, 4, seed=3, workers=workers)
+    expected = [rows.tolist() for _ in range(2) for (rows,) in whole]
+    assert first + second == expected
+    assert sorted(expected[:10]) != sorted(expected[10:]), "each epoch has its own order"
+    assert sorted(row for rows in expected[10:] for row in rows) == list(range(40))
