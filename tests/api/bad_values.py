@@ -89,6 +89,7 @@ JOBS: Values = {
     "/stop/plateau": [1, [], {}, "1"],
     "/stop/plateau/patience_usd": [0, -1, "1", True, None, 1e308, HUGE],
     "/stop/plateau/min_gain": [-1, "0", True, None, NAN],
+    "/start": [None, 1, {}, "best-of:job_0", [1], [None], [[]], [{}], [{"lr": 0.1}], [{"config": {"lr": 0.1}, "metric": 1}], [{"config": 1}]],
     "/checkpoint": [1, [], None, "auto"],
     "/checkpoint/every": [1],
     "/checkpoint/interval": [*NO_DURATION, 0, "0m", None, HUGE],

@@ -198,3 +198,14 @@ def test_conversion_does_not_import_ray() -> None:
         "sys.exit('ray' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_best_configuration_of_a_job_is_tried_first(
+    tuner: Tuner, rest: TestClient, done: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, start=[{"lr": 0.1, "width": 8}])
+    result = tuner("submit", file, "--start", f"best-of:{done}", "--json")
+    assert result.exit_code == 0, result.stderr
+    best = rest.get(f"/v1/jobs/{done}/best").json()["config"]
+    assert json.loads(result.stdout)["start"] == [best, {"lr": 0.1, "width": 8}]
+    assert tuner("submit", file, "--start", "best").exit_code == 2

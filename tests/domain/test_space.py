@@ -147,3 +147,27 @@ def test_names_that_cannot_be_nested_are_refused(other: str) -> None:
 def test_steps_are_counted_only_with_a_step() -> None:
     assert [steps_of(parameter) for parameter in (Float(0, 1), Int(1, 3))] == [None, None]
     assert [steps_of(parameter) for parameter in (Float(0, 1, step=0.25), Int(1, 6, step=2))] == [5, 3]
+
+
+def test_configuration_of_a_user_is_checked_value_by_value() -> None:
+    space = Space(
+        {
+            "lr": Float(1e-4, 1, log=True),
+            "kind": Categorical(("sgd", "adam")),
+            "momentum": Float(0, 0.9, when={"kind": ("sgd",)}),
+        }
+    )
+    assert space.config_faults({"lr": 0.1, "kind": "adam"}, "/start/0") == []
+    found = space.config_faults({"lr": 3.0, "kind": "adam", "momentum": 0.5, "x": 1}, "/start/0")
+    assert [(fault.pointer, fault.detail) for fault in found] == [
+        ("/start/0/lr", "must be a number from 0.0001 to 1, not 3.0"),
+        ("/start/0/momentum", "is not active with the other values; leave it out"),
+        ("/start/0/x", "is not a parameter of the search space, which has lr, kind, momentum"),
+    ]
+    (missing,) = space.config_faults({"lr": 0.1, "kind": "sgd"}, "/start/0")
+    assert (missing.pointer, missing.detail) == (
+        "/start/0/momentum",
+        "is missing; give a number from 0 to 0.9",
+    )
+    typed = space.typed({"lr": 1, "kind": "adam"})
+    assert isinstance(typed["lr"], float)

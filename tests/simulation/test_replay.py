@@ -11,7 +11,7 @@ from tests import seeds
 from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
-from tuner.domain.job import JobSpec, SamplerName, SchedulerName
+from tuner.domain.job import JobSpec, SamplerName, SchedulerName, StartPoint
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
 from tuner.domain.space import Config
@@ -412,3 +412,17 @@ def test_other_scheduler_differs_at_its_first_other_command(run: SimulatedRun) -
     begin, other = (one.fields["commands"][0] for one in both)
     assert (begin["type"], begin["trial"]) == (other["type"], other["trial"]) == ("begin", trial_id(0))
     assert begin["until"] < other["until"] == 27
+
+
+@pytest.mark.parametrize(("scheduler", "sampler"), [("auto", "auto"), ("asha", "grid")])
+def test_configurations_of_the_user_are_tried_first(scheduler: SchedulerName, sampler: SamplerName) -> None:
+    first: list[Config] = [{"lr": 0.5, "width": 9}, {"lr": 0.01, "width": 8}, {"lr": 0.02, "width": 8}]
+    points = (*(StartPoint(config) for config in first), StartPoint({"lr": 0.3, "width": 60}, 0.4))
+    job = replace(spec("0.008", scheduler=scheduler, sampler=sampler), start=points)
+    run = ran(job, concurrency=2, faults=Faults(driver_restart=0.05), seed=3)
+    assert run.restarts > 0
+    trials = [config for _, config, _ in run.journal.tables.trials.values()]
+    assert trials[:3] == first
+    assert len(trials) > 4
+    assert {"lr": 0.3, "width": 60} not in trials
+    check_honest(run)

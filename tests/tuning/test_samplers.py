@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.strategies import examples, spaces
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, JobSpec, SamplerName
+from tuner.domain.job import Algorithm, JobSpec, SamplerName, StartPoint
 from tuner.domain.money import Money
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 from tuner.tuning.samplers import Sampler, sampler_for
@@ -155,3 +155,43 @@ def test_replaced_suggestion_is_learned_instead_of_the_original(name: SamplerNam
         for sampler in (lived, rebuilt):
             sampler.adopt(number, config)
     assert [lived.suggest(20)] == [rebuilt.suggest(20)]
+
+
+def test_grid_point_that_a_given_configuration_replaces_comes_at_the_end() -> None:
+    space = Space({"a": Int(1, 3), "b": Float(0, 1, step=0.5)})
+    plain = build("grid", space)
+    points = [plain.suggest(number) for number in range(9)]
+    shifted = build("grid", space)
+    shifted.adopt(0, points[4])
+    shifted.adopt(1, {"a": 2, "b": 0.25})
+    rest = [shifted.suggest(number) for number in range(2, 10)]
+    assert sorted(map(str, [points[4], *rest])) == sorted(map(str, points))
+    assert shifted.suggest(10) is None
+
+
+@pytest.mark.parametrize("name", ["auto", "tpe"])
+def test_known_result_is_learned_and_not_proposed_again(name: SamplerName) -> None:
+    """With eight known results, the model proposes from the first trial on, near to the best of them."""
+    known = tuple(
+        StartPoint({"lr": 10.0**exponent}, score({"lr": 10.0**exponent}))
+        for exponent in (-4, -3.5, -3, -2.2, -1.5, -1, -0.5, -0.1)
+    )
+    space = Space({"lr": SPACE.parameters["lr"]})
+    spec = JobSpec(
+        "a",
+        "m:f",
+        Objective("acc"),
+        space,
+        Budget(usd=Money(1)),
+        start=known,
+        algorithm=Algorithm(sampler=name),
+        fidelity=Fidelity(max=9),
+    )
+    sampler, found = sampler_for(spec), []
+    for number in range(8):
+        config = sampler.suggest(number)
+        assert config is not None
+        assert config not in [point.config for point in known]
+        sampler.tell(number, 9, score(config), 10**9, at_rung=True)
+        found.append(-score(config))
+    assert sorted(found)[4] < 1

@@ -66,6 +66,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("resources", shapes.Resources),
     ("algorithm", shapes.Algorithm),
     ("stop.plateau", shapes.Plateau),
+    ("start: with a known metric", shapes.KnownResult),
     ("checkpoint", shapes.Checkpoint),
     ("artifacts", shapes.Artifacts),
     ("warm_start", shapes.WarmStart),
@@ -80,6 +81,8 @@ NAMED = {
     shapes.Duration: "duration",
     shapes.Duration | None: "duration",
     list[shapes.Value]: "list of values",
+    list[shapes.Start]: "list of configurations",
+    dict[str, shapes.Value]: "parameter → value",
     shapes.When: "parameter → list of values",
 }
 
@@ -97,10 +100,15 @@ def page() -> str:
 
 def _table(model: type[BaseModel]) -> str:
     rows = [
-        [f"`{name}`", type_of(field.annotation), UNITS.get(name, ""), default_of(field)]
+        [f"`{name}`", type_of(field.annotation), _unit(model, name), default_of(field)]
         for name, field in model.model_fields.items()
     ]
     return table(["key", "type", "unit", "default"], rows) + "\n"
+
+
+def _unit(model: type[BaseModel], name: str) -> str:
+    is_list = model is shapes.JobRequest and name == "start"
+    return "" if is_list else UNITS.get(name, "")
 
 
 def default_of(field: FieldInfo) -> str:

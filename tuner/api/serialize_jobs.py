@@ -113,6 +113,12 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         },
         "algorithm": _fields(spec.algorithm),
         "stop": {"plateau": stop},
+        "start": [
+            dict(point.config)
+            if point.metric is None
+            else {"config": dict(point.config), "metric": point.metric}
+            for point in spec.start
+        ],
         "checkpoint": {
             "interval": "auto" if interval is None else seconds(interval),
             "keep": spec.checkpoint.keep,

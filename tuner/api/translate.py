@@ -11,7 +11,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
 from tuner.domain.command import name_of
 from tuner.domain.errors import Fault, Invalid
-from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
+from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources, StartPoint
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.retention import RetentionPolicy
@@ -56,6 +56,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         trials=request.budget.trials,
         on_exhausted=request.budget.on_exhausted,
     )
+    space = sp.Space({name: _parameter(given) for name, given in request.search_space.items()})
     interval = None if request.checkpoint.interval == "auto" else request.checkpoint.interval
     spec = JobSpec(
         name=request.name,
@@ -65,13 +66,14 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         metrics_pattern=request.metrics_pattern,
         kind=request.kind,
         objective=Objective(**request.objective.model_dump()),
-        space=sp.Space({name: _parameter(given) for name, given in request.search_space.items()}),
+        space=space,
         budget=budget,
         constants=request.constants,
         fidelity=_fidelity(request.fidelity),
         resources=_resources(request.resources),
         algorithm=Algorithm(**request.algorithm.model_dump()),
         plateau=_plateau(read, request.stop.plateau),
+        start=tuple(_start_point(space, entry) for entry in request.start),
         checkpoint=CheckpointPolicy(
             interval_ns=read.take("/checkpoint/interval", parse_duration_ns, interval),
             keep=request.checkpoint.keep,
@@ -156,6 +158,12 @@ def _retention(read: RequestReader, given: job_models.Artifacts | None) -> Reten
     if given is None:
         return None
     return RetentionPolicy(given.retain, read.take("/artifacts/for", parse_duration_ns, given.for_))
+
+
+def _start_point(space: sp.Space, entry: job_models.KnownResult | dict[str, job_models.Value]) -> StartPoint:
+    if isinstance(entry, job_models.KnownResult):
+        return StartPoint(space.typed(entry.config), entry.metric)
+    return StartPoint(space.typed(entry))
 
 
 def _parameter(

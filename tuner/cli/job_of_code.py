@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,27 @@ def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
     if job.get("kind") != "optuna" or "search_space" in job or not isinstance(entry, str):
         return job  # The service reports a trainable that is missing or is not text.
     return {**job, "search_space": recorded(entry)}
+
+
+def with_start(job: dict[str, Any], given: Sequence[str], best_of: Callable[[str], dict[str, Any]]) -> None:
+    """Put configurations in front of the job's `start`. Parameters that the job's search space does not have are left out.
+
+    Args:
+        job: The job, which is changed.
+        given: The values of `--start`, each of the form `best-of:JOB`.
+        best_of: Returns the best configuration of a job.
+
+    Raises:
+        typer.BadParameter: A value has another form.
+    """
+    space, configs = _mapping(job, "search_space"), []
+    for value in given:
+        form, _, source = value.partition(":")
+        if form != "best-of" or not source:
+            raise typer.BadParameter(f"must be best-of:JOB, not {value!r}", param_hint="--start")
+        configs.append({name: part for name, part in best_of(source).items() if name in space})
+    if configs:
+        job["start"] = [*configs, *(job.get("start") or [])]
 
 
 def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:

@@ -118,6 +118,13 @@ def submit(
     max_steps: Annotated[
         int | None, typer.Option(help="Maximum number of steps per trial. Each report is one step.")
     ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="best-of:JOB",
+            help="Try the best configuration of this job first. May be given several times.",
+        ),
+    ] = None,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the job file, and submit nothing.")
     ] = False,
@@ -128,11 +135,12 @@ def submit(
     For MODULE:FUNCTION, give the rest of the job with options. The modules are imported on this machine to read the space. The
     trainable runs where the service's workers can import it.
     """
-    from tuner.cli.job_of_code import Overrides, job_of
+    from tuner.cli.job_of_code import Overrides, job_of, with_start
 
     overrides = Overrides(space, kind, metric, mode, usd, gpu_hours, wall_clock, trials, max_steps)
     asked = job_of(what, overrides)
     asked.pop("planning", None)
+    with_start(asked, start or [], lambda job: connect().best(job, forecast=False).config)
     if print_only:
         typer.echo(json.dumps(asked) if as_json else job_file(asked), nl=as_json)
         return

@@ -55,6 +55,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "CheckpointPolicy": job.CheckpointPolicy,
     "Plateau": job.Plateau,
     "RetentionPolicy": retention.RetentionPolicy,
+    "StartPoint": job.StartPoint,
     "Resources": job.Resources,
     "Fidelity": objective.Fidelity,
     "Objective": objective.Objective,

@@ -1,5 +1,6 @@
 """A job: one tuning request, its states and the transitions between them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from tuner.domain.errors import Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.retention import RetentionPolicy
-from tuner.domain.space import Space, Value
+from tuner.domain.space import Config, Space, Value
 
 JobState = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
 StopReason = Literal[
@@ -28,6 +29,7 @@ StopReason = Literal[
 Market = Literal["on_demand", "spot", "spot_with_fallback"]
 SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
+MAX_START = 1000  # configurations that a user gives
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
 MAX_PROCESSES = 256  # of a trial on each node
@@ -127,6 +129,18 @@ class Plateau:
 
 
 @dataclass(frozen=True, slots=True)
+class StartPoint:
+    """A configuration that the user gives.
+
+    Without a metric it is tried before any configuration of the sampler. With a metric it is never tried: the sampler learns it as the
+    result of a complete training.
+    """
+
+    config: Config
+    metric: float | None = None  #: The objective's metric after the last step. None if it is not known.
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
     """How often checkpoints are saved, and how many are kept."""
 
@@ -148,6 +162,7 @@ class JobSpec:
     resources: Resources = field(default_factory=Resources)
     algorithm: Algorithm = field(default_factory=Algorithm)
     plateau: Plateau | None = None
+    start: tuple[StartPoint, ...] = ()  #: Configurations to try first, and known results.
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     warm_start_jobs: tuple[str, ...] = ()
     warm_start_checkpoints: bool = False
@@ -171,6 +186,11 @@ class JobSpec:
         """The function that a worker calls."""
         return self.trainable if self.command is None else PROGRAM_ENTRY
 
+    @property
+    def first_configs(self) -> list[Config]:
+        """Return the configurations that are tried first, in order."""
+        return [point.config for point in self.start if point.metric is None]
+
     def begin_config(self, config: Mapping[str, Value]) -> dict[str, object]:
         """Return the values that the entry is called with. The configuration overrides the constants."""
         values = config_values(config, self.constants, self.kind)
@@ -188,6 +208,7 @@ class JobSpec:
         faults += self.window.faults() if self.window is not None else []
         faults += self.retention.faults() if self.retention is not None else []
         faults += self._value_faults()
+        faults += self._start_faults() if not self.space.faults() else []
         if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:
             faults.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))
         if not -(2**63) <= self.algorithm.seed < 2**63:
@@ -227,6 +248,25 @@ class JobSpec:
         ]
         if self.kind == "ray_tune":
             faults += _nesting_faults(list(self.space.parameters), list(self.constants))
+        return faults
+
+    def _start_faults(self) -> list[Fault]:
+        if len(self.start) > MAX_START:
+            return [Fault("/start", f"give at most {MAX_START} configurations")]
+        faults, seen = [], dict[str, int]()
+        for i, point in enumerate(self.start):
+            at = f"/start/{i}" if point.metric is None else f"/start/{i}/config"
+            faults += self.space.config_faults(point.config, at)
+            if point.metric is not None and not math.isfinite(point.metric):
+                faults.append(Fault(f"/start/{i}/metric", "must be a finite number"))
+            first = seen.setdefault(repr(sorted(point.config.items())), i)
+            if first != i:
+                faults.append(
+                    Fault(f"/start/{i}", f"is the same configuration as /start/{first}; give it once")
+                )
+        most, count = self.budget.trials, len(self.first_configs)
+        if most is not None and count > most:
+            faults.append(Fault("/start", f"has {count} configurations to try, but budget.trials is {most}"))
         return faults
 
 

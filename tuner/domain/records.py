@@ -116,3 +116,5 @@ class PastTrial:
     #: (step, score, nanoseconds of training up to it including the first setup), ascending by step. A higher score is better.
     curve: tuple[tuple[int, float, int], ...]
     failed: bool = False  #: It failed, regardless of its scores.
+    #: The user gave the result. The configuration is not proposed again.
+    is_given: bool = False

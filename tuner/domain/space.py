@@ -16,6 +16,7 @@ When = Mapping[str, tuple[Value, ...]]
 MAX_PARAMETERS = 1000
 MAX_CHOICES = 1000  # of a categorical parameter
 MAX_STEPS = 1000  # values of a parameter with a step on a grid
+NAMES_SHOWN = 10  # names of parameters or choices in an error
 MAX_VALUES = 2**40  # of a parameter with a step: their indices are exact in floating-point numbers
 
 
@@ -56,6 +57,12 @@ class Float:
         assert self.count is not None
         exact = (_decimal(value) - _decimal(self.low)) / _decimal(self.step)
         return min(self.count - 1, max(0, round(exact)))
+
+    @property
+    def in_words(self) -> str:
+        """Return which values are allowed, for an error message."""
+        steps = "" if self.step is None else f" in steps of {self.step:g}"
+        return f"a number from {self.low:g} to {self.high:g}{steps}"
 
     def sample(self, rng: Random) -> float:
         if self.count is not None:
@@ -120,6 +127,12 @@ class Int:
         """Return the index of the value nearest to a number."""
         return min(self.count - 1, max(0, round((value - self.low) / (self.step or 1))))
 
+    @property
+    def in_words(self) -> str:
+        """Return which values are allowed, for an error message."""
+        steps = "" if self.step is None else f" in steps of {self.step}"
+        return f"a whole number from {self.low} to {self.high}{steps}"
+
     def sample(self, rng: Random) -> int:
         if self.step is not None:
             return self.nth(rng.randrange(self.count))
@@ -156,6 +169,12 @@ class Int:
 class Categorical:
     choices: tuple[Value, ...]
     when: When = field(default_factory=dict)
+
+    @property
+    def in_words(self) -> str:
+        """Return which values are allowed, for an error message."""
+        more = ", …" if len(self.choices) > NAMES_SHOWN else ""
+        return f"one of {', '.join(map(repr, self.choices[:NAMES_SHOWN]))}{more}"
 
     def sample(self, rng: Random) -> Value:
         return rng.choice(self.choices)
@@ -284,6 +303,36 @@ class Space:
     def contains(self, config: Mapping[str, Value]) -> bool:
         expected = {name for name in self.parameters if self.active(name, config)}
         return expected == set(config) and all(self.parameters[n].contains(v) for n, v in config.items())
+
+    def typed(self, config: Mapping[str, Value]) -> Config:
+        """Return the configuration with whole numbers as floats where the parameter is a float, as JSON does not tell them apart."""
+        return {
+            name: float(value)
+            if isinstance(self.parameters.get(name), Float)
+            and isinstance(value, int)
+            and not isinstance(value, bool)
+            else value
+            for name, value in config.items()
+        }
+
+    def config_faults(self, config: Mapping[str, Value], at: str) -> list[Fault]:
+        """Return the faults of a configuration that a user gives. `at` is the JSON pointer to it."""
+        active = [name for name in self.order if self.active(name, config)]
+        faults = []
+        for name, value in config.items():
+            place = f"{at}/{pointer_token(name)}"
+            if name not in self.parameters:
+                known = ", ".join(list(self.parameters)[:NAMES_SHOWN])
+                faults.append(Fault(place, f"is not a parameter of the search space, which has {known}"))
+            elif name not in active:
+                faults.append(Fault(place, "is not active with the other values; leave it out"))
+            elif not self.parameters[name].contains(value):
+                faults.append(Fault(place, f"must be {self.parameters[name].in_words}, not {value!r}"))
+        missing = [name for name in active if name not in config]
+        return faults + [
+            Fault(f"{at}/{pointer_token(name)}", f"is missing; give {self.parameters[name].in_words}")
+            for name in missing
+        ]
 
     def size(self) -> int | None:
         """Return an upper bound of the number of configurations, or None if a parameter is continuous."""

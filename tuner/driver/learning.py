@@ -52,15 +52,18 @@ class Learner:
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
         """Choose the work for a free worker.
 
-        The first choice is a paused trial that has earned more steps, then a trial of an earlier job to
-        continue (warm start), then a new configuration for `trial`. If the remaining money is reserved to
-        finish the best trials, nothing is chosen. If the remaining money cannot finish any trial, it is spent
-        on new trials.
+        The first choice is a configuration of the user, then a paused trial that has earned more steps, then a new
+        configuration of the sampler. If `trial` continues a trial of an earlier job (warm start), that comes before new
+        configurations. If the remaining money is reserved to finish the best trials, the sampler is not asked. If the
+        remaining money cannot finish any trial, it is spent on new trials.
         """
+        heir = self.warm_starts.proposal(trial, at)
+        if heir is None and state.queue:
+            return ev.Suggested(at, trial, dict(state.queue[0]))
         promoted = self._to_promote(state)
         if promoted is not None:
             return ev.Predicted(at, promoted.id, go=True)
-        if (heir := self.warm_starts.proposal(trial, at)) is not None:
+        if heir is not None:
             return heir
         reserve = Reserve.of(state)
         if reserve is not None and not reserve.may_begin():

@@ -75,6 +75,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
         fidelity=measured,
         algorithm=Algorithm("asha", "qmc", job.algorithm.seed),
         plateau=None,
+        start=(),
         warm_start_jobs=(),
         window=None,
         tags={**job.tags, TAG: key},

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from tuner.schemas.base import Answer, Body, Request
 
@@ -173,6 +173,25 @@ class Window(Request):
     timezone: str = "UTC"
 
 
+class KnownResult(Request):
+    """A configuration with the metric that it is known to reach at the last step. It is not trained and costs nothing."""
+
+    config: dict[str, Value]
+    metric: float | None = None
+
+
+def _kind_of_start(entry: Any) -> str:
+    """Return the form of an entry of `start`. No parameter has an object as its value, so a parameter may be named `config`."""
+    config = entry.get("config") if isinstance(entry, dict) else getattr(entry, "config", None)
+    return "result" if isinstance(config, dict) else "config"
+
+
+Start = Annotated[
+    Annotated[KnownResult, Tag("result")] | Annotated[dict[str, Value], Tag("config")],
+    Discriminator(_kind_of_start),
+]
+
+
 class JobRequest(Body):
     """A tuning job. Give either `trainable`, as `module:function`, or `command`.
 
@@ -188,6 +207,8 @@ class JobRequest(Body):
     which is called with a trial.
 
     `artifacts` says how long the job's files are kept after its end. If it is null, the service's own setting applies.
+    `start` lists configurations that are tried first, in this order. An entry `{config: {...}, metric: 0.91}` with a known metric is not
+    trained and costs nothing: samplers that learn take it as the result of a complete training.
     """
 
     name: str
@@ -204,6 +225,7 @@ class JobRequest(Body):
     resources: Resources = Field(default_factory=Resources)
     algorithm: Algorithm = Field(default_factory=Algorithm)
     stop: Stop = Field(default_factory=Stop)
+    start: list[Start] = Field(default_factory=list)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     artifacts: Artifacts | None = None
     warm_start: WarmStart = Field(default_factory=WarmStart)
@@ -316,6 +338,7 @@ class JobFacts(Answer):
     resources: dict[str, Any]
     algorithm: dict[str, Any]
     stop: dict[str, Any]
+    start: list[Any] = []
     checkpoint: dict[str, Any]
     artifacts: dict[str, Any] | None = None
     warm_start: dict[str, Any]

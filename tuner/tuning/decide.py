@@ -105,6 +105,8 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     if event.config is None:
         state.space_exhausted = True
         return []
+    if state.queue and event.inherited is None:  # the sampler is asked only if the queue is empty
+        state.queue.popleft()
     trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_stop(state))
     assert trial.id == event.trial, f"expected {trial.id}, was told of {event.trial}"
     state.trials.append(trial)
@@ -317,7 +319,8 @@ def _end(state: State, ending: Ending, *, pause: bool = True) -> list[Command]:
 def _fill(state: State) -> list[Command]:
     """Give work to free workers.
 
-    Waiting trials come first, then trials to promote, new configurations, and last the best trial, if it is paused.
+    Waiting trials come first, then configurations of the user, trials to promote, new configurations, and last the best trial, if it
+    is paused.
     """
     orders: list[Command] = []
     while (
@@ -347,7 +350,7 @@ def _next_to_run(state: State) -> TrialRecord | None:
     """Return the next trial to start or resume: a waiting trial, preempted ones first, or else one to promote.
 
     A trial whose hold was refused is skipped (`State.skipped`). While there are such trials, no trial is promoted, because they
-    wait for the money.
+    wait for the money. Configurations of the user come before promotions.
     """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.skipped]
@@ -355,7 +358,8 @@ def _next_to_run(state: State) -> TrialRecord | None:
     for trial in waiting:
         if trial.status == "new" or reserve is None or reserve.may_go_on(trial):
             return trial
-    return None if state.skipped else scheduler_for(state.spec).promote(state)
+    wants_new = bool(state.queue) and state.may_suggest
+    return None if state.skipped or wants_new else scheduler_for(state.spec).promote(state)
 
 
 def _leader_unfinished(state: State) -> TrialRecord | None:

@@ -4,6 +4,7 @@ A `State` belongs to one run loop. `decide` changes it in place and returns it, 
 copied at every report.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -112,6 +113,8 @@ class State:
     )
     suggesting: bool = False  #: A `Suggest` command was returned and is not answered yet.
     space_exhausted: bool = False  #: The sampler has no more configurations.
+    #: The configurations that the user wants to be tried next, in order.
+    queue: deque[Config] = field(default_factory=deque)
     #: The limit that refused a hold. No attempt starts until money may have been released or added.
     exhausted_limit: StopReason | Limit | None = None
     #: The shared budget that refused a hold last. Empty if the job's own budget refused it.
@@ -138,7 +141,8 @@ class State:
     def fresh(cls, spec: JobSpec, *, concurrency: int, rate: Rate) -> "State":
         fidelity = ladder(spec)
         rungs = [Rung(step) for step in fidelity.rungs()]
-        return cls(spec, spec.budget, concurrency, rate, rungs, fidelity.reduction_factor)
+        queue = deque(spec.first_configs)
+        return cls(spec, spec.budget, concurrency, rate, rungs, fidelity.reduction_factor, queue=queue)
 
     @property
     def max_step(self) -> int | None:
@@ -152,7 +156,7 @@ class State:
     @property
     def may_suggest(self) -> bool:
         within = self.budget.trials is None or len(self.trials) < self.budget.trials
-        return within and not self.space_exhausted
+        return within and (bool(self.queue) or not self.space_exhausted)
 
     def trial(self, trial: str) -> TrialRecord:
         return self.trials[int(trial.removeprefix("trial_"))]

@@ -15,6 +15,16 @@ __all__ = ["Sampler", "sampler_for"]
 MODEL_DIMENSIONS = 40  # in spaces with more dimensions, the trials of a job are too few for a model
 
 
+def known_results(spec: JobSpec) -> list[PastTrial]:
+    """Return the results that the user gives, as trials that were trained to the last step."""
+    last = spec.fidelity.max or 1
+    return [
+        PastTrial(point.config, ((last, spec.objective.score(point.metric), 0),), is_given=True)
+        for point in spec.start
+        if point.metric is not None
+    ]
+
+
 def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
     """Return the sampler of a job.
 
@@ -24,6 +34,7 @@ def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
         history: Trials of earlier jobs that the sampler learns from.
     """
     seed = spec.algorithm.seed
+    history = [*history, *known_results(spec)]
     match spec.algorithm.sampler:
         case "random":
             return RandomSampler(spec.space, seed)

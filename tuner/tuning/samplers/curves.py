@@ -62,6 +62,8 @@ class Curves:
         self._t = np.log(np.array(self._levels, dtype=np.float64))
         self.last_t = float(self._t[-1])
         self._trials: dict[int, _Trial] = {}
+        #: Numbers of the results that the user gave.
+        self.given = [-1 - index for index, past in enumerate(history) if past.is_given]
         self._lifted_at, self._lifts = -1, [(1.0, 0.0)] * len(self._levels)
         self.reports_seen = self.trials_seen = 0
         for index, past in enumerate(history):  # trials of earlier jobs have numbers below 0
@@ -116,9 +118,9 @@ class Curves:
     def best_past(self, count: int) -> list[int]:
         """Return the `count` best trials of earlier jobs by their newest score, lifted (projected) to the last step.
 
-        Trials whose configuration this job has too are left out.
+        Trials whose configuration this job has too are left out, and results that the user gave.
         """
-        past = [trial for trial in self._sound() if trial.number < 0]
+        past = [trial for trial in self._sound() if trial.number < 0 and trial.number not in self.given]
         own = {t.point.tobytes() for t in self._trials.values() if t.number >= 0} if past else set()
         return self._best(trial for trial in past if trial.point.tobytes() not in own)[:count]
 

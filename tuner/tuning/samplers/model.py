@@ -49,6 +49,8 @@ class _Model:
     gp: "CurveGP"
     cost_weights: Floats
     forecast: dict[int, Forecast] = field(default_factory=dict)
+    #: The best predicted final score of this job's trials and of the results that the user gave. 0 if there are none.
+    best: float = 0.0
 
 
 class ModelSampler:
@@ -133,12 +135,19 @@ class ModelSampler:
         self._fits.clear()
         gp.condition(self._curves.known(POINTS))
         self._model = _Model(self._curves.reports_seen, gp, self._cost_weights())
-        numbers = self._curves.best_numbers(FORECASTS)
+        self._model.forecast = self._forecast(gp, self._curves.best_numbers(FORECASTS))
+        known = {**self._forecast(gp, self._curves.given), **self._model.forecast}
+        self._model.best = max((mean for mean, _ in known.values()), default=0.0)
+        return self._model
+
+    def _forecast(self, gp: "CurveGP", numbers: Sequence[int]) -> dict[int, Forecast]:
+        """Return mean and standard deviation of the final scores of these trials, by number."""
+        if not numbers:
+            return {}
         features = self._curves.features(numbers)
         mean, deviation = gp.predict(features, self._curves.last_t, np.array(numbers, dtype=np.int64))
         pairs = zip(numbers, mean.tolist(), deviation.tolist(), strict=True)
-        self._model.forecast = {number: (m, s) for number, m, s in pairs}
-        return self._model
+        return {number: (m, s) for number, m, s in pairs}
 
     def _cost_weights(self) -> Floats:
         """Return the weights of a ridge regression of the logarithm of the step time on the configuration."""
@@ -168,8 +177,7 @@ class ModelSampler:
         if at_random:
             return self._cube.config(points[0])
         mean, deviation = model.gp.predict(features, self._curves.last_t, np.full(len(points), NOBODY))
-        best = max((mean for mean, _ in model.forecast.values()), default=0.0)
-        worth = log_expected_improvement((mean - best) / deviation) + np.log(deviation)
+        worth = log_expected_improvement((mean - model.best) / deviation) + np.log(deviation)
         return self._cube.config(points[np.argmax(worth - cost)])
 
     def _candidates(self, rng: np.random.Generator) -> Floats:

@@ -78,6 +78,8 @@ class GridSampler(Oblivious):
     A numeric parameter takes at most five values, evenly spaced on its linear or logarithmic scale. A parameter with a step takes all
     of its values, but at most 1000. If the grid has more than
     `listed` points, its points are drawn at random instead.
+
+    A configuration that takes the place of a suggestion moves the suggested point to the end of the list.
     """
 
     def __init__(self, space: Space, seed: int, *, listed: int = 100_000) -> None:
@@ -90,6 +92,16 @@ class GridSampler(Oblivious):
             rng.shuffle(self._grid)
         else:
             self._grid = None
+
+    def adopt(self, number: int, config: Config | None) -> None:
+        if self._grid is None or config is None or self._grid[number : number + 1] == [config]:
+            return
+        if config in self._grid[number:]:
+            place = self._grid.index(config, number)
+            self._grid[number], self._grid[place] = config, self._grid[number]
+        else:
+            self._grid += self._grid[number : number + 1]
+            self._grid[number : number + 1] = [config]
 
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
         if self._grid is not None:
