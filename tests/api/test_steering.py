@@ -1,10 +1,16 @@
 """Configurations that users give, and requests about single trials and the number of trials at once."""
 
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.api.test_bad_bodies import check_problem, pointers
+from tests.api.test_control import stand
+from tests.fakes import FakeService
+from tuner.database.tables import trials
+from tuner.domain import events as ev
+from tuner.store import jobs
 
 
 def test_start_configurations_are_checked_and_shown(client: TestClient) -> None:
@@ -31,3 +37,101 @@ def test_start_configurations_count_as_trials(client: TestClient, count: int) ->
     if count == 3:
         assert pointers(answer) == ["/start"]
         check_problem(answer)
+
+
+CONFIG = {"lr": 0.5, "width": 20}
+
+
+def requests(service: FakeService, job: str) -> list[ev.TrialRequest]:
+    with service.database.read() as db:
+        return jobs.trial_requests_of(db, job)
+
+
+@pytest.fixture
+def running(client: TestClient, service: FakeService) -> str:
+    """A running job with running and paused trials."""
+    job = fakes.submit(client, algorithm={"scheduler": "asha", "sampler": "random"})
+    fakes.simulate(service, job, messages=150)
+    return job
+
+
+def trials_in(client: TestClient, job: str, state: str) -> list[str]:
+    found = client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]
+    return [trial["id"] for trial in found if trial["state"] == state]
+
+
+def test_width_of_a_job_is_limited_by_machines_and_shown(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client)
+    before = client.get(f"/v1/jobs/{job}").json()
+    assert (before["concurrency"], before["resources"]["max_concurrent_trials"]) == (2, None)
+    for wanted, fits in ((1, 1), (7, 2)):
+        shown = client.patch(f"/v1/jobs/{job}", json={"max_concurrent_trials": wanted}).json()
+        assert (shown["concurrency"], shown["resources"]["max_concurrent_trials"]) == (fits, wanted)
+        assert shown["revision"] != before["revision"]
+    for wrong in (0, -1, 10_001):
+        answer = client.patch(f"/v1/jobs/{job}", json={"max_concurrent_trials": wrong})
+        assert pointers(answer) == ["/max_concurrent_trials"]
+    stand(service, job, "cancelled")
+    check_problem(client.patch(f"/v1/jobs/{job}", json={"max_concurrent_trials": 1}), 409)
+
+
+def test_configuration_is_enqueued_once(client: TestClient, service: FakeService, running: str) -> None:
+    for _ in range(2):
+        answer = client.post(f"/v1/jobs/{running}/trials", json={"config": {"width": 20, "lr": 0.5}})
+        assert (answer.status_code, answer.json()["id"]) == (202, running)
+    (request,) = requests(service, running)
+    assert isinstance(request, ev.EnqueueRequested)
+    assert (request.request, list(request.config.items())) == (1, list(CONFIG.items()))
+    known = client.get(f"/v1/jobs/{running}/trials").json()["items"][3]
+    refused = client.post(f"/v1/jobs/{running}/trials", json={"config": known["config"]})
+    assert known["id"] in check_problem(refused, 409)["detail"]
+    wrong = client.post(f"/v1/jobs/{running}/trials", json={"config": {"lr": 2, "depth": 1}})
+    assert pointers(wrong) == ["/config/lr", "/config/depth", "/config/width"]
+
+
+def test_no_more_configurations_are_enqueued_than_the_budget_allows_trials(client: TestClient) -> None:
+    job = fakes.submit(client, budget={"usd": 1, "trials": 2}, start=[CONFIG])
+    again = client.post(f"/v1/jobs/{job}/trials", json={"config": CONFIG})
+    assert again.status_code == 202
+    for width, status in ((21, 202), (22, 409)):
+        answer = client.post(f"/v1/jobs/{job}/trials", json={"config": {**CONFIG, "width": width}})
+        assert answer.status_code == status
+
+
+def test_trials_are_stopped_and_promoted_in_the_states_that_allow_it(
+    client: TestClient, service: FakeService, running: str
+) -> None:
+    (paused, done, *_), (active, *_) = (trials_in(client, running, state) for state in ("paused", "running"))
+    with service.database.write() as db:
+        db.execute(
+            update(trials).where(trials.c.job == running, trials.c.trial == done).values(state="completed")
+        )
+    for trial, action, status in (
+        (paused, "promote", 202),
+        (active, "stop", 202),
+        (done, "promote", 409),
+        (done, "stop", 409),
+        ("trial_09999", "stop", 404),
+        ("x", "promote", 404),
+    ):
+        answer = client.post(f"/v1/jobs/{running}/trials/{trial}/{action}")
+        assert answer.status_code == status, answer.text
+        if status == 202:
+            assert answer.json()["id"] == trial
+        else:
+            check_problem(answer, status)
+    assert [(type(one), getattr(one, "trial", "")) for one in requests(service, running)] == [
+        (ev.PromoteRequested, paused),
+        (ev.StopRequested, active),
+    ]
+    stand(service, running, "succeeded")
+    for path in (f"trials/{paused}/stop", f"trials/{paused}/promote"):
+        check_problem(client.post(f"/v1/jobs/{running}/{path}"), 409)
+    check_problem(client.post(f"/v1/jobs/{running}/trials", json={"config": CONFIG}), 409)
+
+
+def test_trials_of_a_job_without_rungs_are_not_promoted(client: TestClient, service: FakeService) -> None:
+    job = fakes.submit(client, algorithm={"scheduler": "none", "sampler": "random"})
+    fakes.simulate(service, job, messages=5)
+    answer = client.post(f"/v1/jobs/{job}/trials/{trials_in(client, job, 'running')[0]}/promote")
+    assert "no rungs" in check_problem(answer, 409)["detail"]

@@ -1,14 +1,19 @@
 """The dialog of a trial: keyboard use, and the live log of each attempt."""
 
 import base64
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
+from sqlalchemy import update
 
 from tests.browser.conftest import FIDELITY, Finished, Site, expect_all_reports, see, violations
 from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
+from tuner.database.tables import trials
+from tuner.domain.events import PromoteRequested, StopRequested
 from tuner.simulator.world import Faults
+from tuner.store import jobs
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -36,6 +41,41 @@ def test_best_trial_can_be_opened_by_keyboard(page: Page, finished: Finished) ->
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
     expect(chart).to_be_focused()
+
+
+def test_trial_is_promoted_and_stopped(page: Page, site: Site) -> None:
+    job = site.submit(
+        fidelity=FIDELITY, budget={"usd": 0.03}, algorithm={"scheduler": "asha", "sampler": "random"}
+    )
+    site.simulate(job, messages=300)
+    found = site.get(f"/jobs/{job}/trials", limit=500)["items"]
+    paused, done, *_ = (one for one in found if one["state"] == "paused")
+    with site.service.database.write() as db:
+        is_done = (trials.c.job == job) & (trials.c.trial == done["id"])
+        db.execute(update(trials).where(is_done).values(state="completed"))
+    see(page, site, job)
+
+    def opened(trial: dict[str, Any]) -> Locator:
+        page.get_by_role("button", name=f"Trial #{int(trial['id'][6:])}", exact=True).click()
+        return page.get_by_role("dialog", name=f"Trial #{int(trial['id'][6:])}")
+
+    dialog = opened(done)
+    expect(dialog.get_by_role("button", name="Promote")).to_be_disabled()
+    expect(dialog.get_by_role("button", name="Stop…")).to_be_disabled()
+    dialog.get_by_role("button", name="Close").click()
+    dialog = opened(paused)
+    dialog.get_by_role("button", name="Promote").click()
+    expect(page.get_by_text("runs to its next rung")).to_be_attached()
+    dialog.get_by_role("button", name="Stop…").click()
+    assert violations(page) == []
+    page.get_by_role("button", name="Stop the trial").click()
+    expect(page.get_by_text("is being stopped")).to_be_attached()
+    with site.service.database.read() as db:
+        requests = jobs.trial_requests_of(db, job)
+    assert [(type(one), getattr(one, "trial", "")) for one in requests] == [
+        (PromoteRequested, paused["id"]),
+        (StopRequested, paused["id"]),
+    ]
 
 
 def test_log_of_each_attempt_is_shown_and_updated_live(page: Page, site: Site) -> None:

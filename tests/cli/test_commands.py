@@ -21,6 +21,7 @@ from tuner.cli.main import app
 from tuner.database.tables import trials
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
+from tuner.store import jobs
 
 
 def printed(result: Result) -> Any:
@@ -128,7 +129,7 @@ OTHERS = {
         "backup",
         "restore",
     ),
-    *("pause", "resume", "cancel", "topup", "priority"),
+    *("pause", "resume", "cancel", "topup", "priority", "width", "enqueue", "promote", "stop"),
 }
 
 
@@ -237,7 +238,6 @@ def test_replay_shows_the_first_difference_and_exits_with_1(
     changed = tuner("replay", job)
     assert changed.exit_code == 1
     assert "trial_00000 is failed" in changed.stdout
-    assert "not checked" in changed.stdout
 
 
 def test_replay_refuses_unknown_policies(tuner: Tuner, done: str) -> None:
@@ -303,6 +303,21 @@ def test_job_is_paused_cancelled_and_resumed(
     assert job == get(rest, f"/v1/jobs/{waiting}")
     assert job["state"] == state
     assert state in tuner(action, waiting).stdout
+
+
+def test_trials_of_a_job_are_steered(tuner: Tuner, rest: TestClient, service: FakeService) -> None:
+    job = fakes.submit(rest, algorithm={"scheduler": "asha", "sampler": "random"})
+    fakes.simulate(service, job, messages=60)
+    assert printed(tuner("width", job, "1", "--json"))["concurrency"] == 1
+    assert printed(tuner("enqueue", job, "--config", '{"lr": 0.3, "width": 9}', "--json"))["id"] == job
+    trials = get(rest, f"/v1/jobs/{job}/trials")["items"]
+    paused = next(trial["id"] for trial in trials if trial["state"] == "paused")
+    for action in ("promote", "stop"):
+        assert printed(tuner(action, job, paused, "--json"))["id"] == paused
+    with service.database.read() as db:
+        assert [one.request for one in jobs.trial_requests_of(db, job)] == [1, 2, 3]
+    for wrong in (["stop", job], ["enqueue", job, "--config", "[1]"], ["enqueue", job]):
+        assert tuner(*wrong).exit_code == 2
 
 
 def test_top_up_raises_the_budget_and_leaves_a_waiting_job_queued(

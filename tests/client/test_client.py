@@ -82,6 +82,8 @@ SAFE: dict[str, Callable[[Both], object]] = {
     "resume": lambda client: client.resume("job_1"),
     "cancel": lambda client: client.cancel("job_1"),
     "patch": lambda client: client.patch("job_1", priority=1),
+    "enqueue": lambda client: client.enqueue("job_1", {"lr": 0.1}),
+    "stop_trial": lambda client: client.stop_trial("job_1", "trial_00001"),
 }
 
 

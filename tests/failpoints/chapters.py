@@ -51,12 +51,13 @@ def turns(life: Life) -> None:
 
 
 def queue(life: Life) -> None:
-    """Pause, resume, top up and cancel jobs before they run; then stop the service."""
+    """Pause, resume, top up, steer and cancel jobs before they run; then stop the service."""
     first = life.submit("first", usd=SMALL / 2)
     life.ask("pause", "POST", f"/v1/jobs/{first}/pause")
     life.ask("resume", "POST", f"/v1/jobs/{first}/resume")
     life.ask("more", "PATCH", f"/v1/jobs/{first}", budget={"usd": SMALL})
     second = life.submit("second")
+    life.ask("steer", "POST", f"/v1/jobs/{second}/trials", config={"lr": 0.1, "width": 9})
     life.ask("cancel", "POST", f"/v1/jobs/{second}/cancel")
     life.finish()
     life.service.leading.give_up()

@@ -69,6 +69,13 @@ def paused(service: FakeService, client: TestClient) -> str:
     return name
 
 
+def paused_trial(service: FakeService, client: TestClient) -> str:
+    name = fakes.submit(client, algorithm={"scheduler": "asha", "sampler": "random"})
+    fakes.simulate(service, name, messages=60)
+    trials = client.get(f"/v1/jobs/{name}/trials").json()["items"]
+    return f"{name}/{next(trial['id'] for trial in trials if trial['state'] == 'paused')}"
+
+
 def vision(_: FakeService, client: TestClient) -> str:
     put(client, "/v1/budgets/vision", {"usd": 3})
     return "vision"
@@ -98,6 +105,9 @@ CHANGES: dict[tuple[str, str], Change] = {
     ("POST", "/v1/jobs/{job}/resume"): Change("job.resume", None, paused),
     ("POST", "/v1/jobs/{job}/cancel"): Change("job.cancel", None, job),
     ("DELETE", "/v1/jobs/{job}/artifacts"): Change("artifacts.delete", None, finished),
+    ("POST", "/v1/jobs/{job}/trials"): Change("trial.enqueue", {"config": {"lr": 0.1, "width": 9}}, job),
+    ("POST", "/v1/jobs/{job}/trials/{trial}/stop"): Change("trial.stop", None, paused_trial),
+    ("POST", "/v1/jobs/{job}/trials/{trial}/promote"): Change("trial.promote", None, paused_trial),
     ("PUT", "/v1/budgets/{name}"): Change("budget.put", {"usd": 3, "alerts": [ALERT]}, lambda *_: "vision"),
     ("DELETE", "/v1/budgets/{name}"): Change("budget.remove", None, vision),
     ("PUT", "/v1/quota"): Change("quota.put", {"usd": 3, "concurrent_jobs": 2}, target="default"),
@@ -125,7 +135,8 @@ def test_each_change_adds_one_entry_with_its_user(
     client = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
     name = change.prepare(service, client)
     before = entries(client)
-    path = re.sub(r"\{\w+\}", name, path)
+    parts = iter(name.split("/"))
+    path = re.sub(r"\{\w+\}", lambda _: next(parts), path)
     if isinstance(change.body, bytes):
         answer = client.request(method, path, content=change.body, headers=ZIP)
     else:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests import seeds
-from tests.simulation.test_simulated_jobs import Curves, loop_config, spec
+from tests.simulation.test_simulated_jobs import Curves, check_books, loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec, SamplerName, SchedulerName, StartPoint
@@ -53,7 +54,6 @@ def replayed(run: SimulatedRun, record: JobRecord | None = None, **more: Any) ->
         run.spec,
         lambda: sampler_for(run.spec),
         rate=run.loop_config.rate,
-        concurrencies=[run.loop_config.concurrency],
         **more,
     )
 
@@ -280,36 +280,9 @@ def test_time_limit_is_reported(run: SimulatedRun) -> None:
     assert found.unchecked[0].why == "the time for this replay was used up after event 10"
 
 
-def test_number_of_trials_at_once_is_found_among_several(run: SimulatedRun) -> None:
-    record = record_of(run)
-    options = {"rate": run.loop_config.rate, "concurrencies": [1, 2, 4]}
-    found = check(record, run.spec, lambda: sampler_for(run.spec), **options)  # type: ignore[arg-type]
-    assert (found.difference, found.concurrency) == (None, 2)
-
-
-def test_replay_without_time_does_not_hide_a_difference(run: SimulatedRun) -> None:
-    """With another number of trials at once there is no time left to find that nothing fits."""
-    record = record_of(run)
-    number = next(numbers(record, ev.Suggested))
-    event = record.events[number - 1][1]
-    assert isinstance(event, ev.Suggested)
-    forged = changed(record, number, replace(event, config={"lr": 0.5, "width": 9}))
-    left = iter([True] * number)
-    found = check(
-        forged,
-        run.spec,
-        lambda: sampler_for(run.spec),
-        rate=run.loop_config.rate,
-        concurrencies=[2, 4],
-        may_continue=lambda: next(left, False),
-    )
-    assert found.difference is not None
-    assert (found.difference.code, found.concurrency) == ("answer", 2)
-
-
 def test_without_a_sampler_only_its_answers_are_not_checked(run: SimulatedRun) -> None:
     record = record_of(run)
-    found = check(record, run.spec, None, rate=run.loop_config.rate, concurrencies=[2])
+    found = check(record, run.spec, None, rate=run.loop_config.rate)
     assert (found.difference, found.answers, found.events) == (None, 0, len(record.events))
 
 
@@ -377,12 +350,11 @@ def test_warm_start_from_a_job_without_a_record_is_not_checked() -> None:
 
 def compared(run: SimulatedRun, **algorithm: str) -> Replayed:
     other = replace(run.spec, algorithm=replace(run.spec.algorithm, **algorithm))  # type: ignore[arg-type]
-    record, concurrency = record_of(run), run.loop_config.concurrency
+    record = record_of(run)
     folds = [
-        Fold(job, sampler_for(job), record.events, concurrency=concurrency, rate=run.loop_config.rate)
-        for job in (run.spec, other)
+        Fold(job, sampler_for(job), record.events, rate=run.loop_config.rate) for job in (run.spec, other)
     ]
-    return compare(record, *folds, concurrency=concurrency)
+    return compare(record, *folds)
 
 
 def test_policy_compared_with_itself_has_no_difference(run: SimulatedRun) -> None:
@@ -425,4 +397,32 @@ def test_configurations_of_the_user_are_tried_first(scheduler: SchedulerName, sa
     assert trials[:3] == first
     assert len(trials) > 4
     assert {"lr": 0.3, "width": 60} not in trials
+    check_honest(run)
+
+
+@pytest.mark.parametrize(("scheduler", "sampler"), [("auto", "auto"), ("asha", "cmaes"), ("none", "random")])
+@pytest.mark.parametrize("seed", seeds.first(1, 20))
+def test_requests_of_users_are_replayed(scheduler: SchedulerName, sampler: SamplerName, seed: int) -> None:
+    """A user changes the number of trials at once, and enqueues, stops and promotes trials, while the driver restarts."""
+    job, rng = spec("0.008", scheduler=scheduler, sampler=sampler, seed=seed), Random(seed)
+    run = SimulatedRun(job, loop_config(3), Curves(), faults=FAULTS, seed=seed)
+
+    def steer() -> None:
+        loop, at = run.loop, run.clock.now()
+        if loop.end is not None or not loop.state.trials or rng.random() < 0.9:
+            return
+        request, trial = loop.state.requests + 1, rng.choice(loop.state.trials).id
+        if rng.random() < 0.3:
+            loop.handle_event(ev.ConcurrencyChanged(at, rng.randint(1, 4)))
+        elif rng.random() < 0.5:
+            loop.handle_event(ev.EnqueueRequested(at, request, {"lr": rng.uniform(0.1, 0.7), "width": 9}))
+        else:
+            kind = rng.choice([ev.StopRequested, ev.PromoteRequested])
+            loop.handle_event(kind(at, request, trial))
+
+    run.on_turn = steer
+    run.run()
+    kinds = {type(event) for event in run.journal.tables.events}
+    assert kinds >= {ev.ConcurrencyChanged, ev.EnqueueRequested, ev.StopRequested, ev.PromoteRequested}
+    check_books(run)
     check_honest(run)

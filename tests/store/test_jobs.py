@@ -130,7 +130,7 @@ def test_priority_is_kept_and_control_request_is_cleared_when_the_job_stops(data
         jobs.set_priority(db, JOB, -3)
         jobs.set_wish(db, JOB, "pause")
     with database.read() as db:
-        assert jobs.control(db, JOB) == jobs.Control("pause", budget(), 0)
+        assert jobs.control(db, JOB) == jobs.Control("pause", budget(), 0, 2, 0)
     move(database, "paused")
     assert (get(database).priority, get(database).wish) == (-3, None)
 
@@ -166,7 +166,7 @@ def test_each_budget_change_increments_the_version(database: Database) -> None:
     for version, limits in enumerate([budget(200), budget(200), Budget(gpu_ms=5, trials=3)], start=1):
         set_budget(database, limits)
         with database.read() as db:
-            assert jobs.control(db, JOB) == jobs.Control(None, limits, version)
+            assert jobs.control(db, JOB) == jobs.Control(None, limits, version, 2, 0)
         assert account(database).limit == limits.limit
     assert get(database).spec.budget == budget()
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.system import books
 from tests.system.decisions import decided, undisturbed
-from tests.system.serving import Served
+from tests.system.serving import Served, until
 from tests.system.test_main_job import gpus_seen
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -54,3 +54,32 @@ def test_topped_up_job_decides_like_a_job_with_the_full_budget(served: Served, t
     assert best.metric == max(metric for metric in metrics if metric is not None)
     assert gpus_seen(served, job) <= {"0", "1", "2"}
     books.check(served.client, job)
+
+
+@pytest.mark.extended
+def test_running_job_is_steered(served: Served) -> None:
+    """Change how many trials run at once, and enqueue, promote and stop trials. The driver acts on each request."""
+    client, algorithm = served.client, {"scheduler": "asha", "sampler": "random"}
+    constants = {"step_s": 0.3}
+    job = served.submit("steady:train", budget={"usd": 1}, algorithm=algorithm, constants=constants).id
+    served.reports_at_least(job, 2)
+
+    def states() -> dict[str, str]:
+        return {trial.id: trial.state for trial in client.trials(job)}
+
+    assert client.patch(job, max_concurrent_trials=2).concurrency == 2
+    until("two trials run", lambda: list(states().values()).count("running") == 2)
+    client.enqueue(job, {"x": 0.125})
+    until("the trial begins", lambda: any(trial.config == {"x": 0.125} for trial in client.trials(job)))
+    low = min((one for one in client.trials(job) if one.state == "paused"), key=lambda one: one.config["x"])
+    client.promote_trial(job, low.id)
+    until("it reaches its next rung", lambda: client.trial(job, low.id).steps >= 3)
+    running = next(name for name, state in states().items() if state == "running")
+    client.stop_trial(job, running)
+    until("it is stopped", lambda: client.trial(job, running).state in ("stopped", "completed"))
+    client.patch(job, max_concurrent_trials=1)
+    until("one trial runs", lambda: list(states().values()).count("running") == 1)
+    client.cancel(job)
+    assert served.finished(job).state == "cancelled"
+    assert client.replay(job).difference is None
+    books.check(client, job)

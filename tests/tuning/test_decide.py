@@ -13,7 +13,7 @@ from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
 from tuner.tuning.decide import decide
-from tuner.tuning.state import State
+from tuner.tuning.state import State, Status
 
 AT = Instant(0)
 
@@ -377,3 +377,88 @@ def test_pace_of_trial_follows_its_latest_steps() -> None:
         assert story.state.trials[0].pace_ns == pace_ns
     story.tell(ev.Reported(AT, "trial_00000", 6, 0.5, Money(0), True, 800))
     assert story.state.trials[0].pace_ns == 250, "two steps at once"
+
+
+# Requests of users about trials
+
+
+def paused_trials(*values: float, trials: int | None = None) -> Story:
+    """A job whose trials wait at the first rung with these values, and whose budget may allow no more of them."""
+    story = Story(trials=trials)
+    for number, value in enumerate(values):
+        story.report(number, 1, value)
+        story.paused(number, 1)
+    return story
+
+
+def test_more_trials_at_once_begin_at_once() -> None:
+    story = Story(concurrency=1)
+    assert begins(story.tell(ev.ConcurrencyChanged(AT, 3))) == [("trial_00001", 1), ("trial_00002", 1)]
+
+
+def test_fewer_trials_at_once_pause_those_with_the_fewest_steps_and_they_resume_first() -> None:
+    story = Story(concurrency=3, scheduler="none")
+    story.report(1, 2, 0.5)
+    story.report(2, 4, 0.5)
+    assert story.tell(ev.ConcurrencyChanged(AT, 1)) == [do.Pause("trial_00000"), do.Pause("trial_00001")]
+    assert story.paused(0, 0) + story.paused(1, 2) == []
+    assert begins(story.tell(ev.ConcurrencyChanged(AT, 2))) == [("trial_00000", 9)]
+
+
+def test_launch_sets_how_many_trials_run_at_once() -> None:
+    story = Story()
+    story.tell(ev.Launched(AT, {}, 2))
+    assert len(begins(story.tell(ev.ControlRequested(AT, "resume")))) == 2
+
+
+def test_enqueued_configuration_comes_before_a_promotion() -> None:
+    story = paused_trials(0.5, 0.9)
+    story.tell(ev.EnqueueRequested(AT, 1, {"x": 0.1}))
+    story.report(2, 1, 0.1)
+    assert begins(story.paused(2, 1)) == [("trial_00003", 1)]
+    assert (story.state.requests, list(story.state.queue)) == (1, [])
+
+
+def test_enqueued_configuration_is_tried_after_the_space_is_exhausted() -> None:
+    story = Story()
+    story.state.space_exhausted = True
+    story.tell(ev.EnqueueRequested(AT, 1, {"x": 0.1}))
+    assert begins(story.tell(ev.Failed(AT, "trial_00000", "no data"))) == [("trial_00001", 1)]
+
+
+def test_stopped_trial_frees_its_worker_and_is_never_promoted() -> None:
+    story = paused_trials(0.5, 0.9)
+    assert story.tell(ev.StopRequested(AT, 1, "trial_00001")) == []
+    assert story.state.trials[1].status == "stopped"
+    (stop,) = story.tell(ev.StopRequested(AT, 2, "trial_00002"))
+    assert stop == do.Stop("trial_00002", "a user stopped it")
+    assert begins(story.tell(ev.Stopped(AT, "trial_00002"))) == [("trial_00003", 1)]
+    story.report(3, 1, 0.1)
+    assert begins(story.paused(3, 1)) == [("trial_00004", 1)]
+
+
+def test_paused_trial_that_a_user_promotes_resumes_next() -> None:
+    story = paused_trials(0.5, 0.1)
+    assert story.tell(ev.PromoteRequested(AT, 1, "trial_00001")) == []
+    story.report(2, 1, 0.2)
+    assert begins(story.paused(2, 1)) == [("trial_00001", 3)]
+
+
+def test_running_trial_that_a_user_promotes_passes_its_next_rung() -> None:
+    story = Story()
+    assert story.tell(ev.PromoteRequested(AT, 1, "trial_00000")) == [do.Continue("trial_00000", 3)]
+    assert story.report(0, 1, 0.5) == []
+    assert story.report(0, 3, 0.5) == [do.Pause("trial_00000")]
+
+
+@pytest.mark.parametrize("status", ["new", "completed", "stopped", "failed", "stopping", "finishing"])
+def test_request_about_a_trial_that_cannot_follow_it_changes_nothing(status: Status) -> None:
+    story = Story()
+    trial = story.state.trials[0]
+    story.state.set(trial, status)
+    story.state.accepting_work = False
+    assert story.tell(ev.PromoteRequested(AT, 1, "trial_00000")) == []
+    assert (trial.status, trial.until) == (status, 1)
+    if status != "new":
+        assert story.tell(ev.StopRequested(AT, 2, "trial_00000")) == []
+        assert trial.status == status

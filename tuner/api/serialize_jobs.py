@@ -26,13 +26,15 @@ def job_of(view: JobView) -> job_models.Job:
         ("pending", "running", "paused", "completed", "stopped", "failed"), 0
     )
     shown.update({str(state): count for state, count in view.states.items()})
+    wire = spec_to_wire(spec, row.budget)
+    wire["resources"]["max_concurrent_trials"] = row.max_concurrent_trials
     return job_models.Job(
         id=row.id,
         name=spec.name,
         state=row.state,
         stop_reason=row.stop_reason,
         detail=row.detail or _waits(view.wait),
-        **spec_to_wire(spec, row.budget),
+        **wire,
         tags=dict(row.tags),
         priority=row.priority,
         revision=revision_of(row),

@@ -70,6 +70,19 @@ def _items(path: str) -> list[Mapping[str, Any]]:
         return []
 
 
+def parsed_config(config: str | None) -> dict[str, Any]:
+    """Return the configuration that an option `--config` gives as JSON. Raise BadParameter if it is not an object."""
+    try:
+        values = json.loads(config or "{}")
+    except ValueError as error:
+        raise typer.BadParameter(f"is not JSON: {error}", param_hint="--config") from error
+    if not isinstance(values, dict):
+        raise typer.BadParameter(
+            "must be an object, such as '{\"learning_rate\": 0.01}'", param_hint="--config"
+        )
+    return values
+
+
 JobId = Annotated[
     str,
     typer.Argument(

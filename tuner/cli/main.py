@@ -66,11 +66,54 @@ def serve() -> None:
     run()
 
 
-def stop() -> None:
-    """Stop the local Ray cluster of this TUNER_HOME. Running jobs continue after the next `tuner serve`."""
+def stop(
+    job: Annotated[
+        str,
+        typer.Argument(metavar="[JOB", help="Job of the trial to stop.", autocompletion=arguments.jobs),
+    ] = "",
+    trial: Annotated[
+        str,
+        typer.Argument(metavar="TRIAL]", help="Trial to stop for good.", autocompletion=arguments.trials),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Stop a trial for good. Without JOB and TRIAL, stop the local Ray cluster of this TUNER_HOME: running jobs continue after the next
+    `tuner serve`."""
+    if job and not trial:
+        raise typer.BadParameter("name a trial of the job; to end the whole job, use `tuner cancel JOB`")
+    if job:
+        Frame(as_json).show(connect().stop_trial(job, trial), render.trial)
+        return
     from tuner.cli.server import stop_cluster
 
     stop_cluster()
+
+
+def enqueue(
+    job: JobId,
+    config: Annotated[
+        str, typer.Option(help="Configuration as JSON: a value for each active parameter.", metavar="JSON")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Have a configuration tried as soon as a worker is free."""
+    Frame(as_json).show(connect().enqueue(job, arguments.parsed_config(config)), render.job)
+
+
+def promote(job: JobId, trial: TrialId, as_json: Json = False) -> None:
+    """Let a trial run to its next rung, before other trials."""
+    Frame(as_json).show(connect().promote_trial(job, trial), render.trial)
+
+
+def width(
+    job: JobId,
+    trials: Annotated[
+        int, typer.Argument(min=1, help="How many trials may run at once.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Change how many trials of a job may run at once. Trials above the number are paused with a checkpoint."""
+    Frame(as_json).show(connect().patch(job, max_concurrent_trials=trials), render.job)
 
 
 def demo(
@@ -271,7 +314,22 @@ def trainables(
 
 #: Commands under the headings of `tuner --help`, in the order in which they are shown.
 HEADINGS: dict[str, Sequence[Callable[..., None] | CommandGroup]] = {
-    "Run": (demo, submit, pause, resume, cancel, topup, priority, pilot, train, trainables, packages),
+    "Run": (
+        demo,
+        submit,
+        pause,
+        resume,
+        cancel,
+        topup,
+        priority,
+        width,
+        enqueue,
+        promote,
+        pilot,
+        train,
+        trainables,
+        packages,
+    ),
     "Watch": (
         jobs,
         job,

@@ -84,7 +84,7 @@ def train(
             raise typer.BadParameter(
                 "needs a job: give a job id instead of MODULE:FUNCTION", param_hint="--trial"
             )
-        entry, values, recorded, kind, metric = what, _parsed(config), None, None, None
+        entry, values, recorded, kind, metric = what, arguments.parsed_config(config), None, None, None
     else:
         if config is not None:
             raise typer.BadParameter(
@@ -119,18 +119,6 @@ def command(
     if environment is not None and environment.seed:
         line += f" --seed {environment.seed}"
     return line
-
-
-def _parsed(config: str | None) -> dict[str, Any]:
-    try:
-        values = json.loads(config or "{}")
-    except ValueError as error:
-        raise typer.BadParameter(f"is not JSON: {error}", param_hint="--config") from error
-    if not isinstance(values, dict):
-        raise typer.BadParameter(
-            "must be an object, such as '{\"learning_rate\": 0.01}'", param_hint="--config"
-        )
-    return values
 
 
 def _of_job(

@@ -94,12 +94,12 @@ class Calls(ABC):
 
     @call
     async def patch(self, /, job: AnyJob, *, if_match: str | None = None, **change: Any) -> JobFacts:
-        """Change a job's budget, tags or priority.
+        """Change a job's budget, tags, priority or number of trials at once.
 
         Args:
             job: A job or its id.
             if_match: The `revision` of the job that the change is based on.
-            change: The new values, such as `budget={...}`, `tags={...}` or `priority=1`.
+            change: The new values, such as `budget={...}`, `tags={...}`, `priority=1` or `max_concurrent_trials=4`.
 
         Raises:
             ApiError: With status 412 if the job's revision is no longer `if_match`. It is not raised if an earlier try of this call
@@ -121,6 +121,29 @@ class Calls(ABC):
             if not is_made(change, current):
                 raise
             return current
+
+    @call
+    async def enqueue(self, job: AnyJob, config: Mapping[str, Any]) -> JobFacts:
+        """Have a configuration tried as soon as a worker is free. A configuration that waits already is not added again.
+
+        Args:
+            job: A job or its id.
+            config: A value for every active parameter of the search space.
+        """
+        body = {"config": dict(config)}
+        return await self._ask_job("POST", path_of(job, "/trials"), body=body, repeat=True)
+
+    @call
+    async def stop_trial(self, job: AnyJob, trial: str) -> answers.TrialDetail:
+        """Stop a trial for good. The driver does so within a second or at the trial's next message."""
+        path = path_of(job, f"/trials/{quoted(trial)}/stop")
+        return await self._http.ask(answers.TrialDetail, "POST", path, repeat=True)
+
+    @call
+    async def promote_trial(self, job: AnyJob, trial: str) -> answers.TrialDetail:
+        """Let a trial run to its next rung, before other trials. Each call promotes it by one rung."""
+        path = path_of(job, f"/trials/{quoted(trial)}/promote")
+        return await self._http.ask(answers.TrialDetail, "POST", path)
 
     @call
     async def top_up(

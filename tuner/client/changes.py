@@ -13,7 +13,9 @@ def is_made(change: Mapping[str, Any], job: JobFacts) -> bool:
     """Return whether the job has the values of `change`, the body of a `PATCH /v1/jobs/{id}`."""
     budget = change.get("budget") or {}
     limits = all(_same(name, wanted, job.budget[name]) for name, wanted in budget.items())
-    return limits and all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))
+    width = change.get("max_concurrent_trials") in (None, job.resources["max_concurrent_trials"])
+    rest = all(change.get(name) in (None, getattr(job, name)) for name in ("tags", "priority"))
+    return limits and width and rest
 
 
 def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:

@@ -38,7 +38,7 @@ ELSEWHERE = frozenset(Elsewhere.__annotations__)
 PRICES = frozenset({"cloud", "region", "zone", "instance_type", "accelerator", "market"})
 SPEND = frozenset({"since", "until", "timezone"})
 ESTIMATE = frozenset({"run", "choices", "scaling", "compute_optimal", "recurring", "ownership"})
-CHANGE = frozenset({"budget", "tags", "priority"})
+CHANGE = frozenset({"budget", "tags", "priority", "max_concurrent_trials"})
 BUDGET = frozenset({"usd", "gpu_hours", "match", "period", "timezone", "parent", "alerts", "new_secret"})
 QUOTA = frozenset({"usd", "gpu_hours", "period", "timezone", "concurrent_jobs", "concurrent_trials"})
 

@@ -100,6 +100,9 @@ class Acting(JobFacts):
     resume = of_job(Calls.resume)
     cancel = of_job(Calls.cancel)
     top_up = of_job(Calls.top_up)
+    enqueue = of_job(Calls.enqueue)
+    stop_trial = of_job(Calls.stop_trial)
+    promote_trial = of_job(Calls.promote_trial)
 
     events = of_job_series(Calls.events)
     best = of_job(Calls.best)

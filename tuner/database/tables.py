@@ -93,6 +93,7 @@ jobs = Table(
     Column("budget_version", Integer, nullable=False),
     Column("offer", Text, nullable=False),
     Column("concurrency", Integer, nullable=False),
+    Column("max_concurrent_trials", Integer),  # as the user last set it
     Column("priority", Integer, nullable=False),
     Column("state", String(20), nullable=False),
     Column("stop_reason", String(30)),
@@ -280,6 +281,17 @@ events = Table(
     Column("body", Text, nullable=False),
 )
 append_only(events, same="job = NEW.job AND seq = NEW.seq")
+
+# What users requested of single trials. The driver records each request as an event, with its number.
+trial_requests = Table(
+    "trial_requests",
+    metadata,
+    of_job(primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    of_project(),
+    Column("at", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+)
 
 warm_starts = Table(
     "warm_starts",

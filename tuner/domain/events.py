@@ -23,6 +23,8 @@ class Launched:
     at: Instant
     #: Step of the newest checkpoint of each trial that ran before, by trial id. 0 if there is none.
     saved: Mapping[str, int] = field(default_factory=dict)
+    #: How many trials may run at once from now on. None if that has not changed.
+    concurrency: int | None = field(default=None, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,42 @@ class BudgetChanged:
     budget: Budget
 
 
+@dataclass(frozen=True, slots=True)
+class ConcurrencyChanged:
+    """A user changed how many trials may run at once."""
+
+    at: Instant
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueRequested:
+    """A user wants a configuration to be tried next."""
+
+    at: Instant
+    request: int  #: Number of the request, counted within the job from 1.
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """A user wants a trial to stop for good."""
+
+    at: Instant
+    request: int
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteRequested:
+    """A user wants a trial to run to its next rung."""
+
+    at: Instant
+    request: int
+    trial: str
+
+
+TrialRequest = EnqueueRequested | StopRequested | PromoteRequested
 Event = (
     Launched
     | Suggested
@@ -183,4 +221,8 @@ Event = (
     | WindowClosed
     | ControlRequested
     | BudgetChanged
+    | ConcurrencyChanged
+    | EnqueueRequested
+    | StopRequested
+    | PromoteRequested
 )

@@ -29,6 +29,7 @@ StopReason = Literal[
 Market = Literal["on_demand", "spot", "spot_with_fallback"]
 SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
+MAX_CONCURRENT_TRIALS = 10_000
 MAX_START = 1000  # configurations that a user gives
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
@@ -81,7 +82,7 @@ class Resources:
         return self.gpus * self.nodes
 
     def faults(self) -> list[Fault]:
-        faults = []
+        faults, most = [], MAX_CONCURRENT_TRIALS
         if not 0.001 <= self.cpus <= 10_000:
             faults.append(Fault("/resources/cpus", "must be between 0.001 and 10000"))
         if not 0 <= self.gpus <= 1000:
@@ -90,8 +91,8 @@ class Resources:
             faults.append(Fault("/resources/gpus", "must be a whole number, or a fraction below 1"))
         elif 0 < self.gpus < 0.001:
             faults.append(Fault("/resources/gpus", "must be 0 or at least 0.001"))
-        if self.max_concurrent_trials is not None and not 1 <= self.max_concurrent_trials <= 10_000:
-            faults.append(Fault("/resources/max_concurrent_trials", "must be between 1 and 10000"))
+        if self.max_concurrent_trials is not None and not 1 <= self.max_concurrent_trials <= most:
+            faults.append(Fault("/resources/max_concurrent_trials", f"must be between 1 and {most}"))
         return [*faults, *self._process_faults()]
 
     def _process_faults(self) -> list[Fault]:

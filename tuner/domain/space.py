@@ -305,15 +305,18 @@ class Space:
         return expected == set(config) and all(self.parameters[n].contains(v) for n, v in config.items())
 
     def typed(self, config: Mapping[str, Value]) -> Config:
-        """Return the configuration with whole numbers as floats where the parameter is a float, as JSON does not tell them apart."""
-        return {
-            name: float(value)
-            if isinstance(self.parameters.get(name), Float)
-            and isinstance(value, int)
-            and not isinstance(value, bool)
-            else value
-            for name, value in config.items()
-        }
+        """Return the configuration as a sampler would have written it.
+
+        The parameters are in the order of the space. A whole number is a float if its parameter is one, because JSON does not
+        tell them apart.
+        """
+        names = [name for name in self.order if name in config]
+        names += [name for name in config if name not in self.parameters]
+        return {name: self._typed(name, config[name]) for name in names}
+
+    def _typed(self, name: str, value: Value) -> Value:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return float(str(value)) if is_whole and isinstance(self.parameters.get(name), Float) else value
 
     def config_faults(self, config: Mapping[str, Value], at: str) -> list[Fault]:
         """Return the faults of a configuration that a user gives. `at` is the JSON pointer to it."""

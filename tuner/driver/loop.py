@@ -58,7 +58,8 @@ class Loop:
         warm_starts: WarmStarts = NO_WARM_STARTS,
     ) -> None:
         self.job = loop_config.job
-        self.state = State.fresh(spec, concurrency=loop_config.concurrency, rate=loop_config.rate)
+        self.concurrency = loop_config.concurrency
+        self.state = State.fresh(spec, concurrency=self.concurrency, rate=loop_config.rate)
         self.learner = Learner(spec, sampler, warm_starts)
         self.pace = JobPace()
         self.hold_service = HoldService(loop_config.job, loop_config.slice_ns)

@@ -22,7 +22,7 @@ from tuner.cluster.jobs import money_metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, TunerError, Unavailable
-from tuner.domain.events import ControlRequested
+from tuner.domain.events import ConcurrencyChanged, ControlRequested, TrialRequest
 from tuner.domain.money import ZERO
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of
@@ -93,6 +93,16 @@ class LaunchContext:
                     raise
                 log.warning("a query of the database failed and is repeated: %s", error.detail)
         raise AssertionError
+
+    def width(self, concurrency: int) -> int:
+        """Return how many trials the project's quota lets this job run at once, of `concurrency`."""
+        with self.database.read() as db:
+            return queue.get(db, jobs.get(db, self.job).project).width(concurrency)
+
+    def trial_requests(self, *, after: int) -> list[TrialRequest]:
+        """Return the requests about single trials whose number is above `after`."""
+        with self.database.read() as db:
+            return jobs.trial_requests_of(db, self.job, after=after)
 
     def may_begin(self) -> bool:
         """Return whether a job that has not begun yet should still begin.
@@ -178,7 +188,10 @@ class Heartbeat(threading.Thread):
 
 
 class ControlPoller:
-    """Check for control requests and budget changes a few times per second, and call the loop's `tick`."""
+    """Check for control requests and changes of the job a few times per second, and call the loop's `tick`.
+
+    `concurrency` is that of the job's row, which the project's quota may lower.
+    """
 
     def __init__(
         self,
@@ -187,9 +200,10 @@ class ControlPoller:
         context: LaunchContext,
         heartbeat: Heartbeat,
         display: RayDisplay,
+        concurrency: int,
     ) -> None:
         self._loop, self._journal, self._context, self._heartbeat = loop, journal, context, heartbeat
-        self._display = display
+        self._display, self._concurrency = display, concurrency
         self._wish: str | None = None
         self._next = 0.0
 
@@ -207,11 +221,24 @@ class ControlPoller:
         if control.budget_version != self._journal.budget_version:
             self._journal.budget_version = control.budget_version
             self._loop.budget_changed(control.budget)
+        if control.concurrency != self._concurrency and self._loop.end is None:
+            self._concurrency = control.concurrency
+            width = self._context.width(control.concurrency)
+            self._loop.handle_event(ConcurrencyChanged(Instant(time.time_ns()), width))
+        if control.newest_request > self._loop.state.requests:
+            handle_trial_requests(self._loop, self._context)
         if control.wish in ("pause", "cancel") and control.wish != self._wish:
             self._wish = control.wish
             self._loop.handle_event(ControlRequested(Instant(time.time_ns()), control.wish))
         if self._loop.end is None:
             self._loop.tick()
+
+
+def handle_trial_requests(loop: Loop, context: LaunchContext) -> None:
+    """Pass the requests about single trials that were not handled yet to the loop, unless the job has ended."""
+    for request in context.trial_requests(after=loop.state.requests):
+        if loop.end is None:
+            loop.handle_event(replace(request, at=Instant(time.time_ns())))
 
 
 def rebuild(
@@ -265,6 +292,7 @@ def rebuild(
     recover(loop, died_at=died_at, now=now)
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)
+    handle_trial_requests(loop, context)
     if loop.end is None:
         loop.start(ControlRequested(now, row.wish or "resume"))
     return loop, journal, actuator
@@ -349,7 +377,8 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         return 0
     with context.database.read() as db:
         row = jobs.get(db, context.job)  # a pause may have been requested during the self-test
-        row = replace(row, concurrency=queue.get(db, row.project).width(row.concurrency))
+        admitted = row.concurrency
+        row = replace(row, concurrency=queue.get(db, row.project).width(admitted))
     find = finder(settings, row)
     # The self-test may have removed the spot offers.
     places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
@@ -357,14 +386,13 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         context, settings, row, heartbeat, died_at=died_at, find=find, places=places
     )
     display = RayDisplay(row.spec.name, f"{context.job}-{context.epoch}", loop, context.spend)
-    poller = ControlPoller(loop, journal, context, heartbeat, display)
+    poller = ControlPoller(loop, journal, context, heartbeat, display, admitted)
     if loop.end is None:
         run_tune(
             row.spec,
             loop,
             actuator,
             package=package_of(row, settings.storage),
-            concurrency=row.concurrency,
             display=display,
             each_turn=poller.turn,
         )

@@ -41,7 +41,8 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
             if row.ended_at is None:
                 _end_attempt(loop, tx, row, now)
         ran = [loop.state.trials[number].id for number in sorted(loop.state.active)]
-        launched = ev.Launched(now, {trial: loop.saved.get(trial, 0) for trial in ran})
+        saved = {trial: loop.saved.get(trial, 0) for trial in ran}
+        launched = ev.Launched(now, saved, loop.concurrency)
         tx.append(launched)
         loop.state, _ = decide(loop.state, launched)
         loop.learner.learn(loop.state, launched)

@@ -51,7 +51,14 @@ DifferenceCode = Literal[
 ]
 
 # Events that begin a turn of the loop. None of them can be recorded before a suggestion of an earlier turn is answered.
-TURN_BEGINS = ev.ControlRequested | ev.BudgetChanged | ev.WallClockEnded | ev.WindowClosed
+TURN_BEGINS = (
+    ev.ControlRequested
+    | ev.BudgetChanged
+    | ev.ConcurrencyChanged
+    | ev.TrialRequest
+    | ev.WallClockEnded
+    | ev.WindowClosed
+)
 # `decide` and samplers check their own invariants with these errors. A record that breaks one was not made by them.
 NOT_POSSIBLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # What the service does with a job without a driver, by the job's new state. The events do not show it.
@@ -110,7 +117,7 @@ class Replayed:
     events: int  #: Events that were replayed.
     decisions: int  #: Commands that were decided on them.
     answers: int  #: Answers of the sampler that were computed again and compared.
-    concurrency: int  #: How many trials could run at once, as the replay assumed.
+    concurrency: int  #: How many trials may run at once after the last event.
     difference: Difference | None  #: None if there is none.
     unchecked: tuple[Unchecked, ...] = ()
 
@@ -143,10 +150,9 @@ class Fold:
         sampler: Sampler | None,
         events: Iterable[tuple[int, ev.Event]],
         *,
-        concurrency: int,
         rate: Rate,
     ) -> None:
-        self.state = State.fresh(spec, concurrency=concurrency, rate=rate)
+        self.state = State.fresh(spec, concurrency=1, rate=rate)  # `Launched` sets how many
         inherited = {
             event.trial: event
             for _, event in events
@@ -228,7 +234,6 @@ def check(
     sampler: Callable[[], Sampler] | None,
     *,
     rate: Rate,
-    concurrencies: Iterable[int],
     source: Source = lambda _: None,
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Replayed:
@@ -239,26 +244,11 @@ def check(
         spec: The job.
         sampler: Return a new sampler of the job. None: its history is gone, so its answers are not checked.
         rate: The rate with which the job's decisions estimate costs.
-        concurrencies: How many trials may have run at once, most likely first. A project's quota may lower this number at each launch
-            of a driver, and the record does not say which number it was. The first with which nothing differs is taken.
         source: Looks up the trials of earlier jobs that this job continued.
         may_continue: Called before each event. The replay ends early if it returns False.
     """
-    furthest: Replayed | None = None
-    tried = set[int]()
-    for concurrency in concurrencies:  # lazily, because the later ones are looked up in the database
-        if concurrency in tried:
-            continue
-        tried.add(concurrency)
-        fold = Fold(spec, sampler and sampler(), record.events, concurrency=concurrency, rate=rate)
-        result = _Check(record, fold, source, may_continue).run(concurrency)
-        # A replay whose time was used up has no difference either, but may have ended before the difference of another.
-        if result.difference is None and (furthest is None or result.events >= furthest.events):
-            return result
-        if furthest is None or result.events > furthest.events:
-            furthest = result
-    assert furthest is not None, "there is at least one number of trials at once"
-    return furthest
+    fold = Fold(spec, sampler and sampler(), record.events, rate=rate)
+    return _Check(record, fold, source, may_continue).run()
 
 
 class _Check:
@@ -273,13 +263,13 @@ class _Check:
         # The recorded state of each trial, and the number of the event that caused it.
         self._states: dict[int, tuple[TrialState, int]] = {}
 
-    def run(self, concurrency: int) -> Replayed:
+    def run(self) -> Replayed:
         difference = self._events_differ()
         if difference is None and self._events == len(self._record.events) > 0:
             difference = min(self._trials_differ(), key=lambda each: each.number, default=None)
             difference = difference or self._job_differs()
         counts = self._events, self._decisions, self._answers
-        return Replayed(*counts, concurrency, difference, tuple(self._unchecked))
+        return Replayed(*counts, self._fold.state.concurrency, difference, tuple(self._unchecked))
 
     def _events_differ(self) -> Difference | None:
         events = self._record.events
@@ -417,6 +407,8 @@ def _objection(fold: Fold, event: ev.Event) -> Decision | None:
     match event:
         case ev.Suggested() | ev.Predicted():
             return _objection_to_answer(fold, event)
+        case ev.StopRequested() | ev.PromoteRequested() if not _exists(fold.state, event.trial):
+            return Decision(f"there is no {event.trial}")
         case ev.WallClockEnded() if fold.state.budget.wall_clock_ns is None:
             return Decision("the job has no wall-clock limit")
         case ev.WindowClosed() if fold.state.spec.window is None:
@@ -425,6 +417,10 @@ def _objection(fold: Fold, event: ev.Event) -> Decision | None:
             ev.Launched()
             | ev.ControlRequested()
             | ev.BudgetChanged()
+            | ev.ConcurrencyChanged()
+            | ev.EnqueueRequested()
+            | ev.StopRequested()
+            | ev.PromoteRequested()
             | ev.WallClockEnded()
             | ev.WindowClosed()
         ):
@@ -475,7 +471,6 @@ def compare(
     ours: Fold,
     theirs: Fold,
     *,
-    concurrency: int,
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Replayed:
     """Replay the same events under two policies, and return the first event at which they decide differently.
@@ -508,7 +503,7 @@ def compare(
         events, answers = events + 1, answers + isinstance(event, Answer)
         if difference is not None:
             break
-    return Replayed(events, decisions, answers, concurrency, difference, tuple(unchecked))
+    return Replayed(events, decisions, answers, ours.state.concurrency, difference, tuple(unchecked))
 
 
 def _answers_differ(ours: Fold, theirs: Fold, number: int, event: Answer) -> Difference | None:
@@ -530,6 +525,10 @@ IN_WORDS: Mapping[type[ev.Event | do.Command], str] = {
     ev.WallClockEnded: "the wall clock ends",
     ev.WindowClosed: "the window closes",
     ev.ControlRequested: "a user requests: {what}",
+    ev.ConcurrencyChanged: "a user allows {concurrency} trials at once",
+    ev.EnqueueRequested: "a user enqueues a configuration",
+    ev.StopRequested: "a user stops {trial}",
+    ev.PromoteRequested: "a user promotes {trial}",
     ev.Reported: "{trial} reports step {step}",
     ev.Refused: "a hold of {trial} is refused ({limit})",
     ev.Paused: "the attempt of {trial} pauses",

@@ -23,6 +23,8 @@ from tuner.driver.worker_pool import WorkerPool
 from tuner.worker.actor import Worker
 from tuner.worker.scratch import Scratch
 
+MAX_PENDING = 10_000  # as many as a job may run at once
+
 
 def run_tune(
     spec: JobSpec,
@@ -30,7 +32,6 @@ def run_tune(
     actuator: Actuator,
     *,
     package: Mapping[str, str] | None,
-    concurrency: int,
     display: RayDisplay,
     each_turn: Callable[[], None],
 ) -> None:
@@ -41,7 +42,6 @@ def run_tune(
         loop: The loop of the job.
         actuator: The loop's world.
         package: What workers need to load the job's package. None: it has none.
-        concurrency: How many trials may run at once.
         display: Shows the job in Ray's dashboard.
         each_turn: Called on every turn of Tune's loop.
     """
@@ -51,7 +51,8 @@ def run_tune(
         "package": package,
         "constants": dict(spec.constants),
     }
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(concurrency)
+    # The pool limits how many workers are requested, also after a user has changed how many trials may run at once.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(MAX_PENDING)
     # Skip Ray's usage statistics about callbacks, which are not sent anyway. To classify each callback, Ray would import MLflow, Weights &
     # Biases and Comet if they are installed. That costs seconds at the start of each job.
     usage.tag_callbacks = lambda callbacks: False

@@ -242,6 +242,13 @@ class JobPatch(Body):
     budget: BudgetChange | None = None
     tags: dict[str, str] | None = None
     priority: Priority | None = None
+    max_concurrent_trials: int | None = None
+
+
+class EnqueueRequest(Body):
+    """A configuration of the job's search space, to be tried next. Every active parameter needs a value."""
+
+    config: dict[str, Value]
 
 
 class Spend(Answer):
@@ -316,7 +323,7 @@ class JobFacts(Answer):
     the window opens that the job waits for. `rungs` lists the steps at which its scheduler compares trials, lowest first. `driver` is
     null while the job has none.
 
-    `revision` changes with the budget, tags and priority, and with nothing else. A PATCH with `If-Match: "<revision>"` is refused if
+    `revision` changes with the budget, tags, priority and `max_concurrent_trials`, and with nothing else. A PATCH with `If-Match: "<revision>"` is refused if
     they have changed since the revision was read.
     """
 

@@ -62,6 +62,7 @@ def of_job(row: JobRow) -> dict[str, Any]:
         "budget": of_budget(row.budget),
         "tags": dict(row.tags),
         "priority": row.priority,
+        "max_concurrent_trials": row.max_concurrent_trials,
     }
 
 

@@ -1,25 +1,35 @@
-"""Pause, resume, cancel or change a job.
+"""Pause, resume, cancel or change a job, and steer its trials.
 
-If the job has a driver, the request is recorded and the driver carries it out. Otherwise it takes effect at once.
+If the job has a driver, the request is recorded and the driver carries it out. Otherwise it takes effect at once. Requests about single
+trials wait for the job's next driver if it has none.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from tuner.database.database import Connection
 from tuner.domain.budget import Budget
-from tuner.domain.errors import Conflict, Invalid, Stale
-from tuner.domain.job import FINAL
+from tuner.domain.errors import Conflict, Invalid, NotFound, Stale
+from tuner.domain.events import EnqueueRequested, PromoteRequested, StopRequested, TrialRequest
+from tuner.domain.ids import TRIAL_ID
+from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS
 from tuner.domain.money import MS_PER_HOUR
+from tuner.domain.space import Config, Value
 from tuner.domain.time import NS, Instant
+from tuner.domain.trial import TrialState
 from tuner.ledger import budget_waits, shared_budget_changes, shared_budgets
 from tuner.service import audit_log
+from tuner.service.answers import TrialView
+from tuner.service.answers import trial as trial_view
 from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import refuse_without_room
+from tuner.service.submit import concurrency_of
 from tuner.service.tags import tag_faults
-from tuner.service.views import JobView, job_view, revision_of
-from tuner.store import jobs, launches
+from tuner.service.views import JobView, job_view, revision_of, rungs_of
+from tuner.store import jobs, launches, queue
+from tuner.store.answers import state_of, trial_with
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
 
@@ -113,14 +123,16 @@ def patch(
     budget: BudgetPatch | None = None,
     tags: dict[str, str] | None = None,
     priority: int | None = None,
+    max_concurrent_trials: int | None = None,
     revisions: Collection[str] | None = None,
 ) -> JobView:
-    """Change the budget, tags or priority of a job. Either all changes are made or none.
+    """Change the budget, tags, priority or width of a job. Either all changes are made or none.
 
     Args:
         budget: Changes to the budget. A limit may not fall below what the job has already used: money and GPU-hours spent
             and held, trials begun, wall clock run.
         tags: The tags that replace all present ones.
+        max_concurrent_trials: How many trials may run at once, if the machines and the project's quota allow it.
         revisions: Change the job only if its revision is one of these; None for any revision.
 
     Raises:
@@ -129,7 +141,9 @@ def patch(
         Invalid: A value is wrong.
         Conflict: The job is over, a limit is below what was used already, or a shared budget that the new tags match has
             no room for the job's spend and holds.
+        Unavailable: The number of trials at once was to be changed, and the cluster does not answer.
     """
+    width = None if max_concurrent_trials is None else _width(service, job, max_concurrent_trials)
     with service.database.write("job.change") as db:
         jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
@@ -143,10 +157,143 @@ def patch(
             shared_budget_changes.recount(db, row.project, service.now())
         if priority is not None:
             jobs.set_priority(db, job, priority)
+        if width is not None:
+            _change_width(db, row, width)
         if budget is not None:
             _change_budget(db, row, budget.applied(row.budget), service.now())
         _note(db, service, "job.change", row)
     return job_view(service, job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Width:
+    """How many trials of a job may run at once: as the user wants, and as there is room for."""
+
+    wanted: int
+    fitting: int
+
+
+def _width(service: Service, job: str, wanted: int) -> _Width:
+    """Return the new width of a job. Call it before the transaction, because the cluster may be slow to answer."""
+    if not 1 <= wanted <= MAX_CONCURRENT_TRIALS:
+        raise Invalid.at("/max_concurrent_trials", f"must be between 1 and {MAX_CONCURRENT_TRIALS}")
+    with service.database.read() as db:
+        spec = jobs.get(db, job, service.project).spec
+    return _Width(wanted, concurrency_of(service, spec, wanted))
+
+
+def _change_width(db: Connection, row: JobRow, width: _Width) -> None:
+    if row.state in ("cancelled", "failed"):
+        raise Conflict(f"a job that is {row.state} runs no trials any more")
+    allowed = queue.get(db, row.project).width(width.fitting)
+    jobs.set_concurrency(db, row.id, allowed, width.wanted)
+
+
+# Trials
+
+
+def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
+    """Have a configuration tried next, as soon as a worker is free.
+
+    A configuration that waits already is not added again.
+
+    Raises:
+        NotFound: There is no such job in this project.
+        Invalid: The configuration is not in the job's search space.
+        Conflict: The job has ended or is being cancelled, it may begin no more trials, or a trial has this configuration.
+    """
+    with _steering(service, job) as (db, row):
+        space = row.spec.space
+        typed = space.typed(config)
+        if faults := space.config_faults(typed, "/config"):
+            raise Invalid(*faults)
+        if (trial := trial_with(db, job, typed)) is not None:
+            raise Conflict(f"{trial} has this configuration already")
+        waiting = _waiting_configs(db, row)
+        if typed not in waiting:
+            begun, most = jobs.trials_begun(db, job), row.budget.trials
+            if most is not None and begun + len(waiting) >= most:
+                raise Conflict(
+                    f"the job may begin {most} trials, and all of them have begun or wait; raise budget.trials first"
+                )
+            _request(db, service, row, lambda number: EnqueueRequested(service.now(), number, typed))
+            audit_log.note(db, service, "trial.enqueue", job, after={"config": typed})
+    return job_view(service, job)
+
+
+def _waiting_configs(db: Connection, row: JobRow) -> list[Config]:
+    """Return the configurations of the user that have no trial yet."""
+    requests = jobs.trial_requests_of(db, row.id)
+    enqueued = [request.config for request in requests if isinstance(request, EnqueueRequested)]
+    return [
+        config for config in (*row.spec.first_configs, *enqueued) if trial_with(db, row.id, config) is None
+    ]
+
+
+def stop_trial(service: Service, job: str, trial: str) -> TrialView:
+    """Stop a trial for good. Stopping a stopped trial changes nothing.
+
+    Raises:
+        NotFound: There is no such job or trial in this project.
+        Conflict: The job has ended or is being cancelled, or the trial has completed or failed.
+    """
+    with _steering(service, job) as (db, row):
+        state = _state_of(db, job, trial)
+        if state in ("completed", "failed"):
+            raise Conflict(f"{trial} is {state}, so that there is nothing to stop")
+        if state != "stopped":
+            _request(db, service, row, lambda number: StopRequested(service.now(), number, trial))
+            audit_log.note(db, service, "trial.stop", f"{job}/{trial}", after={"request": "stop"})
+    return trial_view(service, job, trial)
+
+
+def promote_trial(service: Service, job: str, trial: str) -> TrialView:
+    """Let a trial run to its next rung, before other trials.
+
+    Raises:
+        NotFound: There is no such job or trial in this project.
+        Conflict: The job has ended or is being cancelled, it has no rungs, or the trial has ended or has not begun.
+    """
+    with _steering(service, job) as (db, row):
+        state = _state_of(db, job, trial)
+        if not rungs_of(row):
+            raise Conflict("the job has no rungs: each of its trials runs to its end anyway")
+        if state == "pending":
+            raise Conflict(f"{trial} has not begun; promote it once it runs or is paused")
+        if state not in ("running", "paused"):
+            raise Conflict(f"{trial} is {state}, and cannot run any further")
+        _request(db, service, row, lambda number: PromoteRequested(service.now(), number, trial))
+        audit_log.note(db, service, "trial.promote", f"{job}/{trial}", after={"request": "promote"})
+    return trial_view(service, job, trial)
+
+
+@contextmanager
+def _steering(service: Service, job: str) -> Iterator[tuple[Connection, JobRow]]:
+    """Return a transaction and the job's row. Other changes of the job wait until the transaction ends.
+
+    Raises:
+        NotFound: There is no such job in this project.
+        Conflict: The job has ended or is being cancelled.
+    """
+    with service.database.write("job.steer") as db:
+        jobs.change_alone(db, job)
+        row = jobs.get(db, job, service.project)
+        if row.state in FINAL:
+            more = "; raise its budget and resume it first" if row.state == "succeeded" else ""
+            raise Conflict(f"the job is {row.state}, so that its trials cannot be steered{more}")
+        _refuse_cancelled(row)
+        yield db, row
+
+
+def _state_of(db: Connection, job: str, trial: str) -> TrialState:
+    state = state_of(db, job, trial) if TRIAL_ID.fullmatch(trial) else None
+    if state is None:
+        raise NotFound(f"{job} has no trial {trial!r}")
+    return state
+
+
+def _request(db: Connection, service: Service, row: JobRow, request: Callable[[int], TrialRequest]) -> None:
+    jobs.request_trial(db, row.id, row.project, service.now(), request)
 
 
 def _note(db: Connection, service: Service, action: str, before: JobRow) -> None:

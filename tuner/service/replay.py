@@ -1,7 +1,6 @@
 """Replay a job's record: check it against the code that decided it, or show what another policy would have decided."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -17,7 +16,7 @@ from tuner.driver.replay import Difference as Difference
 from tuner.driver.replay import Fold, JobRecord, Replayed, Unchecked, check, compare
 from tuner.service.bootstrap import Service
 from tuner.settings import release
-from tuner.store import job_record, launches, queue
+from tuner.store import job_record, launches
 from tuner.store.job_record import RecordedRows
 from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import past_trials
@@ -94,7 +93,6 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
     with database.read() as db:
         gone = job_record.incomplete_sources(db, row.id, row.spec)
         launch = launches.get(db, row.id)
-        concurrency = queue.get(db, row.project).width(row.concurrency)
     history = [] if gone else past_trials(database, row.id, row.spec)
     size = row.spec.resources
     rate = row.offer.rate(size)
@@ -109,42 +107,26 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
                 spec,
                 None if gone else sampler_for(spec, history),
                 record.events,
-                concurrency=concurrency,
                 rate=rate,
             )
             for spec in (row.spec, other)
         ]
-        found = compare(record, *folds, concurrency=concurrency, may_continue=may_continue)
+        found = compare(record, *folds, may_continue=may_continue)
         return ReplayView(row, _with(found, _history_gone(gone)), other.algorithm)
     found = check(
         record,
         row.spec,
         None if gone else partial(sampler_for, row.spec, history),
         rate=rate,
-        concurrencies=_concurrencies(service, row, concurrency),
         source=partial(_source, service),
         may_continue=may_continue,
     )
     version = None if launch is None else launch.tuner_version
     notes = _history_gone(gone)
-    if found.concurrency != row.concurrency or (found.difference is not None and row.concurrency > 1):
-        why = (
-            f"the project's quota may have lowered it when a driver started; {found.concurrency} was assumed, "
-            f"of {row.concurrency} that the job was admitted with"
-        )
-        notes.append(Unchecked("how many trials could run at once", why))
     if found.difference is not None and version not in (None, release()):
         why = f"the newest driver ran tuner {version}, and this is {release()}, which may decide differently"
         notes.append(Unchecked("decisions of another version", why))
     return ReplayView(row, _with(found, notes), None)
-
-
-def _concurrencies(service: Service, row: JobRow, now: int) -> Iterator[int]:
-    """Yield how many trials may have run at once: by today's quota, as admitted, and as the attempts show."""
-    yield now
-    yield row.concurrency
-    with service.database.read() as db:
-        yield max(1, min(row.concurrency, job_record.most_at_once(db, row.id)))
 
 
 def _source(service: Service, inherited: Inherited) -> tuple[Config, Inherited] | None:

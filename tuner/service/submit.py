@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.cluster.nodes import Node
 from tuner.domain.errors import Fault, Invalid, NotFound
-from tuner.domain.job import JobSpec
+from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import NS_PER_SECOND
 from tuner.domain.offer import Machine, Offer
 from tuner.service import audit_log, packages
@@ -126,14 +126,6 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     nodes = with_those_to_come(service.settings, service.cluster.nodes())
     offers = offers_of(service.settings, nodes, wanted)
     check_affords(service, spec, offers[0])
-    room = min(
-        MAX_CONCURRENCY,
-        sum(
-            Machine(node.labels, node.cpus, node.gpus).fits(wanted)
-            for node, *_ in priced_nodes(service.settings, nodes, wanted)
-        )
-        // wanted.nodes,
-    )
     # The bill compares the cost on spot with the current on-demand price of the same machine.
     offers = [
         replace(offer, on_demand_price=priced_kind(service.settings, offer, "on_demand").price)
@@ -143,7 +135,26 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     ]
     with service.database.read() as db:
         allowed = queue.get(db, service.project)
-    return offers, allowed.width(min(room, wanted.max_concurrent_trials or room))
+    return offers, allowed.width(_room(service, nodes, wanted, wanted.max_concurrent_trials))
+
+
+def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
+    """Return how many trials of an admitted job may run at once on the machines that there are now, at most `limit`.
+
+    Raises:
+        Unavailable: The cluster does not answer, or has no node.
+    """
+    nodes = with_those_to_come(service.settings, service.cluster.nodes())
+    return max(1, _room(service, nodes, spec.resources, limit))
+
+
+def _room(service: Service, nodes: list[Node], wanted: Resources, limit: int | None) -> int:
+    """Return how many trials fit on the nodes at once, at most `limit`."""
+    fitting = sum(
+        Machine(node.labels, node.cpus, node.gpus).fits(wanted)
+        for node, *_ in priced_nodes(service.settings, nodes, wanted)
+    )
+    return min(fitting // wanted.nodes, limit or MAX_CONCURRENCY, MAX_CONCURRENCY)
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:

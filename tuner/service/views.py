@@ -129,8 +129,10 @@ def rungs_of(row: JobRow) -> tuple[int, ...]:
 
 
 def revision_of(row: JobRow) -> str:
-    """Return a digest of the job's budget, tags and priority, which requests can change."""
-    changeable = json.dumps([encode(row.budget), dict(row.tags), row.priority], sort_keys=True)
+    """Return a digest of what requests can change of the job: its budget, tags, priority and trials at once."""
+    changeable = json.dumps(
+        [encode(row.budget), dict(row.tags), row.priority, row.max_concurrent_trials], sort_keys=True
+    )
     return hashlib.sha256(changeable.encode()).hexdigest()[:16]
 
 

@@ -158,6 +158,20 @@ def trial(db: Connection, job: str, mode: Mode, name: str) -> TrialRow | None:
     return next(iter(trials_named(db, job, mode, [name])), None)
 
 
+def state_of(db: Connection, job: str, name: str) -> TrialState | None:
+    """Return the state of a trial, or None if the job has no such trial."""
+    t = trials.c
+    state: TrialState | None = db.execute(select(t.state).where(t.job == job, t.trial == name)).scalar()
+    return state
+
+
+def trial_with(db: Connection, job: str, config: Config) -> str | None:
+    """Return the first trial with this configuration, or None. The parameters must be in the order of the search space."""
+    t = trials.c
+    same = (t.job == job) & (t.config == json.dumps(config))
+    return db.execute(select(t.trial).where(same).order_by(t.number).limit(1)).scalar()
+
+
 def trials_named(db: Connection, job: str, mode: Mode, names: Collection[str]) -> list[TrialRow]:
     return [_trial(row) for row in db.execute(_trials_named(mode), {"of": job, "names": list(names)})]
 

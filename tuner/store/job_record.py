@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from tuner.database.codec import decode
 from tuner.database.database import Database
-from tuner.database.tables import attempts, events, reports, trials
+from tuner.database.tables import events, reports, trials
 from tuner.domain.events import Event, Inherited
 from tuner.domain.job import JobSpec
 from tuner.domain.space import Config
@@ -71,21 +71,6 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
             if jobs.newest_event(db, job) == before:
                 return RecordedRows(before, row, trials_now)
     return RecordedRows(before, row, None)
-
-
-def most_at_once(db: Connection, job: str) -> int:
-    """Return the largest number of attempts of the job that ran at the same time."""
-    a = attempts.c
-    changes: list[tuple[int, int]] = []
-    for row in db.execute(select(a.began_at, a.ended_at).where(a.job == job)):
-        changes.append((row.began_at, 1))
-        if row.ended_at is not None:
-            changes.append((row.ended_at, -1))
-    running = most = 0
-    for _, change in sorted(changes):  # of changes at the same time, the ends come first
-        running += change
-        most = max(most, running)
-    return most
 
 
 def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:

@@ -1,6 +1,10 @@
-"""The rows of jobs: create a job in one transaction, read it, tag it, record control requests, change its budget."""
+"""The rows of jobs: create a job in one transaction, read it, tag it, record control requests, change its budget.
 
-from collections.abc import Mapping
+Requests about single trials are numbered within their job. The job's driver records each of them as an event with this number, so that
+after a restart it knows which requests it has handled.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -8,9 +12,10 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, tuple_, update
 
 from tuner.database.codec import decode, encode
-from tuner.database.tables import attempts, events, idempotency, job_tags, jobs, trials
+from tuner.database.tables import attempts, events, idempotency, job_tags, jobs, trial_requests, trials
 from tuner.domain.budget import Budget
 from tuner.domain.errors import IdempotencyConflict, NotFound
+from tuner.domain.events import TrialRequest
 from tuner.domain.job import JobSpec, JobState, StopReason, check_move
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
@@ -26,6 +31,15 @@ _OF_KEY = select(idempotency).where(
     idempotency.c.project == bindparam("project"), idempotency.c.key == bindparam("key")
 )
 _NEWEST_EVENT = select(func.coalesce(func.max(events.c.seq), 0)).where(events.c.job == bindparam("job"))
+_NEWEST_REQUEST = (
+    select(func.coalesce(func.max(trial_requests.c.number), 0))
+    .where(trial_requests.c.job == jobs.c.id)
+    .scalar_subquery()
+    .label("newest_request")
+)
+_CONTROL = select(
+    jobs.c.wish, jobs.c.budget, jobs.c.budget_version, jobs.c.concurrency, _NEWEST_REQUEST
+).where(jobs.c.id == bindparam("job"))
 _TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=True))).order_by(job_tags.c.key)
 
 
@@ -42,7 +56,8 @@ class JobRow:
     budget: Budget
     budget_version: int
     offer: Offer  #: The most expensive offer that trials may use.
-    concurrency: int
+    concurrency: int  #: How many trials may run at once, on the machines that there were when it was set.
+    max_concurrent_trials: int | None  #: The user's limit of trials at once. None if there is none.
     priority: int
     state: JobState
     stop_reason: StopReason | None
@@ -85,11 +100,13 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The pending control request and the budget of a running job, as its driver reads them."""
+    """What users want of a running job, as its driver reads it."""
 
     wish: Wish | None
     budget: Budget
     budget_version: int
+    concurrency: int
+    newest_request: int  #: Number of the newest request about a trial. 0 if there is none.
 
 
 def create(db: Connection, new: NewJob) -> str:
@@ -114,6 +131,7 @@ def create(db: Connection, new: NewJob) -> str:
             "budget_version": 0,
             "offer": _offers((new.offer, *new.others)),
             "concurrency": new.concurrency,
+            "max_concurrent_trials": new.spec.resources.max_concurrent_trials,
             "priority": new.priority,
             "state": "queued",
             "detail": new.detail,
@@ -283,9 +301,35 @@ def set_budget(db: Connection, job: str, budget: Budget) -> None:
 
 
 def control(db: Connection, job: str) -> Control:
-    j = jobs.c
-    row = db.execute(select(j.wish, j.budget, j.budget_version).where(j.id == job)).one()
-    return Control(row.wish, decode(row.budget), row.budget_version)
+    row = db.execute(_CONTROL, {"job": job}).one()
+    return Control(row.wish, decode(row.budget), row.budget_version, row.concurrency, row.newest_request)
+
+
+def set_concurrency(db: Connection, job: str, concurrency: int, limit: int) -> None:
+    """Set how many trials of the job may run at once, and the limit that the user asked for."""
+    changed = {"concurrency": concurrency, "max_concurrent_trials": limit}
+    db.execute(update(jobs).where(jobs.c.id == job).values(changed))
+
+
+def request_trial(
+    db: Connection, job: str, project: str, at: Instant, request: Callable[[int], TrialRequest]
+) -> None:
+    """Record a request about a trial for the job's driver. Call `change_alone` first.
+
+    Args:
+        request: Returns the request with its number.
+    """
+    r = trial_requests.c
+    newest = db.execute(select(func.coalesce(func.max(r.number), 0)).where(r.job == job)).scalar_one()
+    row = {"job": job, "project": project, "at": at, "number": newest + 1}
+    db.execute(insert(trial_requests).values(**row, body=encode(request(newest + 1))))
+
+
+def trial_requests_of(db: Connection, job: str, *, after: int = 0) -> list[TrialRequest]:
+    """Return the requests about the job's trials whose number is above `after`, oldest first."""
+    r = trial_requests.c
+    query = select(r.body).where(r.job == job, r.number > after).order_by(r.number)
+    return [decode(body) for body in db.execute(query).scalars()]
 
 
 def move(

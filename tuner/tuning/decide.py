@@ -26,7 +26,10 @@ from tuner.tuning.steps import (
     make_room,
     no_metric,
     pause_at_rung,
+    pause_excess,
+    promote_by_user,
     record_rungs,
+    stop_by_user,
 )
 
 LOSSES_WITHOUT_PROGRESS = 5
@@ -69,12 +72,24 @@ def _note(state: State, event: Event) -> list[Command]:
             return _on_refused(state, event)
         case ev.WallClockEnded() | ev.WindowClosed():
             return _out_of(state, "window" if isinstance(event, ev.WindowClosed) else "wall_clock")
+        case _:
+            return _on_user(state, event)
+
+
+ByUser = ev.ControlRequested | ev.BudgetChanged | ev.ConcurrencyChanged | ev.TrialRequest
+
+
+def _on_user(state: State, event: ByUser) -> list[Command]:
+    match event:
         case ev.ControlRequested():
             return _on_asked(state, event)
         case ev.BudgetChanged():
             return _on_budget_changed(state, event)
-        case _:
-            assert_never(event)
+        case ev.ConcurrencyChanged():
+            state.concurrency = event.concurrency
+            return pause_excess(state)
+        case ev.EnqueueRequested() | ev.StopRequested() | ev.PromoteRequested():
+            return _on_trial_request(state, event)
 
 
 def _on_launched(state: State, event: ev.Launched) -> list[Command]:
@@ -85,6 +100,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
     if state.ended or (state.ending and not state.ending.found):
         state.ending = None
     state.accepting_work, state.suggesting, state.ended = False, False, False
+    state.concurrency = event.concurrency or state.concurrency
     _money_moved(state)
     for number in sorted(state.active):
         trial = state.trials[number]
@@ -283,6 +299,18 @@ def _on_budget_changed(state: State, event: ev.BudgetChanged) -> list[Command]:
     return []
 
 
+def _on_trial_request(state: State, event: ev.TrialRequest) -> list[Command]:
+    state.requests = event.request
+    match event:
+        case ev.EnqueueRequested():
+            state.queue.append(event.config)
+            return []
+        case ev.StopRequested():
+            return stop_by_user(state, state.trial(event.trial))
+        case ev.PromoteRequested():
+            return promote_by_user(state, state.trial(event.trial))
+
+
 def _on_asked(state: State, event: ev.ControlRequested) -> list[Command]:
     match event.what:
         case "resume":
@@ -347,16 +375,19 @@ def _fill(state: State) -> list[Command]:
 
 
 def _next_to_run(state: State) -> TrialRecord | None:
-    """Return the next trial to start or resume: a waiting trial, preempted ones first, or else one to promote.
+    """Return the next trial to start or resume: a waiting trial, or else one to promote.
+
+    Of the waiting trials, those that a user promoted come first, and then preempted ones.
 
     A trial whose hold was refused is skipped (`State.skipped`). While there are such trials, no trial is promoted, because they
     wait for the money. Configurations of the user come before promotions.
     """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.skipped]
-    waiting.sort(key=lambda trial: not trial.was_preempted)
+    waiting.sort(key=lambda trial: (not trial.by_user, not trial.was_preempted))
     for trial in waiting:
-        if trial.status == "new" or reserve is None or reserve.may_go_on(trial):
+        may_run = trial.status == "new" or trial.by_user
+        if may_run or reserve is None or reserve.may_go_on(trial):
             return trial
     wants_new = bool(state.queue) and state.may_suggest
     return None if state.skipped or wants_new else scheduler_for(state.spec).promote(state)

@@ -50,7 +50,7 @@ class Reserve:
     def in_the_way(self) -> list[TrialRecord]:
         """Return the running trials to pause, because reaching their `until` steps would use money that the leader needs.
 
-        Trials that need the least time are kept. The list is empty if there is no leader to reserve money for.
+        Trials that need the least time are kept, and those that a user promoted. The list is empty if there is no leader to reserve money for.
         """
         if self.leader is None:
             return []
@@ -58,7 +58,7 @@ class Reserve:
         in_the_way = []
         for needed, trial in sorted(self._needs(None), key=lambda need: (need[0], need[1].number)):
             free -= needed
-            if free < 0 and trial.status == "running":
+            if free < 0 and trial.status == "running" and not trial.by_user:
                 in_the_way.append(trial)
         return in_the_way
 

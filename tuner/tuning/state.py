@@ -55,6 +55,8 @@ class TrialRecord:
         0  #: How many of the latest preemptions in a row brought no newer checkpoint.
     )
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
+    #: A user promoted it. Until it reaches its `until` step, it resumes before others and no reserve is kept from it.
+    by_user: bool = False
     was_preempted: bool = False  #: It was preempted and resumes before other trials.
     last_report: int | None = None  #: The last step that the current attempt reported.
     last_step_unsaved: bool = False  #: It has to run its last step again, because that step was not saved.
@@ -115,6 +117,7 @@ class State:
     space_exhausted: bool = False  #: The sampler has no more configurations.
     #: The configurations that the user wants to be tried next, in order.
     queue: deque[Config] = field(default_factory=deque)
+    requests: int = 0  #: Number of the newest request about a trial that was handled.
     #: The limit that refused a hold. No attempt starts until money may have been released or added.
     exhausted_limit: StopReason | Limit | None = None
     #: The shared budget that refused a hold last. Empty if the job's own budget refused it.

@@ -7,10 +7,11 @@ from tuner.domain.commands import Command
 from tuner.domain.events import Inherited
 from tuner.tuning import stopping
 from tuner.tuning.reserve import Reserve
-from tuner.tuning.schedulers import raise_target, scheduler_for
+from tuner.tuning.schedulers import next_stop, raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
 
 NAMES_SHOWN = 10
+BY_USER = "a user stopped it"
 
 
 def record_rungs(state: State, trial: TrialRecord) -> None:
@@ -34,6 +35,7 @@ def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
         return [do.Finish(trial.id)]
     if trial.until is None or step < trial.until:
         return []
+    trial.by_user = False
     if trial.value is None:
         return drop(state, trial, "failed", no_metric(state, trial, step))
     return _at_rung(state, trial)
@@ -83,6 +85,37 @@ def drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list
     trial.ends_as, trial.reason = ends_as, reason
     state.set(trial, "stopping")
     return [do.Stop(trial.id, reason)]
+
+
+def stop_by_user(state: State, trial: TrialRecord) -> list[Command]:
+    """Stop a trial for good. A trial that has ended, or that is saving its last step, is left as it is."""
+    if trial.status in ("running", "pausing"):
+        return drop(state, trial, "stopped", BY_USER)
+    if trial.status in ("new", "paused"):
+        trial.reason = BY_USER
+        state.set(trial, "stopped")
+    return []
+
+
+def promote_by_user(state: State, trial: TrialRecord) -> list[Command]:
+    """Let a trial run one rung further than it may now. A trial that has not begun, or that has ended, is left as it is."""
+    if trial.status == "paused":
+        trial.by_user = True
+        if not trial.ready:
+            raise_target(state, trial)
+        state.set(trial, "paused")
+    elif trial.status == "running" and trial.until is not None:
+        trial.by_user, trial.until = True, next_stop(state, trial.until)
+        return [do.Continue(trial.id, trial.until)]
+    return []
+
+
+def pause_excess(state: State) -> list[Command]:
+    """Pause running trials if more run than may. Trials with the fewest steps are paused first, and of these the newest."""
+    running = [state.trials[n] for n in state.active if state.trials[n].status == "running"]
+    running.sort(key=lambda trial: (trial.steps, -trial.number))
+    excess = max(0, len(running) - state.concurrency)
+    return [order for trial in running[:excess] if trial.resumable for order in _pause(state, trial)]
 
 
 def no_metric(state: State, trial: TrialRecord, step: int) -> str:

@@ -11,7 +11,8 @@ from tuner.api.deps import Limit, Svc, page_of, read_cursor
 from tuner.api.document import problems
 from tuner.api.response_cache import AnswerCache, as_json
 from tuner.domain.errors import Invalid
-from tuner.schemas.job import Job, JobPage, JobPatch, JobRequest
+from tuner.schemas.answers import TrialDetail
+from tuner.schemas.job import EnqueueRequest, Job, JobPage, JobPatch, JobRequest
 from tuner.service import answers, control
 from tuner.service.bootstrap import Service
 from tuner.service.submit import submit
@@ -83,13 +84,20 @@ def patch_job(
     service: Svc,
     if_match: Annotated[str | None, Header()] = None,
 ) -> Job:
-    """Change the limits of the budget, replace the tags, or set the priority. Either all given changes are made, or none.
+    """Change the limits of the budget, replace the tags, or set the priority or `max_concurrent_trials`. Either all given changes are
+    made, or none. If fewer trials may run at once than run now, the driver pauses those with the fewest steps.
 
     With `If-Match: "<revision>"`, the answer is 412 if the job has changed since that revision.
     """
     budget = None if body.budget is None else translate.budget_patch_of(body.budget)
     view = control.patch(
-        service, job, budget=budget, tags=body.tags, priority=body.priority, revisions=_revisions(if_match)
+        service,
+        job,
+        budget=budget,
+        tags=body.tags,
+        priority=body.priority,
+        max_concurrent_trials=body.max_concurrent_trials,
+        revisions=_revisions(if_match),
     )
     return _revised(serialize_jobs.job_of(view), response)
 
@@ -110,6 +118,26 @@ def resume_job(job: str, service: Svc) -> Job:
 def cancel_job(job: str, service: Svc) -> Job:
     """Cancel a job. All its work stops at once."""
     return serialize_jobs.job_of(control.cancel(service, job))
+
+
+@router.post("/jobs/{job}/trials", status_code=202)
+def enqueue_trial(job: str, body: EnqueueRequest, service: Svc) -> Job:
+    """Have a configuration tried as soon as a worker is free, before new configurations and promotions. A configuration that waits
+    already is not added again.
+    """
+    return serialize_jobs.job_of(control.enqueue(service, job, body.config))
+
+
+@router.post("/jobs/{job}/trials/{trial}/stop", status_code=202)
+def stop_trial(job: str, trial: str, service: Svc) -> TrialDetail:
+    """Stop a trial for good. Its reports stay, and it can still be the best. Stopping a stopped trial changes nothing."""
+    return serialize_jobs.trial_detail_of(control.stop_trial(service, job, trial))
+
+
+@router.post("/jobs/{job}/trials/{trial}/promote", status_code=202)
+def promote_trial(job: str, trial: str, service: Svc) -> TrialDetail:
+    """Let a trial run to its next rung, before other trials. A running trial passes its next rung without a pause."""
+    return serialize_jobs.trial_detail_of(control.promote_trial(service, job, trial))
 
 
 def _revised(shown: Job, response: Response) -> Job:

@@ -1,9 +1,9 @@
-// The dialog of one trial: its configuration, bill, attempts with their output, and learning curve.
+// The dialog of one trial: its configuration, bill, attempts with their output, and learning curve. It can be stopped and promoted.
 
-import { call } from "./api.js";
+import { call, changed } from "./api.js";
 import { config } from "./answer.js";
-import { openDialog } from "./dialog.js";
-import { fill, h, loading, problem, table, text } from "./dom.js";
+import { ask, openDialog } from "./dialog.js";
+import { fill, h, loading, problem, say, table, text } from "./dom.js";
 import { duration, figure, short, state, usd, when } from "./format.js";
 import { Artifacts } from "./artifacts.js";
 import { Logs } from "./logs.js";
@@ -14,7 +14,8 @@ const EVERY_MS = 5000;
 /** Show the dialog until it is closed. While the trial runs, the content is updated. */
 export async function show(model, id) {
   const job = model.job.id, head = h("p"), body = h("div", {}, loading()), logs = new Logs(job, id), artifacts = new Artifacts(job, id);
-  const dialog = openDialog(`Trial ${short(id)}`, [head, body, artifacts.node, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
+  const steering = new Steering(model, id);
+  const dialog = openDialog(`Trial ${short(id)}`, [head, steering.node, body, artifacts.node, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
   let timer = null, before = "";
   dialog.addEventListener("close", () => { clearTimeout(timer); logs.end(); });
   const look = async () => {
@@ -33,12 +34,61 @@ export async function show(model, id) {
     if (dialog.isConnected && again) timer = setTimeout(look, EVERY_MS);
   };
   const put = (trial) => {
+    steering.update(trial);
     text(head, `${state(trial.state, trial.reason)}: best ${model.job.objective.metric} ${figure(trial.metric)}, newest ${figure(trial.latest_metric)} at step ${trial.steps}, ${usd(trial.paid_usd)} paid.`);
     const open = [...body.querySelectorAll("details")].map((one) => one.open);
     fill(body, told(trial));
     body.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
   };
   await look();
+}
+
+/** The buttons that promote and stop a trial. They are disabled if the trial cannot follow. */
+class Steering {
+  constructor(model, id) {
+    this.model = model;
+    this.path = `/jobs/${model.job.id}/trials/${id}`;
+    this.busy = false;
+    this.state = null;
+    this.promote = h("button", { type: "button", class: "quiet", onclick: () => this.send("promote", `Trial ${short(id)} runs to its next rung.`, this.failed) }, "Promote");
+    this.stop = h("button", { type: "button", class: "danger", onclick: () => this.askStop(id) }, "Stop…");
+    this.failed = h("div");
+    this.node = h("div", { class: "acts" }, h("div", { class: "actions", role: "group", "aria-label": "Actions of the trial" }, this.promote, this.stop), this.failed);
+    this.update({ state: null });
+  }
+
+  update({ state }) {
+    this.state = state;
+    const over = ["succeeded", "cancelled", "failed"].includes(this.model.job.state);
+    this.promote.disabled = this.busy || over || this.model.job.rungs.length === 0 || !["running", "paused"].includes(state);
+    this.stop.disabled = this.busy || over || !["pending", "running", "paused"].includes(state);
+  }
+
+  /** Send a request about the trial. Return whether it succeeded. A lost answer is shown: the request is not repeated. */
+  async send(name, words, place) {
+    if (this.busy) return false;
+    this.busy = true;
+    this.update(this);
+    fill(place);
+    try {
+      await call(`${this.path}/${name}`, { method: "POST" });
+      changed(this.model.job.id);
+      say(words);
+      return true;
+    } catch (error) {
+      fill(place, problem(error));
+      return false;
+    } finally {
+      this.busy = false;
+      this.update(this);
+    }
+  }
+
+  askStop(id) {
+    const wrong = h("div");
+    ask(`Stop trial ${short(id)}?`, [h("p", {}, "It stops for good. What it has reported stays, and its worker goes on with another trial."), wrong],
+      "Stop the trial", () => this.send("stop", `Trial ${short(id)} is being stopped.`, wrong), "danger");
+  }
 }
 
 function told(trial) {
