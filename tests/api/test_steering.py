@@ -39,6 +39,22 @@ def test_start_configurations_count_as_trials(client: TestClient, count: int) ->
         check_problem(answer)
 
 
+def test_priors_are_checked_and_shown(client: TestClient) -> None:
+    space = fakes.body()["search_space"]
+    space["lr"]["prior"], space["width"]["prior"] = {"center": 1}, {"center": 16, "confidence": "high"}
+    job = fakes.submit(client, search_space=space, algorithm={"sampler": "auto"})
+    shown = client.get(f"/v1/jobs/{job}").json()["search_space"]
+    assert shown["lr"]["prior"] == {"center": 1.0, "confidence": "medium"}
+    assert shown["width"]["prior"] == space["width"]["prior"]
+    space["lr"]["prior"]["center"] = 2
+    assert pointers(client.post("/v1/jobs", json=fakes.body(search_space=space))) == [
+        "/search_space/lr/prior/center"
+    ]
+    space["lr"]["prior"]["center"] = 0.5
+    ignored = client.post("/v1/jobs", json=fakes.body(search_space=space, algorithm={"sampler": "tpe"}))
+    assert pointers(ignored) == ["/search_space/lr/prior", "/search_space/width/prior"]
+
+
 CONFIG = {"lr": 0.5, "width": 20}
 
 

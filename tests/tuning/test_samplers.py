@@ -1,7 +1,10 @@
 """Test every sampler: suggestions lie inside the space, are repeatable, and are the same after a restart."""
 
 import math
+import statistics
 from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,8 +16,10 @@ from tuner.domain.job import Algorithm, JobSpec, SamplerName, StartPoint
 from tuner.domain.money import Money
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.records import PastTrial
-from tuner.domain.space import Categorical, Config, Float, Int, Space
-from tuner.tuning.samplers import Sampler, sampler_for
+from tuner.domain.space import Categorical, Config, Float, Int, Prior, Space
+from tuner.tuning.samplers import Sampler, prior_faults, sampler_for
+from tuner.tuning.samplers.priors import Priors
+from tuner.tuning.samplers.simple import RandomSampler
 
 NAMES: list[SamplerName] = ["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 SPACE = Space(
@@ -195,3 +200,87 @@ def test_known_result_is_learned_and_not_proposed_again(name: SamplerName) -> No
         sampler.tell(number, 9, score(config), 10**9, at_rung=True)
         found.append(-score(config))
     assert sorted(found)[4] < 1
+
+
+PRIOR_SPACE = Space(
+    {
+        "lr": Float(1e-4, 1, log=True, prior=Prior(0.01, "high")),
+        "kind": Categorical(("a", "b", "c"), prior=Prior("b", "medium")),
+        "other": Float(0, 1),
+    }
+)
+
+
+def priors() -> Priors:
+    return Priors(PRIOR_SPACE, 0)
+
+
+def test_first_draw_from_the_priors_is_their_center_and_later_ones_are_around_it() -> None:
+    found, rng = priors(), Random(0)
+    first = found.sample(rng)
+    assert (first["lr"], first["kind"]) == (0.01, "b")
+    found.adopt(0, first)
+    drawn = [found.sample(rng) for _ in range(400)]
+    assert all(PRIOR_SPACE.contains(config) for config in drawn)
+    places = [math.log10(float(str(config["lr"]))) for config in drawn]
+    assert abs(statistics.fmean(places) + 2) < 0.1
+    assert abs(statistics.stdev(places) - 4 * 0.125) < 0.1
+    assert abs(sum(config["kind"] == "b" for config in drawn) / 400 - 4 / 6) < 0.1
+    assert found.likelihood({"lr": 0.01, "kind": "b", "other": 0.1}) > 1
+    assert found.likelihood({"lr": 0.9, "kind": "b", "other": 0.1}) < 1
+
+
+def test_priors_are_used_while_the_best_trial_is_likely_by_them_and_rarely_once_it_is_not() -> None:
+    found = priors()
+    assert found.share == 0.5
+    found.adopt(0, {"lr": 0.01, "kind": "b", "other": 0.5})
+    found.adopt(1, {"lr": 0.9, "kind": "a", "other": 0.5})
+    found.tell(0, 1, 0.6)
+    found.tell(1, 1, 0.5)
+    assert found.share == 0.5
+    found.tell(1, 3, 0.5)
+    assert found.share == 0.5 / 4
+
+
+@pytest.mark.parametrize("name", ["random", "auto"])
+def test_rebuilt_sampler_with_priors_repeats_the_same_suggestions(name: SamplerName) -> None:
+    first, log = build(name, PRIOR_SPACE), list[Config]()
+    for number in range(24):
+        config = first.suggest(number)
+        assert config is not None
+        log.append(config)
+        hear_of(first, number, config)
+    again = build(name, PRIOR_SPACE)
+    for number in range(16):
+        again.adopt(number, log[number])
+        hear_of(again, number, log[number])
+    assert [again.suggest(16)] == [log[16]]
+    assert sum(config["lr"] == 0.01 for config in log) >= 1
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "grid"])
+def test_prior_that_the_sampler_would_ignore_is_refused(name: SamplerName) -> None:
+    spec = JobSpec(
+        "a", "m:f", Objective("x"), PRIOR_SPACE, Budget(usd=Money(1)), algorithm=Algorithm(sampler=name)
+    )
+    assert [fault.pointer for fault in prior_faults(spec)] == [
+        "/search_space/lr/prior",
+        "/search_space/kind/prior",
+    ]
+    assert prior_faults(replace(spec, algorithm=Algorithm())) == []
+
+
+@pytest.mark.parametrize("center", [0.0001, 1.0])
+def test_wrong_prior_costs_random_search_few_draws(center: float) -> None:
+    """The best learning rate is 0.01. Of 100 trials, at most 8 are drawn from a prior at the wrong end."""
+    space = Space({"lr": Float(1e-4, 1, log=True, prior=Prior(center, "high"))})
+    sampler = build("random", space)
+    assert isinstance(sampler, RandomSampler)
+    assert sampler.priors is not None
+    drawn = 0
+    for number in range(100):
+        drawn += sampler.priors.draws(number)
+        config = sampler.suggest(number)
+        assert config is not None
+        sampler.tell(number, 1, score(config), 0, at_rung=True)
+    assert drawn <= 8

@@ -61,6 +61,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("search_space: float", shapes.FloatParameter),
     ("search_space: int", shapes.IntParameter),
     ("search_space: categorical", shapes.CategoricalParameter),
+    ("search_space: prior", shapes.Prior),
     ("fidelity", shapes.Fidelity),
     ("budget", shapes.Budget),
     ("resources", shapes.Resources),

@@ -146,6 +146,8 @@ def _parameter_to_wire(parameter: sp.Parameter) -> dict[str, Any]:
             shown |= {"step": parameter.step} if parameter.step is not None else {}
         case sp.Categorical(choices):
             shown = {"type": "categorical", "choices": list(choices)}
+    if parameter.prior is not None:
+        shown["prior"] = _fields(parameter.prior)
     return {**shown, "when": when} if when else shown
 
 

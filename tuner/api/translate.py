@@ -170,11 +170,17 @@ def _parameter(
     given: job_models.FloatParameter | job_models.IntParameter | job_models.CategoricalParameter,
 ) -> sp.Parameter:
     when = {name: tuple(values) for name, values in given.when.items()}
+    prior = None
+    if given.prior is not None:
+        center, is_float = given.prior.center, given.type == "float"
+        is_whole = is_float and isinstance(center, int) and not isinstance(center, bool)
+        prior = sp.Prior(float(str(center)) if is_whole else center, given.prior.confidence)
     match given:
         case job_models.FloatParameter():
             step = None if given.step is None else float(given.step)
-            return sp.Float(float(given.low), float(given.high), given.log, when, step)
+            return sp.Float(float(given.low), float(given.high), given.log, when, step, prior)
         case job_models.IntParameter():
-            return sp.Int(given.low, given.high, given.log, when, None if given.step == 1 else given.step)
+            step = None if given.step == 1 else given.step
+            return sp.Int(given.low, given.high, given.log, when, step, prior)
         case job_models.CategoricalParameter():
-            return sp.Categorical(tuple(given.choices), when)
+            return sp.Categorical(tuple(given.choices), when, prior)

@@ -68,6 +68,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Float": space.Float,
     "Int": space.Int,
     "Categorical": space.Categorical,
+    "Prior": space.Prior,
     "Window": calendar.Window,
 }
 _NAMES: Mapping[type, str] = {stored: name for name, stored in _TYPES.items()}

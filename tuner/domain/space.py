@@ -3,10 +3,11 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from random import Random
+from typing import Literal
 
 from tuner.domain.errors import Fault, TunerError
 
@@ -28,6 +29,17 @@ class SpaceRefused(TunerError):
         self.code = code  #: What is wrong, as one stable word.
 
 
+Confidence = Literal["low", "medium", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where the user expects the best value of a parameter, and how sure the user is."""
+
+    center: Value
+    confidence: Confidence = "medium"
+
+
 @dataclass(frozen=True, slots=True)
 class Float:
     low: float
@@ -37,6 +49,7 @@ class Float:
     #: The distance of neighbouring values: `low`, `low + step` and so on, up to the last one that is at most `high`. None if every
     #: number is allowed. Omitted from the stored JSON if it is None.
     step: float | None = field(default=None, metadata={"new": True})
+    prior: Prior | None = field(default=None, metadata={"new": True})  #: None if any value is as likely.
 
     @property
     def count(self) -> int | None:
@@ -102,7 +115,7 @@ class Float:
             faults.append(Fault(f"{at}/low", "must be more than 0 on a log scale"))
         if not math.isfinite(self.high - self.low):
             faults.append(Fault(f"{at}/high", "the range is too wide for a floating-point number"))
-        return faults or _step_faults(self, at)
+        return faults or _step_faults(self, at) or _prior_faults(self, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,7 @@ class Int:
     when: When = field(default_factory=dict)
     #: As in `Float`, and more than 1. None if every integer is allowed.
     step: int | None = field(default=None, metadata={"new": True})
+    prior: Prior | None = field(default=None, metadata={"new": True})
 
     @property
     def count(self) -> int:
@@ -162,13 +176,14 @@ class Int:
             faults.append(Fault(f"{at}/low", "must be at least 1 on a log scale"))
         if max(abs(self.low), abs(self.high)) > 2**53:
             faults.append(Fault(at, "low and high must be within ±2^53"))
-        return faults or _step_faults(self, at)
+        return faults or _step_faults(self, at) or _prior_faults(self, at)
 
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
     choices: tuple[Value, ...]
     when: When = field(default_factory=dict)
+    prior: Prior | None = field(default=None, metadata={"new": True})
 
     @property
     def in_words(self) -> str:
@@ -195,7 +210,7 @@ class Categorical:
             faults.append(Fault(f"{at}/choices", f"give at most {MAX_CHOICES} choices"))
         if any(isinstance(choice, float) and not math.isfinite(choice) for choice in self.choices):
             faults.append(Fault(f"{at}/choices", "numbers must be finite"))
-        return faults
+        return faults or _prior_faults(self, at)
 
 
 Parameter = Float | Int | Categorical
@@ -239,6 +254,14 @@ def _step_faults(parameter: Float | Int, at: str) -> list[Fault]:
     if count > MAX_VALUES or ends[0] == ends[1] or ends[2] == ends[3]:
         return [Fault(place, "is too small for this range; leave it out if every number is allowed")]
     return []
+
+
+def _prior_faults(parameter: Parameter, at: str) -> list[Fault]:
+    """Return the faults of a prior. Call this only if the parameter has no other faults."""
+    prior = parameter.prior
+    if prior is None or parameter.contains(prior.center):
+        return []
+    return [Fault(f"{at}/prior/center", f"must be {parameter.in_words}, not {prior.center!r}")]
 
 
 def same(a: Value, b: Value) -> bool:
@@ -336,6 +359,9 @@ class Space:
             Fault(f"{at}/{pointer_token(name)}", f"is missing; give {self.parameters[name].in_words}")
             for name in missing
         ]
+
+    def without_priors(self) -> "Space":
+        return Space({name: replace(parameter, prior=None) for name, parameter in self.parameters.items()})
 
     def size(self) -> int | None:
         """Return an upper bound of the number of configurations, or None if a parameter is continuous."""

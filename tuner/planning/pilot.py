@@ -71,6 +71,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
         job,
         name=f"{job.name[: NAME_MAX - len(' pilot')]} pilot",
         objective=replace(job.objective, target=None),
+        space=job.space.without_priors(),
         budget=Budget(usd=limits.usd, gpu_ms=limits.gpu_ms, trials=limits.trials),
         fidelity=measured,
         algorithm=Algorithm("asha", "qmc", job.algorithm.seed),

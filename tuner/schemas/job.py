@@ -13,6 +13,13 @@ Priority = Annotated[int, Field(ge=-1000, le=1000)]
 MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
 
 
+class Prior(Request):
+    """The value that you expect to be the best, and how sure you are. `high` means that the best is expected close to the center."""
+
+    center: Value
+    confidence: Literal["low", "medium", "high"] = "medium"
+
+
 class FloatParameter(Request):
     """A number between `low` and `high`. With `step`, it is one of `low`, `low + step` and so on, up to the last that is at most `high`.
     `log` and `step` exclude each other. `when` lists values of other parameters by name: the parameter is active only if each of them
@@ -24,6 +31,7 @@ class FloatParameter(Request):
     high: float
     log: bool = False
     step: float | None = None
+    prior: Prior | None = None
     when: When = Field(default_factory=dict)
 
 
@@ -38,6 +46,7 @@ class IntParameter(Request):
     high: int
     log: bool = False
     step: int | None = None
+    prior: Prior | None = None
     when: When = Field(default_factory=dict)
 
 
@@ -48,6 +57,7 @@ class CategoricalParameter(Request):
 
     type: Literal["categorical"]
     choices: list[Value]
+    prior: Prior | None = None
     when: When = Field(default_factory=dict)
 
 

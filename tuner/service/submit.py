@@ -29,6 +29,7 @@ from tuner.service.views import JobView, job_view
 from tuner.store import jobs, queue, self_tests
 from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
+from tuner.tuning.samplers import prior_faults
 from tuner.worker.environment import code_of
 
 MAX_CONCURRENCY = 10_000
@@ -109,7 +110,7 @@ def check(service: Service, spec: JobSpec) -> None:
         *_constant_faults(spec.constants),
     ]
     if not faults:
-        faults = [*warm_start_faults(service, spec), *_trainable_faults(service, spec)]
+        faults = [*prior_faults(spec), *warm_start_faults(service, spec), *_trainable_faults(service, spec)]
     if faults:
         raise Invalid(*faults)
 

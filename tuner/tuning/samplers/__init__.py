@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from tuner.domain.errors import Fault
 from tuner.domain.job import JobSpec
 from tuner.domain.records import PastTrial
+from tuner.domain.space import pointer_token
 from tuner.tuning.rungs import ladder
 from tuner.tuning.samplers.base import Sampler
 from tuner.tuning.samplers.encoding import UnitCube
@@ -13,6 +15,21 @@ __all__ = ["Sampler", "sampler_for"]
 
 
 MODEL_DIMENSIONS = 40  # in spaces with more dimensions, the trials of a job are too few for a model
+
+
+def prior_faults(spec: JobSpec) -> list[Fault]:
+    """Return the faults of priors that the job's sampler would ignore."""
+    sampler, is_large = spec.algorithm.sampler, UnitCube(spec.space).dimensions > MODEL_DIMENSIONS
+    if sampler == "random" or (sampler == "auto" and not is_large):
+        return []
+    detail = "is used by the samplers auto and random only; choose one of them, or put the center into start"
+    if sampler == "auto":
+        detail = f"is not used in a space of more than {MODEL_DIMENSIONS} dimensions; choose the sampler random, or put the center into start"
+    return [
+        Fault(f"/search_space/{pointer_token(name)}/prior", detail)
+        for name, parameter in spec.space.parameters.items()
+        if parameter.prior is not None
+    ]
 
 
 def known_results(spec: JobSpec) -> list[PastTrial]:

@@ -32,7 +32,7 @@ class UnitCube:
     def point(self, config: Mapping[str, Value]) -> Floats:
         """Return the point of a configuration. An inactive parameter is 0.5."""
         values = [
-            _place(p, config[name]) if name in config else 0.5
+            place_of(p, config[name]) if name in config else 0.5
             for name, p in zip(self._order, self._parameters, strict=True)
         ]
         return np.array(values, dtype=np.float64)
@@ -41,7 +41,7 @@ class UnitCube:
         config: Config = {}
         for name, parameter, u in zip(self._order, self._parameters, point.tolist(), strict=True):
             if self._space.active(name, config):
-                config[name] = _value(parameter, u)
+                config[name] = value_at(parameter, u)
         return config
 
     def features(self, points: Floats) -> Floats:
@@ -72,7 +72,7 @@ class UnitCube:
         if isinstance(parameter, Categorical):
             allowed = np.array([any(same(c, v) for v in values) for c in parameter.choices])
             return np.asarray(allowed[_index(column, len(parameter.choices))], dtype=np.bool_)
-        return np.array([any(same(_value(parameter, u), v) for v in values) for u in column.tolist()])
+        return np.array([any(same(value_at(parameter, u), v) for v in values) for u in column.tolist()])
 
 
 def _index(u: Floats, count: int) -> npt.NDArray[np.int64]:
@@ -91,7 +91,8 @@ def _ends(parameter: Float | Int) -> tuple[float, float]:
     return (math.log(low), math.log(high)) if parameter.log else (low, high)
 
 
-def _place(parameter: Parameter, value: Value) -> float:
+def place_of(parameter: Parameter, value: Value) -> float:
+    """Return the position of a value in [0, 1], on the scale of its parameter."""
     if isinstance(parameter, Categorical):
         index = next(i for i, choice in enumerate(parameter.choices) if same(choice, value))
         return (index + 0.5) / len(parameter.choices)
@@ -102,7 +103,8 @@ def _place(parameter: Parameter, value: Value) -> float:
     return ((math.log(number) if parameter.log else number) - low) / (high - low)
 
 
-def _value(parameter: Parameter, u: float) -> Value:
+def value_at(parameter: Parameter, u: float) -> Value:
+    """Return the value at a position in [0, 1]."""
     if isinstance(parameter, Categorical):
         return parameter.choices[min(int(u * len(parameter.choices)), len(parameter.choices) - 1)]
     if (count := steps_of(parameter)) is not None:

@@ -6,6 +6,7 @@ In addition to the Gaussian process (`curve_gp`):
 - A suggestion is the point with the greatest expected improvement at the last step per cost, among those that the rest of the
   budget can train to the last step. A linear model of the logarithm of the step time predicts the cost.
 - A tenth of the suggestions is random, because the model may be wrong.
+- With priors (`priors`), a part of the suggestions is chosen among draws from them.
 
 The scheduler `auto` promotes trials by the forecasts of their final scores.
 """
@@ -80,7 +81,9 @@ class ModelSampler:
             from tuner.tuning.samplers.curve_gp import THREADS
 
             with THREADS.limit(limits=1):
-                config = self._candidate(np.random.default_rng(rng.randrange(2**63)), step_s, at_random)
+                config = self._candidate(
+                    number, np.random.default_rng(rng.randrange(2**63)), step_s, at_random
+                )
         if config is None or not self._random.is_new(config):
             config = self._random.suggest(number)
         self.adopt(number, config)
@@ -92,6 +95,7 @@ class ModelSampler:
             self._curves.add(number, config)
 
     def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+        self._random.tell(number, step, score, trained_ns, at_rung=at_rung)
         if at_rung:
             self._curves.tell(number, step, score, trained_ns)
             self._note_fit()
@@ -160,7 +164,7 @@ class ModelSampler:
             dtype=np.float64,
         )
 
-    def _candidate(self, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
+    def _candidate(self, number: int, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
         """Return the candidate with the best expected improvement per cost whose predicted step time is at most `step_s` seconds.
 
         The cheapest candidates (`CHEAPEST`) are always allowed, in case hardly any other is. If `at_random` is set, return the
@@ -169,7 +173,7 @@ class ModelSampler:
         from tuner.tuning.samplers.curve_gp import log_expected_improvement
 
         model = self._fresh()
-        points = self._candidates(rng)
+        points = self._candidates(number, rng)
         features = self._cube.features(points)
         cost = model.cost_weights[0] + features @ model.cost_weights[1:]
         affordable = cost <= max(np.log(max(step_s, SHORTEST_S)), np.quantile(cost, CHEAPEST))
@@ -180,8 +184,13 @@ class ModelSampler:
         worth = log_expected_improvement((mean - model.best) / deviation) + np.log(deviation)
         return self._cube.config(points[np.argmax(worth - cost)])
 
-    def _candidates(self, rng: np.random.Generator) -> Floats:
-        """Return random points, and the configurations of the best trials of earlier jobs."""
-        anywhere = rng.random((CANDIDATES, self._cube.parameters))
+    def _candidates(self, number: int, rng: np.random.Generator) -> Floats:
+        """Return random points, or draws from the priors, and the configurations of the best trials of earlier jobs."""
+        priors = self._random.priors
+        if priors is not None and priors.draws(number):
+            draw = number_rng(self._seed, -2 - number)
+            anywhere = np.array([self._cube.point(priors.sample(draw)) for _ in range(CANDIDATES)])
+        else:
+            anywhere = rng.random((CANDIDATES, self._cube.parameters))
         past = self._curves.best_past(PAST_CANDIDATES)
         return np.vstack([anywhere, self._curves.points(past)]) if past else anywhere

@@ -3,10 +3,15 @@
 import math
 from collections import Counter
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from tuner.domain.space import Config, Space
 from tuner.tuning.samplers.base import number_rng
 
+if TYPE_CHECKING:
+    from tuner.tuning.samplers.priors import Priors
+
+PRIOR_TRIES = 100  # draws from the priors, until one is new
 GRID_POINTS = 5  # number of values of a numeric parameter on the grid
 
 
@@ -29,35 +34,48 @@ class Oblivious:
 class RandomSampler(Oblivious):
     """Random search by independent draws (Bergstra & Bengio, JMLR 13, 2012).
 
-    A small finite space is in effect drawn without replacement, and ends when every configuration was suggested.
+    A small finite space is in effect drawn without replacement, and ends when every configuration was suggested. If the space has
+    priors, a part of the configurations is drawn from them.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space, self._seed = space, seed
         size = space.size()
         countable = size is not None and size <= 100_000
-        self._distinct = sum(1 for _ in islice(space.grid(size), 10_001)) if size and countable else None
+        distinct = sum(1 for _ in islice(space.grid(size), 10_001)) if size and countable else None
+        self._distinct = None if distinct is None or distinct > 10_000 else distinct
         self._adopted: dict[int, str] = {}
         self._seen: Counter[str] = Counter()
+        self.priors = priors_of(space, seed)
 
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
-        if self._distinct is None or self._distinct > 10_000:
-            return self._space.sample(number_rng(self._seed, number))
-        if len(self._seen) >= self._distinct:
+        if self._distinct is not None and len(self._seen) >= self._distinct:
             return None
         rng = number_rng(self._seed, number)
-        while not self.is_new(config := self._space.sample(rng)):
-            pass
+        config = None
+        if self.priors is not None and self.priors.draws(number):
+            drawn = (self.priors.sample(rng) for _ in range(PRIOR_TRIES))
+            config = next(filter(self.is_new, drawn), None)
+        while config is None or not self.is_new(config):
+            config = self._space.sample(rng)
         self.adopt(number, config)
         return config
 
+    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+        if at_rung and self.priors is not None:
+            self.priors.tell(number, step, score)
+
     def is_new(self, config: Config) -> bool:
         """Return whether the configuration was not suggested yet. For spaces that are not small and finite it is always true."""
-        return self._distinct is None or self._distinct > 10_000 or _key(config) not in self._seen
+        return self._distinct is None or _key(config) not in self._seen
 
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of a trial. It replaces the suggestion that was counted before."""
         if config is None:
+            return
+        if self.priors is not None:
+            self.priors.adopt(number, config)
+        if self._distinct is None:
             return
         before, now = self._adopted.get(number), _key(config)
         if before is not None:
@@ -66,6 +84,15 @@ class RandomSampler(Oblivious):
                 del self._seen[before]
         self._adopted[number] = now
         self._seen[now] += 1
+
+
+def priors_of(space: Space, seed: int) -> "Priors | None":
+    """Return the priors of a space, or None if no parameter has one."""
+    if all(parameter.prior is None for parameter in space.parameters.values()):
+        return None
+    from tuner.tuning.samplers.priors import Priors  # imports NumPy, which other random searches do not need
+
+    return Priors(space, seed)
 
 
 def _key(config: Config) -> str:
