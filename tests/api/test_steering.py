@@ -55,6 +55,12 @@ def test_priors_are_checked_and_shown(client: TestClient) -> None:
     assert pointers(ignored) == ["/search_space/lr/prior", "/search_space/width/prior"]
 
 
+def test_limits_of_trials_are_shown(client: TestClient) -> None:
+    limits = {"patience": 5, "min_gain": 0.001, "max_duration": "2h", "max_cost_usd": 1}
+    job = fakes.submit(client, stop={"trial": limits})
+    assert client.get(f"/v1/jobs/{job}").json()["stop"]["trial"] == {**limits, "max_duration": 7200.0}
+
+
 CONFIG = {"lr": 0.5, "width": 20}
 
 

@@ -12,7 +12,7 @@ from tests import seeds
 from tests.simulation.test_simulated_jobs import Curves, check_books, loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
-from tuner.domain.job import JobSpec, SamplerName, SchedulerName, StartPoint
+from tuner.domain.job import JobSpec, SamplerName, SchedulerName, StartPoint, TrialLimits
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
 from tuner.domain.space import Config
@@ -425,4 +425,15 @@ def test_requests_of_users_are_replayed(scheduler: SchedulerName, sampler: Sampl
     kinds = {type(event) for event in run.journal.tables.events}
     assert kinds >= {ev.ConcurrencyChanged, ev.EnqueueRequested, ev.StopRequested, ev.PromoteRequested}
     check_books(run)
+    check_honest(run)
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_trials_over_their_own_limits_are_replayed(sampler: SamplerName) -> None:
+    limits = TrialLimits(patience=9, min_gain=0.02, max_cost_micro_usd=500)
+    run = ran(replace(spec("0.008", sampler=sampler), trial_limits=limits), faults=FAULTS, seed=2)
+    tables = run.journal.tables
+    reasons = " ".join(reason for _, _, reason in tables.trials.values())
+    assert "beyond its limit of $0.0005" in reasons
+    assert max(report.cost.usd.micro_usd for report in tables.reports.values()) <= 500
     check_honest(run)

@@ -7,11 +7,11 @@ import pytest
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, JobSpec, Plateau, SchedulerName
+from tuner.domain.job import Algorithm, JobSpec, Plateau, SchedulerName, TrialLimits
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Space
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.tuning.decide import decide
 from tuner.tuning.state import State, Status
 
@@ -462,3 +462,33 @@ def test_request_about_a_trial_that_cannot_follow_it_changes_nothing(status: Sta
     if status != "new":
         assert story.tell(ev.StopRequested(AT, 2, "trial_00000")) == []
         assert trial.status == status
+
+
+# Limits of single trials
+
+
+@pytest.mark.parametrize(
+    ("values", "stops"), [((0.5, 0.51, 0.52, 0.53), True), ((0.5, 0.55, 0.58, 0.62), False)]
+)
+def test_trial_without_a_gain_stops(values: tuple[float, ...], stops: bool) -> None:
+    story = Story(scheduler="none", trial_limits=TrialLimits(patience=3, min_gain=0.05))
+    for step, value in enumerate(values, 1):
+        found = story.report(0, step, value)
+    reason = "no gain of more than 0.05 in 3 steps"
+    assert found == ([do.Stop("trial_00000", reason)] if stops else [])
+
+
+def test_trial_stops_before_a_step_that_would_exceed_its_limits() -> None:
+    for limits, last in (
+        (TrialLimits(max_duration_ns=4 * NS), 4),
+        (TrialLimits(max_cost_micro_usd=290), 2),
+        (TrialLimits(max_duration_ns=100 * NS), 9),
+    ):
+        story = Story(scheduler="none", trial_limits=limits)
+        for step in range(1, 10):
+            money, extra = Money(100 * step), (None, None, step * NS, Money(100 * step))
+            found = story.tell(ev.Reported(AT, "trial_00000", step, 0.5, money, True, NS, *extra))
+            if found:
+                break
+        assert step == last
+        assert isinstance(found[0], do.Finish if last == 9 else do.Stop)

@@ -6,7 +6,7 @@ from typing import Any
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
 from tuner.domain.cost import KINDS, CostKind
-from tuner.domain.job import JobSpec
+from tuner.domain.job import JobSpec, TrialLimits
 from tuner.domain.money import FREE, MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, rfc3339
@@ -114,7 +114,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "processes_per_node": spec.resources.processes_per_node or "auto",
         },
         "algorithm": _fields(spec.algorithm),
-        "stop": {"plateau": stop},
+        "stop": {"plateau": stop, "trial": _trial_limits_to_wire(spec.trial_limits)},
         "start": [
             dict(point.config)
             if point.metric is None
@@ -133,6 +133,18 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         },
         "warm_start": {"jobs": list(spec.warm_start_jobs), "checkpoints": spec.warm_start_checkpoints},
         "window": None if spec.window is None else _fields(spec.window),
+    }
+
+
+def _trial_limits_to_wire(limits: TrialLimits | None) -> dict[str, Any] | None:
+    if limits is None:
+        return None
+    duration_ns, micro_usd = limits.max_duration_ns, limits.max_cost_micro_usd
+    return {
+        "patience": limits.patience,
+        "min_gain": limits.min_gain,
+        "max_duration": None if duration_ns is None else seconds(duration_ns),
+        "max_cost_usd": None if micro_usd is None else Money(micro_usd).usd,
     }
 
 

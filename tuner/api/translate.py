@@ -11,7 +11,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
 from tuner.domain.command import name_of
 from tuner.domain.errors import Fault, Invalid
-from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources, StartPoint
+from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources, StartPoint, TrialLimits
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.retention import RetentionPolicy
@@ -73,6 +73,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         resources=_resources(request.resources),
         algorithm=Algorithm(**request.algorithm.model_dump()),
         plateau=_plateau(read, request.stop.plateau),
+        trial_limits=_trial_limits(read, request.stop.trial),
         start=tuple(_start_point(space, entry) for entry in request.start),
         checkpoint=CheckpointPolicy(
             interval_ns=read.take("/checkpoint/interval", parse_duration_ns, interval),
@@ -158,6 +159,18 @@ def _retention(read: RequestReader, given: job_models.Artifacts | None) -> Reten
     if given is None:
         return None
     return RetentionPolicy(given.retain, read.take("/artifacts/for", parse_duration_ns, given.for_))
+
+
+def _trial_limits(read: RequestReader, given: job_models.TrialStop | None) -> TrialLimits | None:
+    if given is None:
+        return None
+    cost = read.take("/stop/trial/max_cost_usd", Money.from_usd, given.max_cost_usd)
+    return TrialLimits(
+        given.patience,
+        given.min_gain,
+        read.take("/stop/trial/max_duration", parse_duration_ns, given.max_duration),
+        None if cost is None else cost.micro_usd,
+    )
 
 
 def _start_point(space: sp.Space, entry: job_models.KnownResult | dict[str, job_models.Value]) -> StartPoint:

@@ -60,6 +60,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Plateau": job.Plateau,
     "RetentionPolicy": retention.RetentionPolicy,
     "StartPoint": job.StartPoint,
+    "TrialLimits": job.TrialLimits,
     "Resources": job.Resources,
     "Fidelity": objective.Fidelity,
     "Objective": objective.Objective,

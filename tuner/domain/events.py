@@ -74,6 +74,9 @@ class Reported:
     price: Price | None = None  #: Price of the attempt's machine. None if it is the job's own price.
     #: Names of the metrics that were reported instead of the objective's. None if `value` is there.
     names: tuple[str, ...] | None = field(default=None, metadata={"new": True})
+    #: How long it takes, and what it costs, to train the configuration to this step. None if the job has no limits of single trials.
+    duration_ns: int | None = field(default=None, metadata={"new": True})
+    cost: Money | None = field(default=None, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

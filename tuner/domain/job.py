@@ -130,6 +130,34 @@ class Plateau:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialLimits:
+    """When a single trial stops. None means no limit. Duration and cost are those of training its configuration up to a step."""
+
+    patience: int | None = None  #: Steps without a gain of at least `min_gain` over its best metric.
+    min_gain: float = 0.0
+    max_duration_ns: int | None = None
+    max_cost_micro_usd: int | None = None
+
+    def faults(self) -> list[Fault]:
+        at, faults = "/stop/trial", []
+        limits = {
+            "patience": self.patience,
+            "max_duration": self.max_duration_ns,
+            "max_cost_usd": self.max_cost_micro_usd,
+        }
+        faults += [
+            Fault(f"{at}/{name}", "must be more than 0")
+            for name, limit in limits.items()
+            if limit is not None and limit <= 0
+        ]
+        if all(limit is None for limit in limits.values()):
+            faults.append(Fault(at, f"give at least one of {', '.join(limits)}"))
+        if not 0 <= self.min_gain < math.inf:
+            faults.append(Fault(f"{at}/min_gain", "must be 0 or more"))
+        return faults
+
+
+@dataclass(frozen=True, slots=True)
 class StartPoint:
     """A configuration that the user gives.
 
@@ -163,6 +191,7 @@ class JobSpec:
     resources: Resources = field(default_factory=Resources)
     algorithm: Algorithm = field(default_factory=Algorithm)
     plateau: Plateau | None = None
+    trial_limits: TrialLimits | None = None
     start: tuple[StartPoint, ...] = ()  #: Configurations to try first, and known results.
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     warm_start_jobs: tuple[str, ...] = ()
@@ -208,6 +237,7 @@ class JobSpec:
             faults += part.faults()
         faults += self.window.faults() if self.window is not None else []
         faults += self.retention.faults() if self.retention is not None else []
+        faults += self.trial_limits.faults() if self.trial_limits is not None else []
         faults += self._value_faults()
         faults += self._start_faults() if not self.space.faults() else []
         if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:

@@ -125,11 +125,15 @@ class Learner:
 
     def _on_end(self, state: State, number: int) -> None:
         record = state.trials[number]
-        if record.status not in ("completed", "failed") or number in self._finished:
+        if record.status not in ("completed", "failed", "stopped") or number in self._finished:
             return
         self._finished.add(number)
         if record.value is not None and not self._told.get(number):
             self._tell(record, record.steps, at_rung=True)
+        if (
+            record.status == "stopped"
+        ):  # at its rung, or by a user or a limit: it is as informative as a paused trial
+            return
         self._sampler.finish(number, failed=record.status == "failed")
 
     def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:

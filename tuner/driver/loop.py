@@ -364,7 +364,8 @@ class Loop:
         lease.trained(report.step, trained)
         lease.reported = report.meter
         value = report.value(self.state.spec.objective.metric)
-        turn.tx.put_report(lease.row_of(report, value))
+        row = lease.row_of(report, value)
+        turn.tx.put_report(row)
         # A report carries the job's spend so far and, if the machine has another price than the job's usual one, that
         # price.
         spent = self.hold_service.spent(turn.tx, self.leases.values())
@@ -380,6 +381,7 @@ class Loop:
             train_ns,
             price,
             names,
+            *(() if self.state.spec.trial_limits is None else (row.duration_ns, row.cost.usd)),
         )
         self._record_and_decide(turn, ev.Reported(*report_values))
 

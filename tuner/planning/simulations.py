@@ -277,7 +277,7 @@ def stops_of(spec: JobSpec) -> list[int]:
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
     """Return the job as it is simulated.
 
-    Configurations of the user are simulated as any others. It has no time window, has a last step, and maximizes a score. If no curves are known, it has no target and no plateau, because scores
+    Configurations of the user are simulated as any others, and trials have no limits of their own. It has no time window, has a last step, and maximizes a score. If no curves are known, it has no target and no plateau, because scores
     would not be meaningful. The number of trials is at most the size of the search space.
 
     Args:
@@ -302,6 +302,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         plateau=spec.plateau if knows_curves else None,
         budget=replace(budget, on_exhausted="finish"),
         start=(),
+        trial_limits=None,
         window=None,
     )
 

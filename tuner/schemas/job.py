@@ -140,8 +140,21 @@ class Plateau(Request):
     min_gain: float = 0.0
 
 
+class TrialStop(Request):
+    """Stop a trial after `patience` steps without a gain of more than `min_gain` over its best metric, or before training its
+    configuration takes longer than `max_duration` or costs more than `max_cost_usd`. Each is checked after a step, with the length of
+    the latest steps as that of the next one. At least one of them is required.
+    """
+
+    patience: int | None = None
+    min_gain: float = 0.0
+    max_duration: Duration | None = None
+    max_cost_usd: float | None = None
+
+
 class Stop(Request):
     plateau: Plateau | None = None
+    trial: TrialStop | None = None
 
 
 class Checkpoint(Request):

@@ -177,6 +177,10 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     ending = stopping.after_report(state, event) if event.value is not None else None
     if ending is not None and (state.ending is None or state.ending.state == "paused"):
         return _end(state, ending)
+    over = stopping.trial_limit(state, trial, event)
+    is_last = state.max_step is not None and event.step >= state.max_step
+    if over is not None and trial.status == "running" and not is_last:
+        return drop(state, trial, "stopped", over) + make_room(state)
     return make_room(state) + at_step(state, trial, event.step)
 
 

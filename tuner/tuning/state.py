@@ -62,6 +62,8 @@ class TrialRecord:
     last_step_unsaved: bool = False  #: It has to run its last step again, because that step was not saved.
     trained_ns: int = 0  #: Training time of its steps, each step counted once.
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
+    gain_score: float = float("-inf")  #: Its score when it last gained at least the `min_gain` of its limits.
+    gain_step: int = 0  #: The step of that score.
     other_metrics: tuple[str, ...] = ()  #: Names that it reported instead of the objective's metric.
 
     @property

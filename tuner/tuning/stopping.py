@@ -1,10 +1,11 @@
-"""Rules that end a job: the target is reached, a plateau, or only failed trials at the start."""
+"""Rules that end a job: the target is reached, a plateau, or only failed trials at the start. And the limits of single trials."""
 
 import math
 from collections import Counter
 
 from tuner.domain.events import Reported
-from tuner.domain.money import Money
+from tuner.domain.money import ZERO, Money
+from tuner.domain.time import NS
 from tuner.tuning.state import Ending, State, TrialRecord
 
 ALIKE_FAILURES = 3
@@ -59,6 +60,29 @@ def _plateau(state: State, score: float) -> Ending | None:
     if since < Money(plateau.patience_micro_usd):
         return None
     return Ending("succeeded", "plateau", f"{since} was spent without a gain of {plateau.min_gain:g}")
+
+
+def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None:
+    """Return why a trial is over one of its own limits, or None.
+
+    A trial is over a limit of duration or cost if its next step, at its present pace, would exceed it.
+    """
+    limits = state.spec.trial_limits
+    if limits is None:
+        return None
+    if limits.patience is not None and event.value is not None:
+        score = state.spec.objective.score(event.value)
+        if score > trial.gain_score and score >= trial.gain_score + limits.min_gain:
+            trial.gain_score, trial.gain_step = score, event.step
+        elif event.step - trial.gain_step >= limits.patience:
+            return f"no gain of more than {limits.min_gain:g} in {event.step - trial.gain_step} steps"
+    duration_ns, cost = event.duration_ns or 0, (event.cost or ZERO).micro_usd
+    step = trial.pace_ns / max(1, duration_ns)  # the next step, relative to the training so far
+    if limits.max_duration_ns is not None and duration_ns * (1 + step) > limits.max_duration_ns:
+        return f"another step would take it beyond its limit of {limits.max_duration_ns / NS:g} s"
+    if limits.max_cost_micro_usd is not None and cost * (1 + step) > limits.max_cost_micro_usd:
+        return f"another step would take it beyond its limit of {Money(limits.max_cost_micro_usd)}"
+    return None
 
 
 def after_failure(state: State, reason: str) -> Ending | None:
