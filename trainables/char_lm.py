@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tuner.training import SpotSafe, accumulate, autocast, grad_scaler, prepare
+from tuner.training import Exported, SpotSafe, accumulate, autocast, grad_scaler, prepare
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
@@ -85,6 +85,17 @@ def windows(source: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     return source[starts[:, None] + torch.arange(CONTEXT + 1)]
 
 
+def validation_windows(held_out: torch.Tensor) -> torch.Tensor:
+    return windows(held_out, torch.arange(0, len(held_out) - CONTEXT - 1, 4 * CONTEXT))
+
+
+def build(config: dict[str, Any]) -> CharModel:
+    """Return a new model. A width that is not a multiple of heads is rounded down to one, but not below heads."""
+    heads = config.get("heads", 4)
+    width = max(heads, config.get("width", 64) // heads * heads)
+    return CharModel(width, config.get("depth", 2), heads, config.get("dropout", 0.0))
+
+
 def train(config: dict[str, Any]) -> None:
     """Train the model.
 
@@ -96,9 +107,8 @@ def train(config: dict[str, Any]) -> None:
     torch.manual_seed(config.get("seed", 0))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     learned, held_out = texts()
-    precision, heads = config.get("precision", "fp32"), config.get("heads", 4)
-    width = max(heads, config.get("width", 64) // heads * heads)
-    model = CharModel(width, config.get("depth", 2), heads, config.get("dropout", 0.0)).to(device)
+    precision = config.get("precision", "fp32")
+    model = build(config).to(device)
 
     rate, decay = config.get("learning_rate", 3e-3), config.get("weight_decay", 0.01)
     optimizer: torch.optim.Optimizer
@@ -108,7 +118,7 @@ def train(config: dict[str, Any]) -> None:
     else:
         optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=decay)
     scaler = grad_scaler(precision)
-    validation = windows(held_out, torch.arange(0, len(held_out) - CONTEXT - 1, 4 * CONTEXT)).to(device)
+    validation = validation_windows(held_out).to(device)
 
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         with autocast(precision):
@@ -130,3 +140,19 @@ def train(config: dict[str, Any]) -> None:
             run.report(
                 val_loss=loss, val_bits_per_char=loss / math.log(2), train_loss=sum(losses) / len(losses)
             )
+
+
+def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
+    """Return the trained model. A variant is judged by its loss on the held-out text, in nats per character."""
+    learned, held_out = texts()
+    model = build(config)
+    model.load_state_dict(state["model"])
+    validation = validation_windows(held_out)
+
+    def loss(predict: Any) -> float:
+        logits = torch.cat([predict(rows) for rows in torch.split(validation[:, :-1], 64)])
+        return float(nn.functional.cross_entropy(logits.flatten(0, 1), validation[:, 1:].flatten()))
+
+    starts = torch.arange(256) * (len(learned) // 257)
+    calibration = [(rows,) for rows in torch.split(windows(learned, starts)[:, :-1], 32)]
+    return Exported(model, (validation[:8, :-1],), loss, calibration)

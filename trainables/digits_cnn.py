@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler, prepare
+from tuner.training import Batches, Exported, SpotSafe, accumulate, autocast, grad_scaler, prepare
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 3e-1, "log": True},
@@ -87,3 +87,17 @@ def train(config: dict[str, Any]) -> None:
                 loss = nn.functional.cross_entropy(logits, y_val)
             accuracy = (logits.argmax(1) == y_val).float().mean()
             run.report(val_accuracy=accuracy, val_loss=loss, train_loss=sum(losses) / len(losses))
+
+
+def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
+    """Return the trained network. A variant is judged by its accuracy on the validation images."""
+    x_train, x_val, _, y_val = data()
+    model = build(config.get("width", 16), config.get("depth", 2), config.get("dropout", 0.0))
+    model.load_state_dict(state["model"])
+
+    def accuracy(predict: Any) -> float:
+        return float((predict(x_val).argmax(1) == y_val).float().mean())
+
+    return Exported(
+        model, (x_val[:8],), accuracy, calibration=[(rows,) for rows in torch.split(x_train[:256], 32)]
+    )

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler, prepare
+from tuner.training import Batches, Exported, SpotSafe, accumulate, autocast, grad_scaler, prepare
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 3e-1, "log": True},
@@ -30,6 +30,14 @@ def data() -> list[torch.Tensor]:
     return [torch.tensor(part, dtype=torch.float32 if i < 2 else torch.long) for i, part in enumerate(parts)]
 
 
+def build(width: int, depth: int, dropout: float) -> nn.Module:
+    """Return a network with `depth` hidden layers."""
+    layers: list[nn.Module] = []
+    for number in range(depth):
+        layers += [nn.Linear(width if number else 64, width), nn.ReLU(), nn.Dropout(dropout)]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
 def train(config: dict[str, Any]) -> None:
     """Tunes learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
 
@@ -39,16 +47,8 @@ def train(config: dict[str, Any]) -> None:
     torch.manual_seed(config.get("seed", 0))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x_train, x_val, y_train, y_val = (part.to(device) for part in data())
-    width, precision = config.get("width", 64), config.get("precision", "fp32")
-
-    layers: list[nn.Module] = []
-    for depth in range(config.get("depth", 1)):
-        layers += [
-            nn.Linear(width if depth else 64, width),
-            nn.ReLU(),
-            nn.Dropout(config.get("dropout", 0.0)),
-        ]
-    model = nn.Sequential(*layers, nn.Linear(width, 10)).to(device)
+    precision = config.get("precision", "fp32")
+    model = build(config.get("width", 64), config.get("depth", 1), config.get("dropout", 0.0)).to(device)
 
     rate, decay = config.get("learning_rate", 1e-2), config.get("weight_decay", 0.0)
     optimizer: torch.optim.Optimizer
@@ -76,3 +76,17 @@ def train(config: dict[str, Any]) -> None:
                 loss = nn.functional.cross_entropy(logits, y_val)
             accuracy = (logits.argmax(1) == y_val).float().mean()
             run.report(val_accuracy=accuracy, val_loss=loss, train_loss=sum(losses) / len(losses))
+
+
+def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
+    """Return the trained network. A variant is judged by its accuracy on the validation images."""
+    x_train, x_val, _, y_val = data()
+    model = build(config.get("width", 64), config.get("depth", 1), config.get("dropout", 0.0))
+    model.load_state_dict(state["model"])
+
+    def accuracy(predict: Any) -> float:
+        return float((predict(x_val).argmax(1) == y_val).float().mean())
+
+    return Exported(
+        model, (x_val[:8],), accuracy, calibration=[(rows,) for rows in torch.split(x_train[:256], 32)]
+    )

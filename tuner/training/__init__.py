@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from tuner.training.channel import MetricsRefused, StopTraining
     from tuner.training.checkpoint import CheckpointUnreadable
+    from tuner.training.exporting import Exported
     from tuner.training.loaders import Batches, efficient_loader
     from tuner.training.precision import autocast, grad_scaler
     from tuner.training.preparing import prepare
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batches",
     "CheckpointUnreadable",
+    "Exported",
     "MetricsRefused",
     "SpotSafe",
     "StopTraining",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "Batches": "loaders",
     "CheckpointUnreadable": "checkpoint",
+    "Exported": "exporting",
     "MetricsRefused": "channel",
     "SpotSafe": "spot_safe",
     "StopTraining": "channel",

@@ -1,0 +1,200 @@
+"""Exporting a trained module to files: every format, what is measured of it, and each error."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from trainables import digits_cnn
+from tuner.training import Exported, exporting
+from tuner.training.exporting import FORMATS, Exporter, ExportFailed, remove_channels
+
+ALONE = """
+import sys
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+images = numpy.load(sys.argv[2])
+numpy.save(sys.argv[3], session.run(None, {session.get_inputs()[0].name: images})[0])
+assert not {"torch", "tuner", "trainables", "onnx"} & sys.modules.keys()
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure latency only as long as needed."""
+    monkeypatch.setattr(exporting, "MEASURED_S", 0.0)
+
+
+def trained(**config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a configuration of digits_cnn, and a state as after a few steps of training."""
+    torch.manual_seed(0)
+    x_train, _, y_train, _ = digits_cnn.data()
+    model = digits_cnn.build(config.get("width", 16), config.get("depth", 2), 0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    for rows in torch.arange(len(x_train)).split(64):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x_train[rows]), y_train[rows]).backward()
+        optimizer.step()
+    return config, {"model": model.state_dict()}
+
+
+def exporter(exported: Exported, folder: Path, **options: Any) -> Exporter:
+    return Exporter(exported, folder, **{"mode": "max", **options})
+
+
+def linear(forward: Any = None, **more: Any) -> Exported:
+    """Return a small module to export. Its forward can be replaced."""
+
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layer(x) if forward is None else forward(self.layer(x))
+
+    torch.manual_seed(1)
+    module, x = Small(), torch.rand(4, 4)
+    given = {"evaluate": lambda predict: float(predict(x).sum()), **more}
+    return Exported(module, (x,), **given)
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_format_of_a_network_is_written_measured_and_close(tmp_path: Path) -> None:
+    config, state = trained()
+    exported = digits_cnn.export(config, state)
+    export = exporter(exported, tmp_path)
+    assert export.metric > 0.7
+    made = {format: export.variant(format) for format in FORMATS}
+    for format, variant in made.items():
+        assert (variant.code, variant.detail) == (None, None), format
+        assert variant.file
+        assert (tmp_path / variant.file).stat().st_size == variant.bytes
+        assert variant.metric == pytest.approx(export.metric - (variant.drop or 0))
+        assert [one.batch for one in variant.latency] == [1, 8, 64]
+        assert all(0 < one.p50_ms <= one.p99_ms and one.per_second > 0 for one in variant.latency)
+    assert (made["onnx"].difference or 0) <= 1e-4
+    assert (made["torch"].difference or 0) <= 1e-4
+    sizes = {format: variant.bytes or 0 for format, variant in made.items()}
+    assert sizes["int8-dynamic"] * 2 <= sizes["onnx"]
+    assert sizes["pruned"] < sizes["onnx"]
+
+    images = torch.rand(5, 1, 8, 8)
+    given, got = tmp_path / "images.npy", tmp_path / "logits.npy"
+    numpy.save(given, images.numpy())
+    command = [sys.executable, "-c", ALONE, str(tmp_path / "onnx/model.onnx"), str(given), str(got)]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    with torch.inference_mode():
+        wanted = exported.module(images).numpy()
+    assert abs(numpy.load(got) - wanted).max() <= 1e-4
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_variant_without_what_it_needs_does_not_prevent_the_others(tmp_path: Path) -> None:
+    export = exporter(linear(), tmp_path)
+    made = {format: export.variant(format) for format in ("int8-static", "pruned", "torch")}
+    assert {format: one.code for format, one in made.items()} == {
+        "int8-static": "no_calibration",
+        "pruned": "nothing_to_prune",
+        "torch": None,
+    }
+    assert "calibration=[" in (made["int8-static"].detail or "")
+    assert not (tmp_path / "pruned").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_variant_whose_metric_drops_too_far_is_not_delivered(tmp_path: Path) -> None:
+    scores = iter([0.9, 0.8])  # of the module, then of the variant
+    export = exporter(linear(evaluate=lambda predict: next(scores)), tmp_path, max_drop=0.05)
+    dropped = export.variant("torch")
+    assert (dropped.code, dropped.file, dropped.metric) == ("metric_dropped", None, 0.8)
+    assert "at most 0.05 is allowed" in (dropped.detail or "")
+    assert not (tmp_path / "torch").exists()
+    scores = iter([0.1, 0.2])
+    lower = exporter(linear(evaluate=lambda predict: next(scores)), tmp_path, mode="min", max_drop=0.05)
+    assert lower.variant("torch").code == "metric_dropped"
+
+
+def test_a_module_that_cannot_be_traced_is_named_with_its_line(tmp_path: Path) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+    variant = exporter(linear(forward), tmp_path).variant("torch")
+    assert variant.code == "not_traceable"
+    assert f"{__file__}:" in (variant.detail or "")
+    assert "return x if x.sum() > 0 else -x" in (variant.detail or "")
+    assert "torch.where" in (variant.detail or "")
+
+
+@pytest.mark.parametrize(
+    ("exported", "code", "text"),
+    [
+        (object(), "invalid_export", "returned a object"),
+        (Exported(nn.Linear(1, 1), (), lambda predict: 0.0), "invalid_export", "tuple of tensors"),
+        (linear(evaluate=lambda predict: predict(torch.rand(1, 3))), "evaluate_failed", "shapes"),
+    ],
+)
+def test_an_unusable_export_is_refused(exported: Any, code: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportFailed, match=text) as refused:
+        exporter(exported, tmp_path)
+    assert refused.value.code == code
+
+
+def test_a_module_without_export_is_named() -> None:
+    with pytest.raises(ExportFailed, match="mine has no function export") as refused:
+        exporting.export_function(ModuleType("mine"))
+    assert refused.value.code == "no_export_function"
+
+
+def test_outputs_that_change_from_call_to_call_are_refused(tmp_path: Path) -> None:
+    changing = exporter(linear(lambda x: x + torch.rand_like(x)), tmp_path).variant("onnx")
+    assert changing.code == "outputs_differ"
+
+
+# Channels are removed where only zeros are lost, so that the output must stay the same.
+NETWORKS = {
+    "linear": lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)),
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 1)
+    ),
+    "flattened": lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_removing_channels_that_are_zero_changes_no_output(name: str) -> None:
+    torch.manual_seed(0)
+    network = NETWORKS[name]().eval()
+    with torch.no_grad():
+        network[0].weight[[1, 5]] = 0
+        network[0].bias[[1, 5]] = 0
+    x = torch.rand(2, 4) if name == "linear" else torch.rand(2, 4, 4, 4)
+    before, weights = network(x), sum(one.numel() for one in network.parameters())
+    assert remove_channels(network, 0.25) == 2
+    assert torch.allclose(network(x), before, atol=1e-6)
+    assert sum(one.numel() for one in network.parameters()) < weights
+
+
+def test_channels_that_something_else_may_read_are_kept() -> None:
+    shared = nn.Linear(4, 4)
+    networks = [
+        nn.Sequential(shared, nn.ReLU(), shared),
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)),
+        nn.Sequential(nn.Conv2d(4, 4, 1, groups=2), nn.ReLU(), nn.Conv2d(4, 4, 1)),
+        nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]),
+    ]
+    assert [remove_channels(network, 0.5) for network in networks] == [0, 0, 0, 0]
