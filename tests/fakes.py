@@ -108,6 +108,12 @@ class FakeCluster:
             self.failures_left -= 1
             raise RayUnavailable("the answer was lost on its way")
 
+    def submit_export(self, submission_id: str, *, job: str, export: str) -> None:
+        self._reach()
+        assert submission_id == f"{job}-{export}"
+        self.submitted.append(submission_id)
+        self.statuses.setdefault(submission_id, "pending")
+
     def status(self, submission_id: str) -> JobStatus:
         self._reach()
         return self.statuses.get(submission_id, "unknown")

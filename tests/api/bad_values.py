@@ -274,6 +274,7 @@ QUERIES: dict[str, dict[str, list[str]]] = {
         "market": ["futures", "x" * 101],
     },
     "/v1/jobs/JOB/events": {"after": ["-1", "1.5", "x", "9" * 30]},
+    "/v1/jobs/JOB/exports/export_00001": {"requests_per_second": ["0", "-1", "nan", "inf", "x"], "start": ["", "soon", "-1s", "nan"]},
     "/v1/jobs/JOB/trials/trial_00000/checkpoint": {"step": ["0", "-1", "x", "1.5", "9" * 20]},
     "/v1/jobs/JOB/trials/trial_00000/logs": {"attempt": ["0", "-1", "x", "9" * 20], "tail": ["0", "-1", "1e9", "524289"], "after": ["-1", "x"]},
     "/v1/spend": {

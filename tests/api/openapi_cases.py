@@ -58,6 +58,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "POST /v1/jobs": fakes.body(),
     "POST /v1/plans": fakes.body(budget={"usd": 0.0001, "trials": 2}),
     "POST /v1/pilots": PILOT,
+    "POST /v1/jobs/{job}/exports": {"formats": ["onnx"], "max_cost_usd": 0.01},
     "PUT /v1/budgets/{name}": {"usd": 1000},
     "PUT /v1/quota": {"usd": 1000},
     "PUT /v1/members/{user}": {"role": "viewer"},

@@ -138,7 +138,7 @@ def _leaks(world: World, who: str, method: str, path: str, found: Answers) -> It
         yield f"own ids: {found['own'][0]}"
 
 
-MAY_LACK = ("/logs", "/checkpoint")  # the simulated trials have none
+MAY_LACK = ("/logs", "/checkpoint", "/{variant}")  # the simulated trials have none
 # Routes that show the operator all projects and users.
 SHOWS_ALL = ("/v1/projects", "/v1/projects/{project}", "/v1/users", "/v1/users/{user}")
 

@@ -20,7 +20,7 @@ from tuner.domain.time import NS
 from tuner.service import answers
 from tuner.store.journal import SqlJournal
 
-KINDS = {"setup", "restore", "train", "checkpoint", "lost", "idle"}
+KINDS = {"setup", "restore", "train", "checkpoint", "lost", "idle", "export"}
 
 
 def ledger(finished: Finished, job: str, **query: Any) -> list[dict[str, Any]]:

@@ -215,6 +215,7 @@ def test_trials_without_metric_come_last_in_both_directions(client: TestClient, 
     [
         *("", "/trials", "/trials/trial_00000", "/trials/trial_00000/logs", "/trials/trial_00000/checkpoint"),
         *("/best", "/pareto", "/bill", "/ledger", "/report", "/curves", "/events", "/advice", "/replay"),
+        *("/exports", "/exports/export_00001", "/exports/export_00001/variants/onnx"),
     ],
 )
 @pytest.mark.parametrize("accept", ["application/json", "text/csv"])

@@ -66,6 +66,9 @@ class World:
         fakes.simulate(self.service.of(project), job, seed=seed)
         stored = TrialArtifacts(self.service.settings.storage, project, job, "trial_00000")
         stored.add(1, 1, {"plot.png": f"{mark}-tag".encode()}, at_ns=0, max_files=9, max_bytes=1000)
+        there.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1 + usd}})
+        made_export = there.post(f"/v1/jobs/{job}/exports", json={})
+        assert made_export.status_code == 202, made_export.text
         archive = plain({"mine.py": f"# {mark}"})
         package = there.post(
             "/v1/packages", content=archive, headers=ZIP, params={"name": f"{mark}-p"}
@@ -111,7 +114,14 @@ class World:
     def request(self, client: TestClient, method: str, path: str, ids: dict[str, str]) -> Any:
         """Send the smallest valid request of the route, so that the response depends on the caller alone."""
         filled = path.format(
-            **{"trial": "trial_00000", "trainable": fakes.ENTRY, "artifact": "plot.png", **ids}
+            **{
+                "trial": "trial_00000",
+                "artifact": "plot.png",
+                "export": "export_00001",
+                "variant": "onnx",
+                "trainable": fakes.ENTRY,
+                **ids,
+            }
         )
         headers = {"Idempotency-Key": ids["idempotency"]} if path == "/v1/jobs" and method == "POST" else {}
         body = self._body(method, path, ids)
@@ -130,6 +140,7 @@ class World:
             ("POST", "/v1/plans"): {**fakes.body(), "planning": {"steps_from": [ids["job"]]}},
             ("POST", "/v1/estimates"): {"compute_optimal": {"flops": 1e20}},
             ("PATCH", "/v1/jobs/{job}"): {"priority": 1},
+            ("POST", "/v1/jobs/{job}/exports"): {},
             ("PUT", "/v1/budgets/{name}"): {"usd": 1.0, "parent": None},
             ("PUT", "/v1/quota"): {},
             ("POST", "/v1/projects"): {"name": "a-new-one"},

@@ -221,6 +221,19 @@ def restored(life: Life) -> None:
     life.finish()
 
 
+def exported(life: Life) -> None:
+    """Export a job twice: the first process dies before it has a machine, and the second succeeds."""
+    job = life.submit("first", usd=SMALL)
+    life.finish()
+    life.ask("more", "PATCH", f"/v1/jobs/{job}", budget={"usd": 0.1})
+    for number in (1, 2):
+        life.ask(f"export {number}", "POST", f"/v1/jobs/{job}/exports", done=409, formats=["onnx"])
+        life.pass_s(5)
+        life.export(job, dies=number == 1)
+        for _ in range(3):
+            life.pass_s(60)
+
+
 class Mirror:
     """A mirror that keeps the last state reported for each job."""
 
@@ -255,6 +268,7 @@ CHAPTERS: Mapping[str, Callable[[Life], None]] = {
         uploaded,
         mirrored,
         forgetful,
+        exported,
         slow,
         restored,
     )

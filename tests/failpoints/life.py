@@ -16,6 +16,7 @@ from unittest.mock import patch
 from sqlalchemy import event
 
 from tests import fakes
+from tests.driver.export_actors import FakeExportActors, variant
 from tests.driver.self_test_actors import FakeActors
 from tests.fakes import FakeCluster, FakeService
 from tuner.cluster.nodes import Node
@@ -23,6 +24,7 @@ from tuner.database.database import Database
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
+from tuner.driver.export_run import ExportRun
 from tuner.driver.main import Heartbeat, LaunchContext, _warm_starts
 from tuner.driver.spot_eligibility import SpotEligibility
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
@@ -31,9 +33,10 @@ from tuner.service.controller import Controller
 from tuner.service.reconciler import Reconciler
 from tuner.settings import Settings
 from tuner.simulator.world import SimulatedRun
-from tuner.store import jobs, launches, leadership
+from tuner.store import exports, jobs, launches, leadership
 from tuner.store.journal import SqlJournal
 from tuner.tuning.samplers import sampler_for
+from tuner.worker.export import ExportResult
 from tuner.worker.self_test import Verdict
 
 Tell = Callable[..., None]
@@ -76,6 +79,10 @@ class Cluster(FakeCluster):
     def submit(self, submission_id: str, **more: Any) -> None:
         self.tell("submitted", submission_id)
         super().submit(submission_id, **more)
+
+    def submit_export(self, submission_id: str, **more: Any) -> None:
+        self.tell("submitted", submission_id)
+        super().submit_export(submission_id, **more)
 
 
 class Journal(fakes.SimulatedSqlJournal):
@@ -228,6 +235,19 @@ class Life:
         run = fakes.simulate(self.service, job, messages=0, at=Instant(self._clock()), journal=journal)
         self.go_on(run, messages)
         return run
+
+    def export(self, job: str, *, dies: bool) -> None:
+        """Run the processes of the job's exports, or let them die."""
+        with self.service.database.read() as db:
+            live = [one for one in exports.live(db) if one.job == job]
+        for one in live:
+            if dies or self.status(one.submission_id) != "pending":
+                self._cluster.statuses[one.submission_id] = "failed"
+                continue
+            actors = FakeExportActors(ExportResult(0.9, (variant("onnx"),)))
+            run = ExportRun(self.service.database, self.row(job), one, "storage", actors)
+            run._beat()
+            run.run()
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
         """Continue the run. The driver first checks for a control request."""

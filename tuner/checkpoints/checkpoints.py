@@ -199,6 +199,18 @@ class CheckpointStore:
         data = self._storage.read(*place, MANIFEST)
         return CheckpointArchive(self._storage, place, manifest, data)
 
+    def files(self, trial: str) -> dict[str, "StoredFile"]:
+        """Return the files of all valid checkpoints of a trial, by path. Of several with one path, that of the newest step."""
+        by_path: dict[str, StoredFile] = {}
+        for checkpoint in reversed(self.ids(trial)):
+            try:
+                manifest = self._manifest(trial, checkpoint)
+            except (CheckpointDamaged, CheckpointMissing):
+                continue
+            for file in manifest["files"]:
+                by_path[file["path"]] = _stored_file(self._storage, self._where(trial, checkpoint), file)
+        return by_path
+
     def _fetch_files(
         self, trial: str, checkpoint: CheckpointId, manifest: dict[str, Any], into: Path
     ) -> Path:
@@ -390,7 +402,7 @@ class SegmentedFile:
     """A file for download whose bytes lie in several places. Any range can be read without reading the rest."""
 
     def __init__(self, name: str, segments: Sequence[_Segment]) -> None:
-        self._name, self._segments = name, segments
+        self._name, self.segments = name, segments
         self.size = sum(segment.size for segment in segments)  #: The size of the file in bytes.
 
     def read(self, start: int, stop: int) -> Iterator[bytes]:
@@ -400,7 +412,7 @@ class SegmentedFile:
             CheckpointDamaged: A stored file is shorter than its manifest says.
         """
         offset = 0
-        for segment in self._segments:
+        for segment in self.segments:
             first, last = max(start - offset, 0), min(stop - offset, segment.size)
             while first < last:
                 chunk = segment.read(first, min(last, first + DOWNLOAD_BYTES))
@@ -411,13 +423,15 @@ class SegmentedFile:
             offset += segment.size
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(SegmentedFile):
     """One file of a checkpoint."""
 
-    path: str
-    content: SegmentedFile
-    sha256: str  #: Hexadecimal digest of the content, from the manifest.
+    def __init__(self, path: str, segments: Sequence[_Segment], digest: str) -> None:
+        super().__init__(path, segments)
+        self.path, self.digest = (
+            path,
+            digest,
+        )  #: `digest` is the hexadecimal SHA-256 of the content, from the manifest.
 
 
 class CheckpointArchive(SegmentedFile):
@@ -435,28 +449,34 @@ class CheckpointArchive(SegmentedFile):
 
         `place` is the checkpoint's directory, and `data` is the stored manifest.
         """
-        self._storage, self._place = storage, place
-        self.files: list[StoredFile] = []  #: The checkpoint's files in the order of its manifest.
+        #: The checkpoint's files in the order of its manifest.
+        self.files = [_stored_file(storage, place, file) for file in manifest["files"]]
         segments: list[_Segment] = []
-        for file in manifest["files"]:
-            path, size = str(file["path"]), int(file["bytes"])
-            content = [_Segment(size, self._reader(file))] if size else []
-            self.files.append(StoredFile(path, SegmentedFile(path, content), str(file["sha256"])))
-            segments += [_header(path, size), *content, _bytes(_padding(size))]
+        for file in self.files:
+            segments += [_header(file.path, file.size), *file.segments, _bytes(_padding(file.size))]
         segments += [_header(MANIFEST, len(data)), _bytes(data), _bytes(_padding(len(data)))]
         super().__init__("/".join(place), [*segments, _bytes(bytes(2 * tarfile.BLOCKSIZE))])
         self.digest = hashlib.sha256(data).hexdigest()  #: Identifies the content of the tar file.
 
-    def _reader(self, file: Mapping[str, Any]) -> Read:
-        if chunks := chunks_of(file):
 
-            def read_chunks(start: int, stop: int) -> bytes:
-                number, first = divmod(start, CHUNK_BYTES)
-                last = min(stop - number * CHUNK_BYTES, CHUNK_BYTES)
-                return self._storage.read_range(first, last, *self._place[:-1], *chunks[number])
+def _stored_file(storage: Storage, place: tuple[str, ...], file: Mapping[str, Any]) -> StoredFile:
+    """Return the file that an entry of a manifest describes."""
+    size = int(file["bytes"])
+    segments = [_Segment(size, _reader(storage, place, file))] if size else []
+    return StoredFile(str(file["path"]), segments, str(file["sha256"]))
 
-            return read_chunks
-        return lambda start, stop: self._storage.read_range(start, stop, *self._place, str(file["path"]))
+
+def _reader(storage: Storage, place: tuple[str, ...], file: Mapping[str, Any]) -> Read:
+    """Return a function that reads a range of a file. It may return less than the range, but at least one byte."""
+    if chunks := chunks_of(file):
+
+        def read_chunks(start: int, stop: int) -> bytes:
+            number, first = divmod(start, CHUNK_BYTES)
+            last = min(stop - number * CHUNK_BYTES, CHUNK_BYTES)
+            return storage.read_range(first, last, *place[:-1], *chunks[number])
+
+        return read_chunks
+    return lambda start, stop: storage.read_range(start, stop, *place, str(file["path"]))
 
 
 def _bytes(data: bytes) -> _Segment:

@@ -49,6 +49,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tuner train JOB --trial trial_00012 --steps 9",
         "tuner train trainables.digits_mlp:train --steps 9 --config '{\"width\": 64}'",
     ),
+    "export": (
+        "tuner export JOB --to files",
+        "tuner export JOB --formats onnx,int8-dynamic --max-drop 0.01",
+    ),
     "bill": ("tuner bill JOB", "tuner bill JOB --format markdown"),
     "ledger": ("tuner ledger JOB --format csv",),
     "spend": ("tuner spend --by owner --since 2026-01-01", "tuner spend --by tag:project --by day --csv"),

@@ -18,6 +18,7 @@ from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.estimate import estimate
+from tuner.cli.exporting import export
 from tuner.cli.finops import report
 from tuner.cli.job_yaml import job_file
 from tuner.cli.money import budgets, quota, spend, storage, topup
@@ -327,6 +328,7 @@ HEADINGS: dict[str, Sequence[Callable[..., None] | CommandGroup]] = {
         promote,
         pilot,
         train,
+        export,
         trainables,
         packages,
     ),

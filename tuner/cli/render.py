@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENDED = ("succeeded", "cancelled", "failed")
 WIDTH, HEIGHT, LABEL = 60, 8, 12  # of the chart of a report; LABEL fits the longest number, -1.2345e-123
 METHODS = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
-KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle")
+KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
 
 def jobs(items: Sequence[Job]) -> RenderableType:

@@ -39,10 +39,12 @@ from tuner.schemas.prices import Prices
 if TYPE_CHECKING:
     from tuner.client.downloads import Downloaded
     from tuner.schemas.estimate_answers import Estimate
+    from tuner.schemas.exports import Export, ExportList
     from tuner.schemas.finops import MonthlyReport
     from tuner.schemas.plan import Plan
 
 AnyJob = str | JobFacts
+EXPORT_LOOK_S = 0.5  # between looks at an export that is waited for
 
 
 class Calls(ABC):
@@ -427,6 +429,90 @@ class Calls(ABC):
     async def storage(self) -> answers.StoredFiles:
         """Return the size of the files of each of the project's jobs, what they cost, and when they will be deleted."""
         return await self._http.ask(answers.StoredFiles, "GET", "/v1/storage")
+
+    @call
+    async def export(
+        self,
+        job: AnyJob,
+        *,
+        trial: str | None = None,
+        formats: Sequence[str] | None = None,
+        max_cost_usd: float = 0.5,
+        max_drop: float | None = None,
+        wait: bool = True,
+    ) -> Export:
+        """Export a trial's best checkpoint to files that run elsewhere, and measure them. The job pays for it.
+
+        Args:
+            job: A job or its id. It must not be running.
+            trial: The trial's id. None means the job's best trial.
+            formats: Any of `onnx`, `torch`, `int8-dynamic`, `int8-static`, `int4-weight` and `pruned`. None means all.
+            max_cost_usd: The most that the export may cost, in dollars.
+            max_drop: The largest drop of the metric, in its own unit, with which a variant is delivered. None accepts any.
+            wait: Whether to wait until the export has ended.
+
+        Raises:
+            ApiError: With status 409 if the job runs, another export of it has not ended, or its budget does not pay for one.
+        """
+        from tuner.schemas.exports import Export
+
+        body: dict[str, Any] = {"trial": trial, "max_cost_usd": max_cost_usd, "max_drop": max_drop}
+        if formats is not None:
+            body["formats"] = list(formats)
+        export = await self._http.ask(Export, "POST", path_of(job, "/exports"), body=body)
+        while wait and export.state in ("queued", "running"):
+            await self._http.sleep(EXPORT_LOOK_S)
+            export = await Calls.get_export.body(self, job, export.id)
+        return export
+
+    @call
+    async def exports(self, job: AnyJob) -> ExportList:
+        """Return the exports of the job, newest first."""
+        from tuner.schemas.exports import ExportList
+
+        return await self._http.ask(ExportList, "GET", path_of(job, "/exports"))
+
+    @call
+    async def get_export(
+        self,
+        job: AnyJob,
+        export: str,
+        *,
+        requests_per_second: float | None = None,
+        start: str | None = None,
+        instance_type: str | None = None,
+    ) -> Export:
+        """Return an export with its figures, and what a million predictions cost.
+
+        Args:
+            job: A job or its id.
+            export: The export's id.
+            requests_per_second: The rate of requests, for serving in real time. None means 10.
+            start: How long a machine and a process take to start, such as `10s`, for scaling to zero. None means 10 s.
+            instance_type: The machine to serve on. None means that of the export.
+        """
+        from tuner.schemas.exports import Export
+
+        query = {"requests_per_second": requests_per_second, "start": start, "instance_type": instance_type}
+        return await self._http.ask(Export, "GET", path_of(job, f"/exports/{quoted(export)}"), query=query)
+
+    @call
+    async def download_variant(self, job: AnyJob, export: str, format: str, *, to: str | Path) -> Path:
+        """Download the file of one variant, check it, and return its path.
+
+        Args:
+            job: A job or its id.
+            export: The export's id.
+            format: The format of the variant, such as `onnx`.
+            to: The file to write, or an existing directory.
+
+        Raises:
+            ApiError: With status 404 if the variant was not delivered.
+        """
+        from tuner.client.downloads import download_file
+
+        path = path_of(job, f"/exports/{quoted(export)}/variants/{quoted(format)}")
+        return await download_file(self._http, path, Path(to))
 
     @call
     async def ledger(self, job: AnyJob) -> answers.LedgerPage:

@@ -1,4 +1,4 @@
-"""Download checkpoints and artifacts. Checkpoints are streamed, continue after an interruption, and are checked against the checkpoint's manifest."""
+"""Download checkpoints, artifacts and the files of exports. Downloads are checked. Large ones are streamed, and continue after an interruption."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ async def download(http: Http, path: str, trial: str, to: Path, step: int | None
     except OSError as error:
         raise _refused(422, "The directory cannot be written", str(error)) from error
     try:
-        step = await _fetch(http, path, partial / "tar", step)
+        headers = await _fetch(http, path, partial / "tar", {} if step is None else {"step": step})
+        step = int(headers["Tuner-Step"])
         try:
             size = _unpack(partial / "tar", partial / "files")
             if to.exists():
@@ -60,12 +61,37 @@ async def download(http: Http, path: str, trial: str, to: Path, step: int | None
         shutil.rmtree(partial, ignore_errors=True)
 
 
-async def _fetch(http: Http, path: str, target: Path, step: int | None) -> int:
-    """Download the tar file to `target`, and return the checkpoint's step.
+async def download_file(http: Http, path: str, to: Path) -> Path:
+    """Download a file whose `ETag` is its SHA-256, and return its path: `to`, or if that is a directory a new file in it.
 
-    After a broken connection, continue after the last received byte, or begin again if the checkpoint has changed.
+    Raises:
+        ApiError: The service refused or does not answer. The status is 422 if the file cannot be written, and 0 if it is damaged.
     """
-    query, etag = ({} if step is None else {"step": step}), ""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".export-", dir=to if to.is_dir() else to.parent))
+    except OSError as error:
+        raise _refused(422, "The file cannot be written", str(error)) from error
+    try:
+        partial = folder / "file"
+        headers = await _fetch(http, path, partial, {})
+        with partial.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != headers["ETag"].strip('"'):
+            raise _refused(0, "The download is damaged", f"{path} has another SHA-256; download it again")
+        if to.is_dir():
+            to = to / PurePosixPath(headers["Tuner-File"]).name
+        os.replace(partial, to)
+        return to
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _fetch(http: Http, path: str, target: Path, query: Mapping[str, int]) -> httpx2.Headers:
+    """Download a file to `target`, and return the headers of the response.
+
+    After a broken connection, continue after the last received byte, or begin again if the file has changed.
+    """
+    etag = ""
     with target.open("wb") as file:
         for attempt in range(TRIES):
             arrived = file.tell()
@@ -81,7 +107,7 @@ async def _fetch(http: Http, path: str, target: Path, step: int | None) -> int:
                             file.truncate()
                         async for chunk in http.chunks(response):
                             file.write(chunk)
-                        return int(response.headers["Tuner-Step"])
+                        return response.headers
                     if response.status_code not in (429, 503) or attempt == TRIES - 1:
                         raise ApiError.of(response)
             except httpx2.HTTPError as error:

@@ -119,6 +119,10 @@ class Acting(JobFacts):
     artifacts = of_job(Calls.artifacts)
     download_artifacts = of_job(Calls.download_artifacts)
     delete_artifacts = of_job(Calls.delete_artifacts)
+    export = of_job(Calls.export)
+    exports = of_job(Calls.exports)
+    get_export = of_job(Calls.get_export)
+    download_variant = of_job(Calls.download_variant)
 
     # Data frames and plots
 

@@ -37,6 +37,7 @@ KINDS = (
     ("checkpoint", YELLOW, ".."),
     ("lost", RED, "xx"),
     ("idle", "#bbbbbb", "--"),
+    ("export", PURPLE, "oo"),
 )
 BARS = 12
 WIDE = (

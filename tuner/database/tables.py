@@ -316,6 +316,30 @@ self_tests = Table(
     CheckConstraint("passed IN (0, 1)", name="self_test_passed"),
 )
 
+exports = Table(
+    "exports",
+    metadata,
+    of_job(primary_key=True),
+    Column("export", String(20), primary_key=True),
+    of_project(),
+    Column("trial", String(40), nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("wanted", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("code", String(40)),
+    Column("detail", Text, nullable=False),
+    Column("offer", Text),
+    Column("result", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Column("submitted_at", BigInteger),
+    Column("heartbeat_at", BigInteger),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed')", name="export_state"),
+    Index("ix_exports_state", "state"),
+)
+
 leases = Table(
     "leases",
     metadata,

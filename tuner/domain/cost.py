@@ -6,8 +6,8 @@ from typing import Literal
 
 from tuner.domain.money import Cost, Money, Rate
 
-CostKind = Literal["setup", "restore", "train", "checkpoint", "lost", "idle"]
-KINDS: tuple[CostKind, ...] = ("setup", "restore", "train", "checkpoint", "lost", "idle")
+CostKind = Literal["setup", "restore", "train", "checkpoint", "lost", "idle", "export"]
+KINDS: tuple[CostKind, ...] = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ TRIAL_ID = re.compile(r"trial_\d{5,}")
 SELF_TEST = "self_test"  # stored as the trial id of ledger entries for the restore self-test
 # Stored as the trial id of ledger entries for spend that a restored backup did not contain
 RESTORED = "restored"
+EXPORT_ID = re.compile(r"export_\d{5}")  # also the trial id of the ledger entries of an export
 PACKAGE_ID = re.compile(r"pkg_[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}")
 
@@ -21,6 +22,15 @@ def trial_id(number: int) -> str:
     'trial_00007'
     """
     return f"trial_{number:05d}"
+
+
+def export_id(number: int) -> str:
+    """Return the id of the `number`th export of a job, counted from 1.
+
+    >>> export_id(1)
+    'export_00001'
+    """
+    return f"export_{number:05d}"
 
 
 def package_id(sha256: str) -> str:

@@ -1,4 +1,4 @@
-"""Run the restore self-test on the cluster: in an actor of the size of a trial, on a machine of one market."""
+"""Run the restore self-test, or an export, on the cluster: in an actor of the size of a trial, on a machine of one market."""
 
 import contextlib
 import time
@@ -10,6 +10,7 @@ from tuner.cluster.notice_delivery import hide_unrequested_gpus
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.worker import STARTED_NS
+from tuner.worker.export import ExportResult, export
 from tuner.worker.self_test import SelfTestActorLost, Verdict, self_test
 
 
@@ -19,23 +20,37 @@ class Tester:
     def ready(self) -> None:
         """Return once the actor has a machine."""
 
-    def test(self, order: dict[str, Any]) -> tuple[Verdict, int]:
+    def run(self, order: dict[str, Any]) -> tuple[Verdict, int]:
         """Return the verdict, and the age of this process in nanoseconds."""
         hide_unrequested_gpus()
         return self_test(**order), time.monotonic_ns() - STARTED_NS
 
 
-class SelfTestActor:
-    """An actor for the self-test. It waits for a machine from its creation on.
+class Exporting:
+    """The actor that runs an export."""
+
+    def ready(self) -> None:
+        """Return once the actor has a machine."""
+
+    def run(self, order: dict[str, Any]) -> tuple[ExportResult, int]:
+        """Return the result, and the age of this process in nanoseconds."""
+        hide_unrequested_gpus()
+        return export(**order), time.monotonic_ns() - STARTED_NS
+
+
+class PaidActor:
+    """An actor for work that the job pays for. It waits for a machine from its creation on.
 
     The actor is killed at the end of the `with` block.
 
     Methods raise SelfTestActorLost if the actor dies.
     """
 
+    work: type  #: The class of the actor.
+
     def __init__(self, offer: Offer, size: Resources) -> None:
         options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
-        self._actor = ray.remote(Tester).options(**options).remote()
+        self._actor = ray.remote(self.work).options(**options).remote()
         self._ready = self._actor.ready.remote()
         self._began_ns: int | None = None
         self._answer: Any = None
@@ -55,19 +70,19 @@ class SelfTestActor:
         return self._began_ns is not None
 
     def begin(self, order: dict[str, Any]) -> None:
-        self._answer = self._actor.test.remote(order)
+        self._answer = self._actor.run.remote(order)
 
     def answered(self, within_s: float) -> bool:
-        """Return whether the test has ended, after waiting up to `within_s`."""
+        """Return whether the work has ended, after waiting up to `within_s`."""
         return _has(self._answer, within_s)
 
-    def verdict(self) -> Verdict:
-        """Return the verdict of a test that has ended."""
-        verdict, self._told_ns = ray.get(self._answer)
-        return verdict  # type: ignore[no-any-return]
+    def answer(self) -> Any:
+        """Return the result of work that has ended."""
+        answer, self._told_ns = ray.get(self._answer)
+        return answer
 
     def used_ns(self) -> int:
-        """Return for how long the test has used the machine, in nanoseconds.
+        """Return for how long the work has used the machine, in nanoseconds.
 
         If the process has reported its age, return that. Otherwise count from the time when the actor was
         first seen to have a machine.
@@ -75,6 +90,22 @@ class SelfTestActor:
         if self._began_ns is None:
             return 0
         return self._told_ns or time.monotonic_ns() - self._began_ns
+
+
+class SelfTestActor(PaidActor):
+    work = Tester
+
+    def verdict(self) -> Verdict:
+        """Return the verdict of a test that has ended."""
+        return self.answer()  # type: ignore[no-any-return]
+
+
+class ExportActor(PaidActor):
+    work = Exporting
+
+    def result(self) -> ExportResult:
+        """Return the result of an export that has ended."""
+        return self.answer()  # type: ignore[no-any-return]
 
 
 def _has(answer: Any, within_s: float) -> bool:

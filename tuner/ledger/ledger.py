@@ -27,7 +27,7 @@ from sqlalchemy import (
 from tuner.database.ledger_tables import accounts, entries, holds
 from tuner.domain.cost import CostKind, total
 from tuner.domain.errors import Conflict
-from tuner.domain.ids import entry_id
+from tuner.domain.ids import EXPORT_ID, entry_id
 from tuner.domain.ledger import Account, EntryType
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
@@ -208,6 +208,8 @@ def settle_open(
 ) -> Cost:
     """Settle all open holds of a job that has no driver any more, and return the cost that was posted.
 
+    The holds of exports stay open, because exports run in processes of their own.
+
     Args:
         used: Returns what was used of a hold, by kind.
     """
@@ -266,9 +268,15 @@ def correct(
 
 
 def open_holds(db: Connection, job: str) -> list[OpenHold]:
-    return [
-        _hold(row) for row in db.execute(select(holds).where(holds.c.job == job, holds.c.state == "open"))
-    ]
+    """Return the open holds of a job, without those of its exports."""
+    rows = db.execute(select(holds).where(holds.c.job == job, holds.c.state == "open"))
+    return [_hold(row) for row in rows if not EXPORT_ID.fullmatch(row.trial)]
+
+
+def open_hold(db: Connection, hold_id: str) -> OpenHold | None:
+    """Return a hold, or None if it was never placed or is settled."""
+    row = db.execute(_HOLD, {"of_hold": hold_id}).one_or_none()
+    return None if row is None or row.state != "open" else _hold(row)
 
 
 def posted_by_kind(

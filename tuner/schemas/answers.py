@@ -448,7 +448,7 @@ class Savings(Answer):
 class Bill(Answer):
     """The spend of a job by kind, per trial and in total.
 
-    `self_test_usd` is the cost of the restore self-test, if this job paid for it. `restored_usd` is the amount spent after the backup
+    `self_test_usd` is the cost of the restore self-test, if this job paid for it. `exports_usd` is the cost of exports. `restored_usd` is the amount spent after the backup
     from which the database was restored, if it was restored. All other spend belongs to a trial.
     """
 
@@ -458,6 +458,7 @@ class Bill(Answer):
     held_usd: float
     by_kind: dict[str, float]
     self_test_usd: float
+    exports_usd: float = 0
     restored_usd: float = 0
     trials: list[TrialBill]
     savings: Savings

@@ -8,13 +8,14 @@ from tuner.checkpoints.checkpoints import (
     CheckpointStore,
     StoredFile,
 )
-from tuner.checkpoints.checkpoints import SegmentedFile as SegmentedFile
 from tuner.checkpoints.storage import explained
+from tuner.database.database import Connection
 from tuner.domain.errors import NotFound, Unavailable
 from tuner.domain.ids import TRIAL_ID
 from tuner.service.bootstrap import Service
 from tuner.store import answers, jobs
 from tuner.store.answers import DurableCheckpoint
+from tuner.store.jobs import JobRow
 
 # Limits of an error message.
 MOST_NAMES = 20
@@ -36,7 +37,8 @@ def open_checkpoint(
         NotFound: The job, the trial or the checkpoint does not exist, or its files are gone or damaged.
         Unavailable: The storage does not answer.
     """
-    chosen = _choose(service, job, trial, step)
+    with service.database.read() as db:
+        chosen = choose(db, jobs.get(db, job, service.project), trial, step)
     store = CheckpointStore(service.settings.storage, service.project, job)
     try:
         return chosen, store.archive(trial, CheckpointId(chosen.step, chosen.attempt))
@@ -55,12 +57,16 @@ def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
     raise NotFound(f"the checkpoint has no file {path[:MOST_CHARS]!r}; it has {names}")
 
 
-def _choose(service: Service, job: str, trial: str, step: int | None) -> DurableCheckpoint:
-    with service.database.read() as db:
-        spec = jobs.get(db, job, service.project).spec
-        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, spec.objective.mode, trial) is None:
-            raise NotFound(f"{job} has no trial {trial!r}")
-        stored = answers.checkpoints_of(db, job, trial)
+def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> DurableCheckpoint:
+    """Return a trial's checkpoint of `step`, or if that is None the one with the best metric.
+
+    Raises:
+        NotFound: The job has no such trial, or the trial has no such checkpoint.
+    """
+    spec = row.spec
+    if not TRIAL_ID.fullmatch(trial) or answers.trial(db, row.id, spec.objective.mode, trial) is None:
+        raise NotFound(f"{row.id} has no trial {trial!r}")
+    stored = answers.checkpoints_of(db, row.id, trial)
     if not stored:
         raise NotFound(
             f"{trial} has no checkpoint: it stored none yet, or {spec.trainable} does not save checkpoints"

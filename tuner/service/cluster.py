@@ -59,6 +59,9 @@ class Cluster(Protocol):
             code: Digest of the trainable's code on the service's machine.
         """
 
+    def submit_export(self, submission_id: str, *, job: str, export: str) -> None:
+        """Submit the process of an export. Submitting the same id again changes nothing."""
+
     def status(self, submission_id: str) -> JobStatus: ...
 
     def stop(self, submission_id: str) -> None: ...
@@ -129,6 +132,14 @@ class RayCluster:
             submission_id, entrypoint, env=driver_env(self._settings), metadata={"tuning_job": job, **about}
         )
 
+    def submit_export(self, submission_id: str, *, job: str, export: str) -> None:
+        self.check_fit()
+        entrypoint = f"exec {sys.executable} -m tuner.driver.export_run --job {job} --export {export}"
+        about = {"tuning_job": job, "job_name": export}
+        RayJobs(self._open()).submit(
+            submission_id, entrypoint, env=driver_env(self._settings), metadata=about
+        )
+
     def status(self, submission_id: str) -> JobStatus:
         return RayJobs(self._open()).status(submission_id)
 
@@ -176,7 +187,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         env["TUNER_PRICES"] = settings.prices
     if settings.node_prices:
         env["TUNER_NODE_PRICES"] = ",".join(f"{kind}={usd}" for kind, usd in settings.node_prices.items())
-    if settings.failpoint.startswith(("driver.", "gate.")):
+    if settings.failpoint.startswith(("driver.", "gate.", "export.")):
         env["TUNER_FAILPOINT"] = settings.failpoint
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
     if "@" in settings.database_url or settings.database_url_file:

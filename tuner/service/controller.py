@@ -18,6 +18,7 @@ from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
+from tuner.service.export_keeper import ExportKeeper
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
 from tuner.service.periodic import PeriodicService
@@ -51,6 +52,7 @@ class Controller(PeriodicService):
     def __init__(self, service: Service) -> None:
         super().__init__("controller", every_s=PASS_S, health=service.vitals, failures="controller_failures")
         self._service = service
+        self._exports = ExportKeeper(service)
         self._asked_at: dict[str, float] = {}
         self._silent: dict[str, tuple[Launch, Instant]] = {}
         # Rows and windows of launched and waiting jobs. They are kept because a job's needs never change.
@@ -74,6 +76,7 @@ class Controller(PeriodicService):
         for launch in self._due(live):
             self._look_after(term, launch)
         self._launch_wanted(term, live, begun)
+        self._exports.look(term)
         self._service.leading.went_well()
         self._service.vitals.controller_at = self._service.now()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Table, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from tuner.database.tables import attempts, cluster_clock, cluster_hours, cluster_watch, jobs
+from tuner.database.tables import attempts, cluster_clock, cluster_hours, cluster_watch, exports, jobs
 from tuner.domain.ids import SELF_TEST
 from tuner.domain.money import ZERO, Money, Price
 from tuner.domain.time import Instant
@@ -144,7 +144,7 @@ def idle_cost(times: Iterable[MachineTime]) -> dict[Kind, Money]:
 
 
 def busy(db: Connection) -> Busy:
-    """Return where attempts of all projects are running. Restore self-tests are included, with an unknown machine.
+    """Return where attempts of all projects are running. Restore self-tests and exports are included, with an unknown machine.
 
     The queries use indexes, because this runs every few seconds.
     """
@@ -154,6 +154,8 @@ def busy(db: Connection) -> Busy:
     running = select(j.id).where(j.state == "running")
     tests = h.job.in_(running) & (h.state == "open") & (h.trial == SELF_TEST)
     count = int(db.execute(select(func.count()).select_from(holds).where(tests)).scalar_one())
+    exporting = select(func.count()).select_from(exports).where(exports.c.state == "running")
+    count += int(db.execute(exporting).scalar_one())
     unknown = [(row.instance_type, row.market) for row in rows if not row.node]
     return Busy(frozenset(row.node for row in rows if row.node), (*unknown, *[(None, None)] * count))
 

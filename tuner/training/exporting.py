@@ -14,17 +14,16 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-Format = Literal["torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
+from tuner.training.variants import BATCHES, Format, Latency, Variant
+
 TOLERANCE = (
     1e-4  # the largest difference that is accepted between the outputs of the ONNX file and of the module
 )
@@ -59,41 +58,6 @@ class ExportFailed(Exception):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.code, self.detail = code, detail
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """The time of calls with one batch size."""
-
-    batch: int
-    p50_ms: float
-    p99_ms: float
-    per_second: float  #: Predictions, not calls.
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One file, with its figures. `code` and `detail` say why there is no file, and are None if there is one."""
-
-    format: Format
-    file: str | None = None  #: The path of the file, relative to the export's directory.
-    bytes: int | None = None
-    metric: float | None = None  #: The objective's metric of this variant.
-    drop: float | None = (
-        None  #: By how much the metric is worse than that of the module. Negative if it is better.
-    )
-    difference: float | None = (
-        None  #: The largest difference between the outputs of this variant and of the module.
-    )
-    load_ms: float | None = None  #: The time to open the file in a process that has imported the runtime.
-    latency: tuple[Latency, ...] = ()
-    seconds: float = 0.0  #: How long exporting and measuring took.
-    code: str | None = None
-    detail: str | None = None
-
-    def plain(self) -> dict[str, Any]:
-        """Return the variant as a dictionary of JSON values."""
-        return asdict(self)
 
 
 def export_function(module: Any) -> Callable[[Mapping[str, Any], Any], Exported]:
@@ -153,11 +117,17 @@ class Exporter:
             variant = self._measure(format, path)
         except ExportFailed as failed:
             variant = Variant(format, code=failed.code, detail=failed.detail)
+        except ImportError as error:
+            variant = Variant(
+                format,
+                code="extra_missing",
+                detail=f"{error}: install tuner[export] on the machines of the workers",
+            )
         except Exception as error:  # the libraries raise errors of many classes
             variant = Variant(format, code="not_convertible", detail=_shown(error))
         if variant.file is None:
             shutil.rmtree(folder, ignore_errors=True)
-        return _timed(variant, time.monotonic() - began)
+        return replace(variant, seconds=time.monotonic() - began)
 
     def _write(self, format: Format, folder: Path) -> Path:
         """Write the file of a variant to its own directory, and return its path."""
@@ -324,10 +294,6 @@ def _first_line(error: BaseException) -> str:
 
 def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:1000]
-
-
-def _timed(variant: Variant, seconds: float) -> Variant:
-    return Variant(**{**{name: getattr(variant, name) for name in Variant.__slots__}, "seconds": seconds})
 
 
 def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:

@@ -23,6 +23,7 @@ from tuner.worker import tune_compat
 from tuner.worker.process_tree import become_child
 from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
+EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
 RENDEZVOUS_ERROR, PORT_IN_USE = (
@@ -157,8 +158,13 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
 
 def train(target: Callable[..., Any], channel: Channel) -> None:
     """Run the user's function or class trainable. It may report in any of Ray Tune's ways. Exceptions of user code propagate."""
-    session = tune_compat.install(channel)
     begin = channel.begin
+    if begin.kind == EXPORT_KIND:
+        from tuner.worker.export_child import run_export  # imports torch, so only when needed
+
+        run_export(channel)
+        return
+    session = tune_compat.install(channel)
     if begin.seed is not None:
         # A function that restores no generators must not draw the numbers of its first steps again when it continues.
         seed_everything(begin.seed + begin.first_step)

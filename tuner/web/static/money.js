@@ -4,7 +4,7 @@ import { chart, colour, span } from "./chart.js";
 import { fill, h, loading, problem, table } from "./dom.js";
 import { dollars, figure, share, short, usd } from "./format.js";
 
-export const KINDS = ["setup", "restore", "train", "checkpoint", "lost", "idle"];
+export const KINDS = ["setup", "restore", "train", "checkpoint", "lost", "idle", "export"];
 const SHOWN = 30;
 
 /** The chart of the best metric against dollars, from a report. `spent` extends the line to the job's current spend. */

@@ -1,0 +1,332 @@
+"""Exports over REST, with the client and on the command line: request, payment, figures, prices, files and each refusal."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests import fakes
+from tests.api.test_bad_bodies import check_problem
+from tests.driver.export_actors import FakeExportActors, variant
+from tests.fakes import FakeService
+from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.cli.main import app
+from tuner.client import ApiError, Client
+from tuner.database.database import Database
+from tuner.domain.money import Price
+from tuner.domain.time import NS
+from tuner.driver import export_run
+from tuner.driver.export_run import ExportRun
+from tuner.ledger import ledger
+from tuner.planning.serving import Speed, serving_cost
+from tuner.schemas.exports import Format
+from tuner.service.controller import Controller
+from tuner.store import exports, jobs
+from tuner.training.variants import FORMATS, Variant
+from tuner.worker.export import ExportResult
+from tuner.worker.self_test import SelfTestActorLost
+
+CONTENT = b"a model" * 1000
+service, client = fakes.fixtures("function")
+MISSING = Variant("int8-static", code="no_calibration", detail="return Exported(..., calibration=[...])")
+DONE = ExportResult(0.9, (variant("onnx"), variant("int8-dynamic", 0.88, 3000.0), MISSING))
+
+
+@pytest.fixture
+def job(service: FakeService, client: TestClient) -> str:
+    """A finished job with money left."""
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
+    return job
+
+
+def begin(client: TestClient, job: str, **body: Any) -> dict[str, Any]:
+    answer = client.post(f"/v1/jobs/{job}/exports", json=body)
+    assert answer.status_code == 202, answer.text
+    found: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job}/exports/{found['id']}"
+    return found
+
+
+def run(service: FakeService, job: str, export: str, actors: FakeExportActors, waits_s: float = 0.0) -> None:
+    """Run the process of an export."""
+    with service.database.read() as db:
+        row, found = jobs.get(db, job), exports.get(db, job, export)
+    ExportRun(service.database, row, found, service.settings.storage, actors, waits_s).run()
+
+
+def posted(database: Database, job: str, export: str) -> dict[str, int]:
+    with database.read() as db:
+        assert ledger.violations(db) == []
+        return {kind: cost.usd.micro_usd for kind, cost in ledger.posted_by_kind(db, job, export).items()}
+
+
+def test_export_is_submitted_paid_and_answered_with_figures(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    made = begin(
+        client, job, formats=["onnx", "int8-dynamic", "int8-static"], max_cost_usd=0.01, max_drop=0.05
+    )
+    assert (made["state"], made["id"], made["held_usd"]) == ("queued", "export_00001", 0)
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    assert made["trial"] == best["trial"]
+    controller = Controller(service)
+    for _ in range(2):
+        controller.one_pass()
+    assert service.cluster.submitted.count(f"{job}-export_00001") == 1
+
+    actors = FakeExportActors(DONE)
+    run(service, job, made["id"], actors)
+    order = actors.orders[0]
+    assert order["wanted"]["formats"] == made["formats"]
+    assert order["wanted"]["max_drop"] == 0.05
+    assert order["wanted"]["config"] == best["config"]
+    assert (order["trial"], order["step"]) == (made["trial"], made["step"])
+    rate = 0.1  # dollars per hour for one of two CPUs of a machine for 0.20
+    assert order["limit_s"] == pytest.approx(0.01 / rate * 3600 - 10)
+    cost = {"export": math.ceil(20 * rate / 3600 * 1e6)}
+    assert posted(service.database, job, made["id"]) == cost
+
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"], shown["metric"]) == ("succeeded", None, 0.9)
+    assert shown["cost_usd"] == cost["export"] / 1e6
+    assert shown["held_usd"] == 0
+    assert [one["code"] for one in shown["variants"]] == [None, None, "no_calibration"]
+    assert shown["pareto"] == ["int8-dynamic", "onnx"]
+    bill = client.get(f"/v1/jobs/{job}/bill").json()
+    assert bill["exports_usd"] == bill["by_kind"]["export"] == shown["cost_usd"]
+    assert bill["total_usd"] == pytest.approx(
+        bill["exports_usd"] + bill["self_test_usd"] + sum(one["total_usd"] for one in bill["trials"])
+    )
+    assert [one["id"] for one in client.get(f"/v1/jobs/{job}/exports").json()["items"]] == [made["id"]]
+
+
+def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    made = begin(client, job, formats=["onnx"])
+    run(service, job, made["id"], FakeExportActors(ExportResult(0.9, (variant("onnx"),))))
+    query = {"requests_per_second": 2000, "start": "30s", "instance_type": "m6i.xlarge"}
+    for params, rate, cold_s in (({}, 10.0, 10.003), (query, 2000.0, 30.003)):
+        shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}", params=params).json()
+        for one in shown["variants"][0]["serving"]:
+            speed = Speed(0.001, 1000.0, 8000.0)
+            price = Price.from_usd_per_hour(one["usd_per_hour"])
+            cost = serving_cost(speed, price, per_second=rate, cold_start_s=cold_s)
+            assert one["real_time_usd_per_million"] == pytest.approx(cost.real_time, abs=1e-6)
+            assert one["batch_usd_per_million"] == pytest.approx(cost.batch, abs=1e-6)
+            assert one["scale_to_zero_usd_per_million"] == (
+                None if cost.scale_to_zero is None else pytest.approx(cost.scale_to_zero, abs=1e-6)
+            )
+            assert one["replicas"] == cost.replicas
+    elsewhere = shown["variants"][0]["serving"]
+    assert {one["market"] for one in elsewhere} == {"on_demand", "spot"}
+    assert {one["instance_type"] for one in elsewhere} == {"m6i.xlarge"}
+    for params, name in (
+        ({"instance_type": "none.such"}, "instance_type"),
+        ({"start": "soon"}, "start"),
+        ({"requests_per_second": 0}, "requests_per_second"),
+    ):
+        refused = check_problem(client.get(f"/v1/jobs/{job}/exports/{made['id']}", params=params), 422)
+        assert name in str(refused["errors"])
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "code", "kinds"),
+    [
+        (
+            ExportResult(None, (), "no_export_function", "define it"),
+            "failed",
+            "no_export_function",
+            {"export"},
+        ),
+        (ExportResult(0.9, (MISSING,)), "failed", "no_calibration", {"export"}),
+        (
+            ExportResult(0.9, (variant("onnx"),), "out_of_time", "more"),
+            "succeeded",
+            "out_of_time",
+            {"export"},
+        ),
+        (SelfTestActorLost, "failed", "export_lost", {"export"}),
+    ],
+)
+def test_export_that_fails_says_why_and_pays_for_its_time_only(
+    service: FakeService, client: TestClient, job: str, result: Any, state: str, code: str, kinds: set[str]
+) -> None:
+    made = begin(client, job)
+    run(service, job, made["id"], FakeExportActors(result))
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"], shown["held_usd"]) == (state, code, 0)
+    assert shown["detail"]
+    assert posted(service.database, job, made["id"]).keys() == kinds
+
+
+def test_export_never_costs_more_than_its_hold(service: FakeService, client: TestClient, job: str) -> None:
+    made = begin(client, job, max_cost_usd=0.001)
+    run(service, job, made["id"], FakeExportActors(DONE, takes_ns=10_000 * NS))
+    assert posted(service.database, job, made["id"]) == {"export": 1000}
+
+
+def test_export_without_a_machine_costs_nothing(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_run, "TRIES_FOR_S", 0.0)
+    made = begin(client, job)
+    run(service, job, made["id"], FakeExportActors(DONE, has_machines=False))
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"], shown["cost_usd"]) == ("failed", "no_machine", 0)
+
+
+def test_dead_process_is_settled_as_lost_and_its_export_fails(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    made, controller = begin(client, job), Controller(service)
+    controller.one_pass()
+
+    class Killed(BaseException):
+        """Stands for SIGKILL while the export runs."""
+
+    class Dying(FakeExportActors):
+        def __call__(self, offer: Any, size: Any) -> Any:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(service, job, made["id"], Dying(None))
+    with service.database.write() as db:  # as if it had been killed after it placed its hold
+        found = exports.get(db, job, made["id"])
+        row = jobs.get(db, job)
+        exports.start(db, found, row.offer, service.now())
+        hold = export_run.OpenHold(
+            found.hold,
+            found.id,
+            1,
+            1,
+            row.offer.rate(cpus=1, gpus=0).cost(600 * NS),
+            service.now(),
+            service.now() + 600 * NS,  # type: ignore[arg-type]
+        )
+        assert ledger.place(db, service.project, job, hold)
+        assert ledger.open_holds(db, job) == [], "a driver does not settle the hold of an export"
+    assert client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()["held_usd"] > 0
+    service.cluster.statuses[f"{job}-{made['id']}"] = "failed"
+    service.now.pass_s(60)
+    controller.one_pass()
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"], shown["held_usd"]) == ("failed", "export_lost", 0)
+    assert posted(service.database, job, made["id"]) == {"lost": math.ceil(2 * 0.1 / 3600 * 1e6)}
+
+
+def test_export_is_refused_with_what_to_do(service: FakeService, client: TestClient) -> None:
+    job = fakes.submit(client)
+
+    def why(status: int, job: str = job, **body: Any) -> str:
+        problem = check_problem(client.post(f"/v1/jobs/{job}/exports", json=body), status)
+        return str(problem["detail"]) + str(problem.get("errors"))
+
+    assert "export when it has ended" in why(409)
+    fakes.simulate(service, job)
+    assert "an export needs 30 s of a machine" in why(409)
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}})
+    assert "an export needs 30 s of a machine" in why(409, max_cost_usd=0.0001)
+    assert "no trial 'trial_99999'" in why(404, trial="trial_99999")
+    assert "formats" in why(422, formats=["tflite"])
+    assert "formats" in why(422, formats=[])
+    assert "max_cost_usd" in why(422, max_cost_usd=0)
+    assert "max_drop" in why(422, max_drop=-1)
+    begin(client, job)
+    assert "export_00001 of this job is queued" in why(409)
+    check_problem(client.get(f"/v1/jobs/{job}/exports/export_00009"), 404)
+    check_problem(client.get("/v1/jobs/job_0000000000000000/exports"), 404)
+
+
+def test_job_of_a_command_cannot_be_exported(service: FakeService, client: TestClient) -> None:
+    client = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
+    sent = fakes.body(command="python -c pass --lr {lr} --width {width}")
+    del sent["trainable"]
+    answer = client.post("/v1/jobs", json=sent)
+    assert answer.status_code == 201, answer.text
+    job = answer.json()["id"]
+    fakes.simulate(service, job)
+    refused = check_problem(client.post(f"/v1/jobs/{job}/exports", json={}), 409)
+    assert "a command, which cannot declare export" in refused["detail"]
+
+
+def test_files_are_downloaded_checked_and_in_ranges(
+    service: FakeService, client: TestClient, job: str, tmp_path: Path
+) -> None:
+    made = begin(client, job)
+    store, work = CheckpointStore(service.settings.storage, "default", job), tmp_path / "work"
+    (work / "onnx").mkdir(parents=True)
+    (work / "onnx/model.onnx").write_bytes(CONTENT)
+    store.publish(made["id"], 1, 1, work)
+    run(service, job, made["id"], FakeExportActors(DONE))
+    path = f"/v1/jobs/{job}/exports/{made['id']}/variants"
+    whole = client.get(f"{path}/onnx")
+    assert (whole.status_code, whole.content, whole.headers["tuner-file"]) == (200, CONTENT, "model.onnx")
+    part = client.get(f"{path}/onnx", headers={"Range": "bytes=7-13"})
+    assert (part.status_code, part.content) == (206, CONTENT[7:14])
+    assert "no variant 'pruned'" in check_problem(client.get(f"{path}/pruned"), 404)["detail"]
+    assert "calibration" in check_problem(client.get(f"{path}/int8-static"), 404)["detail"]
+    assert "not in the storage" in check_problem(client.get(f"{path}/int8-dynamic"), 404)["detail"]
+
+    own = Client("http://tuner", fakes.KEY, transport=client._transport)
+    assert own.download_variant(job, made["id"], "onnx", to=tmp_path).read_bytes() == CONTENT
+    assert own.exports(job).items[0].id == made["id"]
+    with pytest.raises(ApiError):
+        own.download_variant(job, made["id"], "int8-static", to=tmp_path)
+
+
+def test_formats_of_the_api_are_those_that_can_be_exported() -> None:
+    assert set(Format.__args__) == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "tflite"},
+        {"bytes": "1"},
+        {"metric": math.nan},
+        {"metric": None},
+        {"latency": [{}]},
+        {"code": 1},
+    ],
+)
+def test_figures_that_user_code_made_up_are_refused(change: dict[str, Any]) -> None:
+    plain = variant("onnx").plain()
+    assert Variant.of(plain) == variant("onnx")
+    with pytest.raises(ValueError):
+        Variant.of({**plain, **change})
+
+
+def test_command_waits_shows_the_figures_and_downloads_the_files(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store, work = CheckpointStore(service.settings.storage, "default", job), tmp_path / "work"
+    for variant_of in DONE.variants[:2]:
+        (work / variant_of.format).mkdir(parents=True)
+        (work / str(variant_of.file)).write_bytes(CONTENT)
+    store.publish("export_00001", 1, 1, work)
+    own = Client("http://tuner", fakes.KEY, transport=client._transport)
+    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+
+    def sleep(_seconds: float) -> Any:
+        run(service, job, "export_00001", FakeExportActors(DONE))
+        return wait(0)
+
+    wait = own._http.sleep
+    monkeypatch.setattr(own._http, "sleep", sleep)
+    done = CliRunner().invoke(
+        app, ["export", job, "--formats", "onnx, int8-dynamic", "--to", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "export_00001 succeeded" in done.output
+    assert "int8-static was not delivered [no_calibration]" in done.output
+    assert (tmp_path / "out/int8-dynamic.onnx").read_bytes() == CONTENT
+    refused = CliRunner().invoke(app, ["export", job, "--formats", "tflite"])
+    assert refused.exit_code == 1
+    assert "formats" in refused.stderr

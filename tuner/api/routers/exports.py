@@ -1,0 +1,136 @@
+"""Routes that export a trained model, and download its files."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.responses import StreamingResponse
+
+from tuner.api.deps import Svc
+from tuner.api.ranges import ranged
+from tuner.domain.errors import Invalid
+from tuner.domain.money import MICRO, Money
+from tuner.domain.time import NS, parse_duration_ns, rfc3339
+from tuner.schemas import exports as show
+from tuner.service import exports
+from tuner.service.exports import ExportView, ExportWish, PricedServing, ServingQuery, VariantView
+
+router = APIRouter(tags=["exports"])
+BYTES = "application/octet-stream"
+
+
+def _serving(
+    requests_per_second: Annotated[float, Query(gt=0, le=1e9, allow_inf_nan=False)] = 10.0,
+    start: str = "10s",
+    instance_type: Annotated[str | None, Query(max_length=100)] = None,
+) -> ServingQuery:
+    """Read how predictions are to be served. `start` is how long a machine and a process take to start, for scaling to zero."""
+    try:
+        start_s = parse_duration_ns(start) / NS
+    except ValueError as error:
+        raise Invalid.at("start", str(error)) from error
+    return ServingQuery(requests_per_second, start_s, instance_type)
+
+
+Serving = Annotated[ServingQuery, Depends(_serving)]
+
+
+@router.post("/jobs/{job}/exports", status_code=202)
+def create_export(job: str, body: show.ExportRequest, response: Response, service: Svc) -> show.Export:
+    """Export a trial's best checkpoint to files that run elsewhere, as a paid step under the job's budget.
+
+    The answer is 409 if the job still runs, if another export of it has not ended, or if the budget does not pay for 30 s of a machine.
+    """
+    wish = ExportWish(
+        tuple(dict.fromkeys(body.formats)), Money(int(body.max_cost_usd * MICRO)), body.max_drop
+    )
+    view = exports.create(service, job, body.trial, wish)
+    response.headers["Location"] = f"/v1/jobs/{job}/exports/{view.row.id}"
+    return _export(view, ServingQuery())
+
+
+@router.get("/jobs/{job}/exports")
+def list_exports(job: str, service: Svc) -> show.ExportList:
+    """List the exports of a job, newest first."""
+    return show.ExportList(items=[_export(view, ServingQuery()) for view in exports.of_job(service, job)])
+
+
+@router.get("/jobs/{job}/exports/{export}")
+def get_export(job: str, export: str, service: Svc, serving: Serving) -> show.Export:
+    """Return an export with the figures of its variants, and what a million predictions cost in three ways to serve them."""
+    return _export(exports.get(service, job, export, serving), serving)
+
+
+@router.get(
+    "/jobs/{job}/exports/{export}/variants/{variant}",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {BYTES: {}}, "description": "The file."},
+        206: {"content": {BYTES: {}}, "description": "The requested range of bytes."},
+        416: {"description": "The range begins after the end."},
+    },
+)
+def get_variant(
+    job: str,
+    export: str,
+    variant: str,
+    service: Svc,
+    range_: Annotated[str, Header(alias="Range")] = "",
+    if_range: Annotated[str, Header()] = "",
+) -> Response:
+    """Download the file of a variant, which is named by its format. The `ETag` is the SHA-256 of the file."""
+    found, file = exports.open_variant(service, job, export, variant)
+    name = str(found.file).rpartition("/")[2]
+    headers = {"Content-Disposition": f'attachment; filename="{variant}-{name}"', "Tuner-File": name}
+    return ranged(file, range_, if_range, media_type=BYTES, headers=headers)
+
+
+def _export(view: ExportView, serving: ServingQuery) -> show.Export:
+    row = view.row
+    return show.Export(
+        id=row.id,
+        job=row.job,
+        trial=row.trial,
+        step=row.step,
+        state=row.state,
+        code=row.code,
+        detail=row.detail,
+        formats=list(row.wish.formats),
+        max_cost_usd=row.wish.max_cost.usd,
+        max_drop=row.wish.max_drop,
+        cost_usd=view.cost.usd.usd,
+        held_usd=view.held.usd.usd,
+        metric_name=view.metric_name,
+        mode=view.mode,
+        metric=row.result.get("metric"),
+        threads=row.result.get("threads"),
+        instance_type=None if row.offer is None else row.offer.instance_type,
+        requests_per_second=serving.per_second,
+        start_seconds=serving.start_s,
+        variants=[_variant(one) for one in view.variants],
+        pareto=list(view.front),
+        created_at=rfc3339(row.created_at),
+        started_at=None if row.started_at is None else rfc3339(row.started_at),
+        ended_at=None if row.ended_at is None else rfc3339(row.ended_at),
+    )
+
+
+def _variant(view: VariantView) -> show.ExportVariant:
+    one = view.variant
+    plain = {name: value for name, value in one.plain().items() if name != "latency"}
+    latency = [show.VariantLatency.model_validate(each) for each in one.latency]
+    return show.ExportVariant(**plain, latency=latency, serving=[_price(each) for each in view.serving])
+
+
+def _price(one: PricedServing) -> show.ServingPrice:
+    return show.ServingPrice(
+        instance_type=one.instance_type,
+        market=one.market,
+        region=one.region,
+        usd_per_hour=one.price.usd_per_hour,
+        price_source=one.source,
+        replicas=one.cost.replicas,
+        real_time_usd_per_million=one.cost.real_time,
+        batch_usd_per_million=one.cost.batch,
+        scale_to_zero_usd_per_million=one.cost.scale_to_zero,
+        break_even_per_second=one.cost.break_even_per_second,
+    )

@@ -1,0 +1,127 @@
+"""`tuner export`: a trained model as files, and what each of them is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tuner.cli import arguments, tables
+from tuner.cli.arguments import JobId, Json
+from tuner.cli.escape import number, usd
+from tuner.cli.output import Frame, connect
+from tuner.cli.tables import Format, Style
+
+if TYPE_CHECKING:
+    from tuner.schemas.exports import Export, ExportVariant
+
+
+def export(
+    job: JobId,
+    trial: Annotated[
+        str | None,
+        typer.Option(help="Trial to export. Default: the job's best trial.", autocompletion=arguments.trials),
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Comma-separated: onnx, torch, int8-dynamic, int8-static, int4-weight, pruned. Default: all.",
+        ),
+    ] = None,
+    max_cost_usd: Annotated[float, typer.Option(help="The most that the export may cost.")] = 0.5,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out variants whose metric drops by more than this. Default: leave out none."
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIRECTORY", help="Download the files to this directory, which is created."),
+    ] = None,
+    per_second: Annotated[
+        float,
+        typer.Option(metavar="NUMBER", help="Requests per second, for the price of serving in real time."),
+    ] = 10.0,
+    style: Format = Style.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Export a job's best model to files that run elsewhere, and show what a million predictions cost.
+
+    The export is paid from the job's budget. The exit status is 1 if it fails.
+    """
+    client = connect()
+    wanted = None if formats is None else [one.strip() for one in formats.split(",")]
+    done = client.export(job, trial=trial, formats=wanted, max_cost_usd=max_cost_usd, max_drop=max_drop)
+    answer = client.get_export(job, done.id, requests_per_second=per_second)
+    if to is not None:
+        to.mkdir(parents=True, exist_ok=True)
+        for one in answer.variants:
+            if one.file is not None:
+                suffix = one.file.rpartition(".")[2]
+                client.download_variant(job, answer.id, one.format, to=to / f"{one.format}.{suffix}")
+    Frame(as_json, style).show(answer, _shown)
+    if answer.state == "failed":
+        raise typer.Exit(1)
+
+
+def _shown(answer: Export) -> RenderableType:
+    parts: list[RenderableType] = []
+    where = f"{answer.trial} at step {answer.step}" + (
+        f" on {answer.instance_type}" if answer.instance_type else ""
+    )
+    before = "" if answer.metric is None else f", {answer.metric_name} {number(answer.metric)} before export"
+    parts.append(Text(f"{answer.id} {answer.state}: {where}, {usd(answer.cost_usd)}{before}"))
+    if answer.code is not None:
+        parts.append(Text(f"{answer.code}: {answer.detail}"))
+    delivered = [one for one in answer.variants if one.file is not None]
+    if delivered:
+        parts += [Text(""), _table(answer, delivered), Text(""), Text(_legend(answer))]
+    missing = [one for one in answer.variants if one.file is None]
+    parts += [Text(f"{one.format} was not delivered [{one.code}]: {one.detail}") for one in missing]
+    return Group(*parts)
+
+
+def _table(answer: Export, variants: Sequence[ExportVariant]) -> RenderableType:
+    table = tables.plain(
+        "format",
+        answer.metric_name,
+        "bytes",
+        "load ms",
+        "p50 ms",
+        "p99 ms",
+        "1/s",
+        "1/s of 64",
+        "real time",
+        "batch",
+        "front",
+    )
+    for one in variants:
+        by_batch = {each.batch: each for each in one.latency}
+        cheapest = one.serving[0] if one.serving else None
+        table.add_row(
+            one.format,
+            "" if one.metric is None else number(one.metric),
+            str(one.bytes),
+            number(round(one.load_ms or 0, 1)),
+            number(round(by_batch[1].p50_ms, 3)),
+            number(round(by_batch[1].p99_ms, 3)),
+            number(round(by_batch[1].per_second)),
+            number(round(by_batch[64].per_second)),
+            "" if cheapest is None else usd(cheapest.real_time_usd_per_million),
+            "" if cheapest is None else usd(cheapest.batch_usd_per_million),
+            "*" if one.format in answer.pareto else "",
+        )
+    return table
+
+
+def _legend(answer: Export) -> str:
+    return (
+        f"real time and batch: dollars per million predictions, at {answer.requests_per_second:g} requests per second and in batches, on the "
+        f"cheapest market. Measured with {answer.threads} thread(s); * is on the front of metric and dollars in batches."
+    )

@@ -1,0 +1,214 @@
+"""The process of one export: `python -m tuner.driver.export_run --job JOB --export EXPORT`, run as a Ray Job.
+
+It waits for a machine, which costs nothing. Then it places a hold for what the export may cost, runs the export in an actor of the
+size of a trial, and posts the time that was used, as `export`. The lease of the actor is what the hold pays for.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from tuner.database.database import Database
+from tuner.domain.cost import CostKind
+from tuner.domain.job import Resources
+from tuner.domain.money import Cost
+from tuner.domain.offer import Offer
+from tuner.domain.records import OpenHold
+from tuner.domain.time import NS, Instant
+from tuner.driver.actuator import package_of
+from tuner.ledger import ledger, shared_budgets
+from tuner.settings import Settings
+from tuner.store import answers, exports, jobs
+from tuner.store.exports import ExportRow
+from tuner.store.jobs import JobRow
+from tuner.worker.export import ExportResult
+from tuner.worker.self_test import SelfTestActorLost
+
+if TYPE_CHECKING:  # it imports Ray, which takes a second
+    from tuner.driver.self_test_actor import ExportActor
+
+ENDS_WITHIN_NS = 10 * NS  # the export ends by itself this long before its limit
+TRIES_FOR_S = 20.0  # how long each kind of machine is tried before the next
+WAITS_S = 900.0  # how long an export waits for a machine
+LOOK_S = 0.2
+BEAT_S = 1.0
+NO_MONEY = (
+    "the budget does not pay for the export: it is used up, or a shared budget is; raise it, and export again"
+)
+log = logging.getLogger("tuner.driver")
+
+
+@dataclass
+class ExportRun:
+    """One export, from waiting for a machine to its settlement."""
+
+    database: Database
+    row: JobRow
+    export: ExportRow
+    storage: str
+    start_actor: Callable[[Offer, Resources], "ExportActor"]
+    waits_s: float = WAITS_S
+    _beat_at: float = 0.0
+    _over: bool = False  #: Another process has ended the export.
+
+    def run(self) -> None:
+        """Wait for a machine, run the export on it, and record how it ended."""
+        size, until = self.row.spec.resources, time.monotonic() + self.waits_s
+        for offer in cycle(self._kinds()):
+            with self.start_actor(offer, size) as actor:
+                if self._awaited(actor.has_machine, TRIES_FOR_S):
+                    self._paid(actor, offer)
+                    return
+            if self._over:
+                return
+            if time.monotonic() > until:
+                self._end(
+                    ExportResult(None, (), "no_machine", f"no machine was free within {self.waits_s:.0f} s")
+                )
+                return
+
+    def _kinds(self) -> list[Offer]:
+        """Return the offers of the job, those on demand first, then the cheapest."""
+        size = self.row.spec.resources
+        return sorted(
+            self.row.offers,
+            key=lambda offer: (
+                offer.market == "spot",
+                offer.rate(size).price.micro_usd_per_hour,
+            ),
+        )
+
+    def _paid(self, actor: "ExportActor", offer: Offer) -> None:
+        """Place a hold for the export, run it on an actor that has a machine, and settle the hold."""
+        size, project, job = self.row.spec.resources, self.row.project, self.row.id
+        rate = offer.rate(size)
+        with self.database.write("export.hold") as db:
+            now = _now()
+            own = ledger.lock_account(db, project, job).left
+            left = shared_budgets.allowance(db, project, job, now, own).left
+            limit_ns = self.export.wish.lease_ns(rate, left)
+            ends_at = Instant(now + limit_ns)
+            hold = OpenHold(self.export.hold, self.export.id, 1, 1, rate.cost(limit_ns), now, ends_at)
+            if not exports.start(db, self.export, offer, now):
+                return
+            has_money = limit_ns > 0 and ledger.place(db, project, job, hold)
+        if not has_money:
+            self._end(ExportResult(None, (), "no_money", NO_MONEY))
+            return
+        result = ExportResult(None, (), "export_lost", "the process of the export was stopped; export again")
+        try:
+            actor.begin(self._order(limit_ns))
+            if self._awaited(actor.answered, limit_ns / NS):
+                result = actor.result()
+            else:
+                late = f"the export did not end within {limit_ns / NS:.0f} s; allow it to cost more"
+                result = ExportResult(None, (), "out_of_time", late)
+        except SelfTestActorLost as lost:
+            result = ExportResult(
+                None, (), "export_lost", f"the machine of the export is gone: {lost}; export again"
+            )
+        finally:
+            cost = rate.cost(min(actor.used_ns(), limit_ns))
+            used: dict[CostKind, Cost] = {} if cost.nothing else {"export": cost}
+            self._end(result, used)
+
+    def _order(self, limit_ns: int) -> dict[str, Any]:
+        """Return the arguments of `tuner.worker.export.export`."""
+        spec, size, export = self.row.spec, self.row.spec.resources, self.export
+        with self.database.read() as db:
+            trial = answers.trial(db, self.row.id, spec.objective.mode, export.trial)
+        assert trial is not None
+        return {
+            "project": self.row.project,
+            "job": self.row.id,
+            "export": export.id,
+            "entry": spec.entry,
+            "package": package_of(self.row, self.storage),
+            "storage": self.storage,
+            "trial": export.trial,
+            "step": export.step,
+            "attempt": export.attempt,
+            "wanted": {
+                "config": spec.begin_config(trial.config),
+                "formats": list(export.wish.formats),
+                "mode": spec.objective.mode,
+                "max_drop": export.wish.max_drop,
+                "threads": threads_of(size),
+            },
+            "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
+            "resources": {"CPU": size.cpus, "GPU": size.gpus},
+        }
+
+    def _end(self, result: ExportResult, used: dict[CostKind, Cost] | None = None) -> None:
+        """Record how the export ended, and settle its hold in the same transaction if it has one."""
+        delivered = any(one.file is not None for one in result.variants)
+        code, detail = result.code, result.detail or ""
+        if code is None and not delivered and result.variants:
+            code, detail = result.variants[0].code, result.variants[0].detail or ""
+        figures = {
+            "metric": result.metric,
+            "threads": threads_of(self.row.spec.resources),
+            "variants": [one.plain() for one in result.variants],
+        }
+        with self.database.write("export.end") as db:
+            now = _now()
+            if used is not None:
+                ledger.settle(db, self.row.project, self.row.id, self.export.hold, used, now)
+            state: Any = "succeeded" if delivered else "failed"
+            exports.end(db, self.export, state, now, code=code, detail=detail, result=figures)
+        log.info("%s: %s %s %s", self.export.submission_id, state, code or "", detail)
+
+    def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
+        """Return whether `done` became true in time, and record heartbeats meanwhile."""
+        deadline = time.monotonic() + within_s
+        while not self._over:
+            if done(LOOK_S):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            self._beat()
+        return False
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._beat_at < BEAT_S:
+            return
+        self._beat_at = time.monotonic()
+        with self.database.write("export.beat") as db:
+            self._over = not exports.beat(db, self.export, _now())
+
+
+def threads_of(size: Resources) -> int:
+    """Return how many threads an export measures with: the whole CPUs of a trial, at least one."""
+    return max(1, int(size.cpus))
+
+
+def _now() -> Instant:
+    return Instant(time.time_ns())
+
+
+def main() -> int:
+    """Run one export, and return the exit status: 0, also if the export failed for a reason that it recorded."""
+    import ray
+
+    from tuner.driver.self_test_actor import ExportActor
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--export", required=True)
+    args = parser.parse_args()
+    settings = Settings.from_env()
+    database = Database(settings.database_url, failpoint=settings.failpoint, patience_s=20.0)
+    with database.read() as db:
+        export, row = exports.get(db, args.job, args.export), jobs.get(db, args.job)
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    ExportRun(database, row, export, settings.storage, ExportActor).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Models of exports: a trained model as files, with what each of them is worth."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tuner.schemas.base import Answer, Body, Six, Time
+
+Format = Literal["torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned"]
+
+
+class ExportRequest(Body):
+    """An export of a trial's best checkpoint.
+
+    `max_cost_usd` is held until the export has ended, as far as the job's budget has it, and the export never costs more.
+    `max_drop` is the largest drop of the objective's metric, in its own unit, with which a variant is delivered.
+    """
+
+    trial: str | None = Field(None, max_length=40, description="The trial. Default: the job's best trial.")
+    formats: list[Format] = Field(
+        default=["onnx", "torch", "int8-dynamic", "int8-static", "int4-weight", "pruned"],
+        min_length=1,
+        max_length=6,
+    )
+    max_cost_usd: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.5
+    max_drop: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+
+
+class ServingPrice(Answer):
+    """Dollars per million predictions on one machine and market. See docs/export.md for the calculation.
+
+    `usd_per_hour` is the price of one replica, which takes as much of the machine as a trial. `scale_to_zero_usd_per_million` is null
+    if one replica is too slow for the rate.
+    """
+
+    instance_type: str
+    market: str
+    region: str | None
+    usd_per_hour: float
+    price_source: str
+    replicas: int
+    real_time_usd_per_million: Six
+    batch_usd_per_million: Six
+    scale_to_zero_usd_per_million: Six | None
+    break_even_per_second: Six
+
+
+class VariantLatency(Answer):
+    """The time of a call with one batch size. `per_second` counts predictions."""
+
+    batch: int
+    p50_ms: Six
+    p99_ms: Six
+    per_second: Six
+
+
+class ExportVariant(Answer):
+    """One file. If it was not delivered, `file` is null, and `code` and `detail` say why.
+
+    `drop` is by how much the metric is worse than that of the module before export. `difference` is the largest difference between the
+    outputs of both.
+    """
+
+    format: str
+    file: str | None
+    bytes: int | None
+    metric: float | None
+    drop: float | None
+    difference: float | None
+    load_ms: Six | None
+    latency: list[VariantLatency]
+    seconds: Six
+    serving: list[ServingPrice]
+    code: str | None
+    detail: str | None
+
+
+class Export(Answer):
+    """An export of a job.
+
+    `state` is `queued`, `running`, `succeeded` (at least one variant was delivered) or `failed`. `code` says why the export failed, or why
+    variants are missing. `metric` is that of the module before export. `threads` is how many threads the figures were measured with.
+    `pareto` are the formats that no other beats in metric and dollars per million predictions in batches, the cheapest first.
+    """
+
+    id: str
+    job: str
+    trial: str
+    step: int
+    state: str
+    code: str | None
+    detail: str
+    formats: list[str]
+    max_cost_usd: float
+    max_drop: float | None
+    cost_usd: float
+    held_usd: float
+    metric_name: str
+    mode: str
+    metric: float | None
+    threads: int | None
+    instance_type: str | None
+    requests_per_second: float
+    start_seconds: float
+    variants: list[ExportVariant]
+    pareto: list[str]
+    created_at: Time
+    started_at: Time | None
+    ended_at: Time | None
+
+
+class ExportList(Answer):
+    items: list[Export]

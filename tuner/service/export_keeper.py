@@ -1,0 +1,70 @@
+"""Submit the processes of queued exports to Ray, and settle exports whose process died."""
+
+import logging
+
+from tuner.domain.cost import CostKind
+from tuner.domain.ledger import lost_of
+from tuner.domain.money import Cost
+from tuner.domain.time import NS, Instant
+from tuner.ledger import ledger
+from tuner.service.bootstrap import Service
+from tuner.service.leading import Term
+from tuner.store import exports
+from tuner.store.exports import ExportRow
+
+SILENT_NS = 4 * NS  # a process without a heartbeat for this long is checked
+HUNG_NS = 90 * NS  # and stopped after this long
+OUTLIVES_NS = 2 * NS  # how long the actor of an export can outlive the last heartbeat of its process
+LOST = "the process of the export died, or its cluster was restarted; export again"
+log = logging.getLogger("tuner.controller")
+
+
+class ExportKeeper:
+    """The part of the controller that looks after exports."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def look(self, term: Term) -> None:
+        """Look after all exports that have not ended.
+
+        Raises:
+            Unavailable: The cluster or the database does not answer.
+            Fenced: Another service became the leader during the pass.
+        """
+        with self._service.database.read() as db:
+            rows = exports.live(db)
+        for row in rows:
+            if row.submitted_at is None:
+                self._submit(term, row)
+            elif self._service.now() - max(row.submitted_at, row.heartbeat_at or 0) >= SILENT_NS:
+                self._look_after(term, row)
+
+    def _submit(self, term: Term, row: ExportRow) -> None:
+        """Submit the process, then record that. If this service dies in between, the next one submits the same id again."""
+        self._service.cluster.submit_export(row.submission_id, job=row.job, export=row.id)
+        with self._service.leading.write(term, "controller.export_submitted") as db:
+            exports.submitted(db, row, self._service.now())
+        log.info("launched %s", row.submission_id)
+
+    def _look_after(self, term: Term, row: ExportRow) -> None:
+        status = self._service.cluster.status(row.submission_id)
+        if status in ("pending", "running"):
+            if row.heartbeat_at is not None and self._service.now() - row.heartbeat_at > HUNG_NS:
+                log.warning("%s has sent no heartbeat and is stopped", row.submission_id)
+                self._service.cluster.stop(row.submission_id)
+            return
+        self._settle_dead(term, row)
+
+    def _settle_dead(self, term: Term, row: ExportRow) -> None:
+        """Settle and fail an export whose process died. What it had used counts as lost, as for a dead driver."""
+        now = self._service.now()
+        died_at = Instant(min(now, (row.heartbeat_at or now) + OUTLIVES_NS))
+        with self._service.leading.write(term, "controller.export_lost") as db:
+            hold = ledger.open_hold(db, row.hold)
+            if hold is not None:
+                lost: dict[CostKind, Cost] = lost_of(hold, {}, died_at)
+                ledger.settle(db, row.project, row.job, hold.id, lost, now)
+            ended = exports.end(db, row, "failed", now, code="export_lost", detail=LOST)
+        if ended:
+            log.warning("the process of %s died", row.submission_id)

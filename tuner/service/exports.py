@@ -1,0 +1,251 @@
+"""Export a trial's checkpoint as a paid step, and what its variants cost to serve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.checkpoints.checkpoints import CheckpointStore, StoredFile
+from tuner.checkpoints.storage import explained
+from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Unavailable
+from tuner.domain.listing import MARKETS
+from tuner.domain.money import Cost, Price
+from tuner.domain.time import NS
+from tuner.ledger import ledger, shared_budgets
+from tuner.planning.serving import ServingCost, Speed, pareto_front, serving_cost
+from tuner.service import audit_log
+from tuner.service.bootstrap import Service
+from tuner.service.checkpoints import choose
+from tuner.service.machines import MachineQuery, machine
+from tuner.store import best as fronts
+from tuner.store import exports, jobs
+from tuner.store.exports import ExportRow as ExportRow
+from tuner.store.exports import ExportWish as ExportWish
+from tuner.store.jobs import JobRow
+from tuner.training.variants import Variant
+
+LEAST_NS = 30 * NS  # importing PyTorch and tracing a small module already take half of this
+
+
+@dataclass(frozen=True, slots=True)
+class ServingQuery:
+    """How predictions are to be served."""
+
+    per_second: float = 10.0  #: Requests per second.
+    #: Seconds to start a machine and a process. The measured time to load the file is added.
+    start_s: float = 10.0
+    instance_type: str | None = None  #: The machine. None means that of the export.
+
+
+@dataclass(frozen=True)
+class PricedServing:
+    """What predictions of a variant cost on one machine and market."""
+
+    instance_type: str
+    market: str
+    region: str | None
+    price: Price  #: Price of a replica: of its share of the machine.
+    source: str  #: The source of the price, for users.
+    cost: ServingCost
+
+
+@dataclass(frozen=True)
+class VariantView:
+    """A variant, and what its predictions cost. The cheapest comes first."""
+
+    variant: Variant
+    serving: Sequence[PricedServing]
+
+
+@dataclass(frozen=True)
+class ExportView:
+    """An export with everything that is known of it."""
+
+    row: ExportRow
+    mode: str
+    metric_name: str
+    cost: Cost  #: What was posted.
+    held: Cost
+    variants: Sequence[VariantView]
+    front: Sequence[
+        str
+    ]  #: The formats that no other beats in metric and dollars per million predictions in batches.
+
+
+def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> ExportView:
+    """Queue an export of a trial's best checkpoint. The leader submits it.
+
+    Args:
+        trial: None for the trial with the job's best metric.
+
+    Raises:
+        NotFound: There is no such job or trial, or the trial has no checkpoint.
+        Conflict: The job runs, another export of it has not ended, or it runs a command, which cannot declare an export.
+        BudgetRefused: The budget does not pay for the shortest export.
+    """
+    with service.database.write("job.export") as db:
+        jobs.change_alone(db, job)
+        row = jobs.get(db, job, service.project)
+        _refuse_unfit(row)
+        if (
+            other := next((one for one in exports.of_job(db, job) if one.state in exports.LIVE), None)
+        ) is not None:
+            raise Conflict(f"{other.id} of this job is {other.state}; wait until it has ended")
+        if trial is None:
+            best = fronts.best(db, job)
+            if best is None:
+                raise NotFound(
+                    f"no trial of {job} has reported {row.spec.objective.metric!r}, so none is the best"
+                )
+            trial = best.trial
+        chosen = choose(db, row, trial, None)
+        own = ledger.lock_account(db, row.project, job).left
+        left = shared_budgets.allowance(db, row.project, job, service.now(), own).left
+        size = row.spec.resources
+        rates = [offer.rate(size) for offer in row.offers]
+        longest_ns = min(wish.lease_ns(rate, left) for rate in rates)
+        if longest_ns < LEAST_NS:
+            raise BudgetRefused(
+                f"an export needs {LEAST_NS / NS:.0f} s of a machine, and the money pays for {longest_ns / NS:.1f} s: "
+                f"${left.usd.usd:g} is left of the budget, and the export may cost ${wish.max_cost.usd:g}; raise the one that is too low"
+            )
+        new = exports.add(
+            db,
+            row.project,
+            job,
+            trial=trial,
+            step=chosen.step,
+            attempt=chosen.attempt,
+            wish=wish,
+            at=service.now(),
+        )
+        after = {"export": new.id, "trial": trial, "max_cost_usd": wish.max_cost.usd}
+        audit_log.note(db, service, "job.export", job, after=after)
+    return get(service, job, new.id, ServingQuery())
+
+
+def _refuse_unfit(row: JobRow) -> None:
+    if row.state in ("queued", "running"):
+        raise Conflict(f"the job is {row.state}; export when it has ended, or pause it first")
+    if row.spec.command is not None:
+        raise Conflict(
+            "the job runs a command, which cannot declare export(config, state); download its checkpoint instead"
+        )
+
+
+def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportView:
+    """Return an export with its figures.
+
+    Raises:
+        NotFound: There is no such job or export.
+        Invalid: The machine is not known.
+    """
+    with service.database.read() as db:
+        row = jobs.get(db, job, service.project)
+        found = exports.get(db, job, export)
+        posted = ledger.posted_by_kind(db, job, export)
+        hold = ledger.open_hold(db, found.hold)
+    return _view(
+        service, row, found, query, sum(posted.values(), start=Cost()), hold.cost if hold else Cost()
+    )
+
+
+def of_job(service: Service, job: str) -> list[ExportView]:
+    """Return the exports of a job, newest first."""
+    with service.database.read() as db:
+        jobs.get(db, job, service.project)
+        names = [one.id for one in exports.of_job(db, job)]
+    return [get(service, job, name, ServingQuery()) for name in names]
+
+
+def open_variant(service: Service, job: str, export: str, format: str) -> tuple[Variant, StoredFile]:
+    """Return a delivered variant and its file.
+
+    Raises:
+        NotFound: There is no such job, export or file.
+        Unavailable: The storage does not answer.
+    """
+    with service.database.read() as db:
+        jobs.get(db, job, service.project)
+        row = exports.get(db, job, export)
+    variants = {one.format: one for one in _variants(row)}
+    variant = next((one for name, one in variants.items() if name == format), None)
+    if variant is None:
+        made = ", ".join(variants) or "none yet"
+        raise NotFound(f"{export} has no variant {format!r}; it has {made}")
+    if variant.file is None:
+        raise NotFound(f"{format} was not delivered: {variant.detail}")
+    try:
+        file = CheckpointStore(service.settings.storage, service.project, job).files(export).get(variant.file)
+    except Exception as error:  # every storage backend raises its own error types
+        raise Unavailable(f"the file cannot be read: {explained(error)}") from error
+    if file is None:
+        raise NotFound(f"the file of {format} is not in the storage any more")
+    return variant, file
+
+
+def _variants(row: ExportRow) -> list[Variant]:
+    return [Variant.of(one) for one in row.result.get("variants", ())]
+
+
+def _view(
+    service: Service, row: JobRow, found: ExportRow, query: ServingQuery, cost: Cost, held: Cost
+) -> ExportView:
+    variants = _variants(found)
+    delivered = [one for one in variants if one.file is not None]
+    machines = _machines(service, row, found, query) if delivered else []
+    views = [VariantView(one, _serving(one, machines, query) if one.file else ()) for one in variants]
+    priced = {
+        str(view.variant.format): (view.variant.metric, view.serving[0].cost.batch)
+        for view in views
+        if view.serving and view.variant.metric is not None
+    }
+    mode = row.spec.objective.mode
+    front = pareto_front(priced, larger_is_better=mode == "max")
+    return ExportView(found, mode, row.spec.objective.metric, cost, held, views, front)
+
+
+@dataclass(frozen=True)
+class _Place:
+    instance_type: str
+    market: str
+    region: str | None
+    price: Price
+    source: str
+
+
+def _machines(service: Service, row: JobRow, found: ExportRow, query: ServingQuery) -> list[_Place]:
+    """Return the machine of the query in each market that has a price, as a share that is as large as a trial.
+
+    Raises:
+        Invalid: The machine has no price in any market.
+    """
+    kind = query.instance_type or (found.offer.instance_type if found.offer else None)
+    places, refusal = [], Invalid.at("instance_type", "has no price")
+    for market in MARKETS:
+        try:
+            priced = machine(service.settings, row, MachineQuery(market, kind))
+        except Invalid as error:
+            refusal = error
+            continue
+        share = priced.rate(row).price
+        places.append(_Place(priced.instance_type, market, priced.region, share, priced.source))
+    if not places and query.instance_type is not None:
+        raise refusal
+    return places
+
+
+def _serving(variant: Variant, places: Sequence[_Place], query: ServingQuery) -> list[PricedServing]:
+    one = next(each for each in variant.latency if each.batch == 1)
+    speed = Speed(one.p50_ms / 1000, one.per_second, max(each.per_second for each in variant.latency))
+    cold_s = query.start_s + (variant.load_ms or 0) / 1000
+    found = [
+        PricedServing(
+            place.instance_type,
+            place.market,
+            place.region,
+            place.price,
+            place.source,
+            serving_cost(speed, place.price, per_second=query.per_second, cold_start_s=cold_s),
+        )
+        for place in places
+    ]
+    return sorted(found, key=lambda one: one.price.micro_usd_per_hour)

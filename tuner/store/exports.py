@@ -1,0 +1,179 @@
+"""The exports of jobs: what was requested, how far each is, and its result.
+
+An export is queued by a request, submitted to Ray by the leader, started by its own process, and ended by that process, or by the
+leader if the process died. Each change has a condition on the state, so whoever comes second changes nothing.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from tuner.database.codec import decode, encode
+from tuner.database.tables import exports
+from tuner.domain.errors import NotFound
+from tuner.domain.ids import export_id, hold_id
+from tuner.domain.money import Cost, Money, Rate
+from tuner.domain.offer import Offer
+from tuner.domain.time import NS, Instant
+
+ExportState = Literal["queued", "running", "succeeded", "failed"]
+MOST_NS = 3600 * NS  # the longest lease of an export
+LIVE: tuple[ExportState, ...] = ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportWish:
+    """What an export makes."""
+
+    formats: tuple[str, ...]
+    max_cost: Money
+    max_drop: (
+        float | None
+    )  #: The largest drop of the metric with which a variant is delivered. None accepts any.
+
+    def lease_ns(self, rate: Rate, left: Cost) -> int:
+        """Return how long the export may use a machine: what it may cost and what is left of the budget pay for, at most an hour."""
+        return min(rate.affords_ns(Cost(min(left.usd, self.max_cost), left.gpu_ms)), MOST_NS)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRow:
+    """An export of a job."""
+
+    job: str
+    id: str
+    project: str
+    trial: str
+    step: int  #: The step of the exported checkpoint.
+    attempt: int  #: The attempt that saved the checkpoint.
+    wish: ExportWish
+    state: ExportState
+    code: str | None  #: Why the export failed, or why variants are missing. None if there is no such reason.
+    detail: str
+    offer: Offer | None  #: The machine that it runs on. None until it has one.
+    result: Mapping[str, Any]  #: `metric`, `threads` and `variants`. Empty until the export has ended.
+    created_at: Instant
+    submitted_at: Instant | None
+    heartbeat_at: Instant | None
+    started_at: Instant | None
+    ended_at: Instant | None
+
+    @property
+    def submission_id(self) -> str:
+        return f"{self.job}-{self.id}"
+
+    @property
+    def hold(self) -> str:
+        return hold_id(self.job, self.id, 1, 1)
+
+
+def add(
+    db: Connection,
+    project: str,
+    job: str,
+    *,
+    trial: str,
+    step: int,
+    attempt: int,
+    wish: ExportWish,
+    at: Instant,
+) -> ExportRow:
+    """Queue an export. Call `jobs.change_alone` first, because the id counts the job's exports."""
+    number = int(db.execute(select(func.count()).where(exports.c.job == job)).scalar_one()) + 1
+    wanted = {"formats": wish.formats, "max_cost": wish.max_cost.micro_usd, "max_drop": wish.max_drop}
+    new = {"job": job, "export": export_id(number), "project": project, "trial": trial, "step": step}
+    new |= {
+        "attempt": attempt,
+        "wanted": json.dumps(wanted),
+        "state": "queued",
+        "detail": "",
+        "created_at": at,
+    }
+    db.execute(insert(exports).values(**new))
+    return get(db, job, export_id(number))
+
+
+def get(db: Connection, job: str, export: str) -> ExportRow:
+    """Return an export.
+
+    Raises:
+        NotFound: The job has no such export.
+    """
+    row = db.execute(select(exports).where(exports.c.job == job, exports.c.export == export)).one_or_none()
+    if row is None:
+        raise NotFound(f"{job} has no export {export!r}")
+    return _row(row)
+
+
+def of_job(db: Connection, job: str) -> list[ExportRow]:
+    """Return the exports of a job, newest first."""
+    query = select(exports).where(exports.c.job == job).order_by(exports.c.export.desc())
+    return [_row(row) for row in db.execute(query)]
+
+
+def live(db: Connection) -> list[ExportRow]:
+    """Return the exports of all jobs that have not ended, oldest first."""
+    query = select(exports).where(exports.c.state.in_(LIVE)).order_by(exports.c.created_at)
+    return [_row(row) for row in db.execute(query)]
+
+
+def submitted(db: Connection, row: ExportRow, at: Instant) -> None:
+    """Record that the export was submitted to Ray."""
+    _change(db, row, LIVE, submitted_at=at)
+
+
+def beat(db: Connection, row: ExportRow, at: Instant) -> bool:
+    """Record a heartbeat of the export's process. Return False if the export has ended."""
+    return _change(db, row, LIVE, heartbeat_at=at)
+
+
+def start(db: Connection, row: ExportRow, offer: Offer, at: Instant) -> bool:
+    """Record the machine of a queued export. Return False if the export is not queued any more."""
+    return _change(db, row, ("queued",), state="running", offer=encode(offer), started_at=at, heartbeat_at=at)
+
+
+def end(
+    db: Connection,
+    row: ExportRow,
+    state: Literal["succeeded", "failed"],
+    at: Instant,
+    *,
+    code: str | None = None,
+    detail: str = "",
+    result: Mapping[str, Any] | None = None,
+) -> bool:
+    """End an export. Return False, without a change, if it has ended before."""
+    text = None if result is None else json.dumps(result)
+    return _change(db, row, LIVE, state=state, ended_at=at, code=code, detail=detail, result=text)
+
+
+def _change(db: Connection, row: ExportRow, among: tuple[ExportState, ...], **values: object) -> bool:
+    e = exports.c
+    mine = (e.job == row.job) & (e.export == row.id) & e.state.in_(among)
+    return db.execute(update(exports).where(mine).values(**values)).rowcount == 1
+
+
+def _row(row: Any) -> ExportRow:
+    wanted = json.loads(row.wanted)
+    return ExportRow(
+        row.job,
+        row.export,
+        row.project,
+        row.trial,
+        row.step,
+        row.attempt,
+        ExportWish(tuple(wanted["formats"]), Money(wanted["max_cost"]), wanted["max_drop"]),
+        row.state,
+        row.code,
+        row.detail,
+        None if row.offer is None else decode(row.offer),
+        {} if row.result is None else json.loads(row.result),
+        row.created_at,
+        row.submitted_at,
+        row.heartbeat_at,
+        row.started_at,
+        row.ended_at,
+    )

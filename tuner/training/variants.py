@@ -1,0 +1,86 @@
+"""The files that an export makes, and their figures. This needs the standard library only, because a worker's supervisor reads it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+Format = Literal["torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The time of calls with one batch size."""
+
+    batch: int
+    p50_ms: float
+    p99_ms: float
+    per_second: float  #: Predictions, not calls.
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One file, with its figures. `code` and `detail` say why there is no file, and are None if there is one."""
+
+    format: Format
+    file: str | None = None  #: The path of the file, relative to the export's directory.
+    bytes: int | None = None
+    metric: float | None = None  #: The objective's metric of this variant.
+    drop: float | None = (
+        None  #: By how much the metric is worse than that of the module. Negative if it is better.
+    )
+    difference: float | None = (
+        None  #: The largest difference between the outputs of this variant and of the module.
+    )
+    load_ms: float | None = None  #: The time to open the file in a process that has imported the runtime.
+    latency: tuple[Latency, ...] = ()
+    seconds: float = 0.0  #: How long exporting and measuring took.
+    code: str | None = None
+    detail: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the variant as a dictionary of JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: Any) -> "Variant":
+        """Return a variant from what `plain` returned.
+
+        User code runs in the process that sends it, so every value is checked.
+
+        Raises:
+            ValueError: It is not a variant.
+        """
+        if not isinstance(plain, Mapping) or plain.get("format") not in FORMATS:
+            raise ValueError("not a variant of an export")
+        known: dict[str, Any] = {field.name: plain.get(field.name) for field in fields(cls)}
+        for name in ("file", "code", "detail"):
+            if not isinstance(known[name], str | None):
+                raise ValueError(f"{name} of a variant is not text")
+        for name in ("bytes", "metric", "drop", "difference", "load_ms", "seconds"):
+            known[name] = None if known[name] is None else _number(name, known[name])
+        known["latency"] = tuple(_latency(one) for one in known["latency"] or ())
+        known["seconds"] = known["seconds"] or 0.0
+        if known["file"] is not None and (None in (known["bytes"], known["metric"]) or not known["latency"]):
+            raise ValueError("a delivered variant has figures")
+        return cls(**known)
+
+
+def _latency(plain: Any) -> Latency:
+    if not isinstance(plain, Mapping):
+        raise ValueError("latency of a variant is not an object")
+    numbers: dict[str, Any] = {
+        field.name: _number(field.name, plain.get(field.name)) for field in fields(Latency)
+    }
+    if min(numbers.values()) <= 0:
+        raise ValueError("latency of a variant is not above zero")
+    return Latency(**{**numbers, "batch": int(numbers["batch"])})
+
+
+def _number(name: str, value: object) -> float:
+    """Return a finite number. A metric may also be infinite or not a number in training, but then nothing can be compared."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} of a variant is not a finite number")
+    return value

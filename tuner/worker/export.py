@@ -1,0 +1,148 @@
+"""Export a checkpoint under a lease: as an attempt of a supervisor of its own, like the restore self-test.
+
+The attempt has the export's id in place of a trial's. Each variant is one of its steps, and its files are the checkpoint of the step.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
+from tuner.checkpoints.storage import explained
+from tuner.training.variants import Variant
+from tuner.worker.child import EXPORT_KIND
+from tuner.worker.packages import Stored
+from tuner.worker.scratch import Scratch
+from tuner.worker.supervisor import Supervisor
+
+OUT_OF_TIME = "the money of this export was used up before all formats were done; ask for fewer formats, or allow it to cost more"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """The result of an export. `code` and `detail` say why not all variants were made. They are None if all were."""
+
+    metric: float | None  #: The objective's metric of the module itself. None if it was not evaluated.
+    variants: tuple[Variant, ...]
+    code: str | None = None
+    detail: str | None = None
+
+
+def export(
+    *,
+    project: str,
+    job: str,
+    export: str,
+    entry: str,
+    package: Mapping[str, str] | None,
+    storage: str,
+    trial: str,
+    step: int,
+    attempt: int,
+    wanted: Mapping[str, Any],
+    limit_s: float,
+    resources: Mapping[str, float],
+) -> ExportResult:
+    """Run an export, and return its result. Blocks for up to `limit_s` plus a few seconds.
+
+    Args:
+        export: The export's id.
+        entry: The trainable.
+        package: The package of the trainable.
+        storage: Where checkpoints are, and where the files are written.
+        trial: The trial whose checkpoint is exported.
+        step: The step of the checkpoint.
+        attempt: The attempt that saved the checkpoint.
+        wanted: The configuration of `run_export`, but for `checkpoint`.
+        limit_s: The length of the lease.
+        resources: CPUs and GPUs.
+    """
+    store, scratch = CheckpointStore(storage, project, job), Scratch("export")
+    try:
+        checkpoint = store.fetch(trial, CheckpointId(step, attempt), scratch.path / "checkpoint")
+        supervisor = Supervisor(entry, package=Stored.parse(package))
+        try:
+            supervisor.order(
+                {
+                    "order": "begin",
+                    "project": project,
+                    "job": job,
+                    "trial": export,
+                    "attempt": 1,
+                    "entry": entry,
+                    "kind": EXPORT_KIND,
+                    "config": {**wanted, "checkpoint": str(checkpoint)},
+                    "until": None,
+                    "max_step": len(wanted["formats"]),
+                    "lease_ns": max(1, round(limit_s * 1e9)),
+                    "storage": storage,
+                    "restore_step": None,
+                    "keep": len(wanted["formats"]),
+                    "resources": dict(resources),
+                    "checkpoint_interval_ns": 1,
+                }
+            )
+            result = _follow(supervisor, len(wanted["formats"]))
+        finally:
+            supervisor.close()
+        return _stored(result, store, export)
+    except Exception as error:  # each kind of storage has errors of its own
+        return ExportResult(
+            None, (), "checkpoint_unreadable", f"the checkpoint cannot be read: {explained(error)}"
+        )
+    finally:
+        scratch.close()
+
+
+def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
+    """Follow the attempt until it ends, and return its result."""
+    metric, variants = None, list[Variant]()
+    code = detail = None
+    state, ordered = "running", False
+    error: Mapping[str, str] = {}
+    while state in ("running", "waiting"):
+        message = supervisor.step()
+        state, error = message["state"], message["error"] or {}
+        for report in message["reports"]:
+            figures = report["metrics"]
+            try:
+                if "variant" in figures:
+                    variants.append(Variant.of(json.loads(str(figures["variant"]))))
+                    metric = float(figures["metric"])
+                else:
+                    code, detail = str(figures["code"])[:40], str(figures["detail"])
+            except (KeyError, TypeError, ValueError) as invalid:
+                code, detail = (
+                    "invalid_export",
+                    f"the trial's process reported figures that cannot be used: {invalid}",
+                )
+        if (
+            state == "waiting" and not ordered
+        ):  # the last variant is done, or the lease is too short for the next
+            supervisor.order({"order": "pause"})
+            ordered = True
+    if code is None and len(variants) < formats:
+        if state == "paused":
+            code, detail = "out_of_time", OUT_OF_TIME
+        else:
+            text = f"{error.get('type', 'Error')}: {error.get('message', '')}"
+            code, detail = "export_raised", f"{text}\n{error.get('traceback', '')}".strip()[:4000]
+    return ExportResult(metric, tuple(variants), code, detail)
+
+
+def _stored(result: ExportResult, store: CheckpointStore, export: str) -> ExportResult:
+    """Return the result with an error in the variants whose file is not in the storage."""
+    files = store.files(export)
+    variants = [
+        one
+        if one.file is None or one.file in files
+        else Variant(
+            one.format,
+            code="not_stored",
+            detail="the file could not be written to the storage",
+            seconds=one.seconds,
+        )
+        for one in result.variants
+    ]
+    return ExportResult(result.metric, tuple(variants), result.code, result.detail)

@@ -1,0 +1,62 @@
+"""Export a checkpoint in the child process of a worker, and send each variant to the supervisor as one step."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tuner.training import plain
+from tuner.training.channel import STATE_FILE, Channel, StopTraining
+from tuner.training.exporting import Exporter, ExportFailed, export_function
+
+
+def run_export(channel: Channel) -> None:
+    """Export the variants that the attempt's configuration lists. Exceptions of user code propagate.
+
+    The configuration has the keys `config` (the trial's configuration), `checkpoint` (the directory of the checkpoint), `formats`,
+    `mode`, `max_drop` and `threads`.
+
+    Each variant is a step. Its files, and its figures as JSON, are saved as the checkpoint of that step, so a variant that is finished
+    is kept if a later one kills the process.
+    """
+    wanted, staging = channel.begin.config, Path(channel.begin.staging)
+    work = staging / "work"
+    work.mkdir()
+    try:
+        function = export_function(sys.modules[channel.begin.entry.partition(":")[0]])
+        exported = function(wanted["config"], _state(Path(wanted["checkpoint"])))
+        exporter = Exporter(
+            exported, work, mode=wanted["mode"], max_drop=wanted["max_drop"], threads=wanted["threads"]
+        )
+    except ExportFailed as failed:
+        channel.report(1, {"code": failed.code, "detail": failed.detail}, resumable=False)
+        return
+    unsaved: list[Path] = []
+    for step, format in enumerate(wanted["formats"], start=1):
+        variant = exporter.variant(format)
+        figures = work / f"{format}.json"
+        text = json.dumps(variant.plain())
+        figures.write_text(text)
+        unsaved += [figures, *([work / format] if variant.file else [])]
+        reply = channel.report(step, {"variant": text, "metric": exporter.metric}, resumable=True)
+        if reply.save or reply.stop:
+            _save(channel, step, unsaved)
+            unsaved = []
+        if reply.stop:
+            raise StopTraining(0)
+
+
+def _state(checkpoint: Path) -> Any:
+    """Return the saved states of the parts of `SpotSafe`, or the directory of a checkpoint that was saved in another way."""
+    state = checkpoint / STATE_FILE
+    return plain.read(state)["parts"] if state.is_file() else checkpoint
+
+
+def _save(channel: Channel, step: int, paths: list[Path]) -> None:
+    began, folder = time.monotonic(), Path(channel.begin.staging) / f"step_{step:08d}"
+    folder.mkdir()
+    for path in paths:
+        shutil.move(path, folder / path.name)
+    channel.saved(step, str(folder), time.monotonic() - began)
