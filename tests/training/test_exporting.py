@@ -14,7 +14,8 @@ from torch import nn
 
 from trainables import digits_cnn
 from tuner.training import Exported, exporting
-from tuner.training.exporting import FORMATS, Exporter, ExportFailed, remove_channels
+from tuner.training.exporting import Exporter, ExportFailed, remove_channels
+from tuner.training.variants import FORMATS
 
 ALONE = """
 import sys
