@@ -51,12 +51,9 @@ def test_interrupted_training_equals_an_uninterrupted_one(drive: Any, module: st
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("module", ["gated_transformers"])
-def test_notice_saves_in_the_middle_of_an_epoch(
-    drive: Any, node_board: NodeBoard, tmp_path: Path, module: str
-) -> None:
+def test_notice_saves_in_the_middle_of_an_epoch(drive: Any, node_board: NodeBoard, tmp_path: Path) -> None:
     config = {"gated": 9, "gate": str(tmp_path / "gate")}  # in the second epoch
-    driver = drive("train", f"tests.worker.{module}")
+    driver = drive("train", "tests.worker.gated_transformers")
     driver.begin(until=3, config=config)
     driver.reported(1)
     node_board.announce(NODE, Notice("gone", Instant(time.time_ns() + 1000 * SECOND), "goes"))
@@ -68,12 +65,11 @@ def test_notice_saves_in_the_middle_of_an_epoch(
         node_board.withdraw(NODE, "gone")
     driver.begin(until=3, config=config, reported_step=1)
     driver.until_state("waiting")
-    whole = drive("train", f"tests.worker.{module}", storage=f"{driver.storage}-whole")
+    whole = drive("train", "tests.worker.gated_transformers", storage=f"{driver.storage}-whole")
     whole.begin(until=3, config=config)
     whole.until_state("waiting")
-    name = "eval_loss" if "transformers" in module else "val_loss"
-    expected = [report["metrics"][name] for report in whole.reports]
-    assert [report["metrics"][name] for report in driver.reports] == expected
+    expected = [report["metrics"]["eval_loss"] for report in whole.reports]
+    assert [report["metrics"]["eval_loss"] for report in driver.reports] == expected
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@
     trainer.fit(model, train_loader, val_loader, ckpt_path=tuner_checkpoint())
 
 A step of the job is an epoch. Lightning's checkpoints do not hold the states of the random generators, so the callback adds them. An
-interrupted training then has the same result as an uninterrupted one. An epoch is saved in its middle only if its data loader can
-continue there, as the one of `tuner.training.efficient_loader`.
+interrupted training then has the same result as an uninterrupted one.
 """
 
 import copy
@@ -53,16 +52,6 @@ class TunerCallback(Callback):
                 "training does not continue from its checkpoint; call trainer.fit(..., ckpt_path=tuner_checkpoint())"
             )
         self._run.begin()
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Save in the middle of the epoch if that is due. Other loaders would begin the epoch again with its first batches."""
-        progress = trainer.fit_loop.epoch_loop.batch_progress
-        loaders = trainer.fit_loop._combined_loader
-        continues = loaders is not None and all(hasattr(one, "load_state_dict") for one in loaders.flattened)
-        if continues and not progress.is_last_batch and self._run.is_save_due():
-            self._run.save(lambda place: trainer.save_checkpoint(place / FILE))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = dict(trainer.callback_metrics)

@@ -112,7 +112,8 @@ def efficient_loader(
     """Return a loader that continues in the middle of an epoch with the same batches. Pass it to `SpotSafe`.
 
     It pins memory if CUDA is available, and its workers stay alive between epochs. A loop that is left early continues there the next
-    time, too. Random numbers that are drawn in worker processes differ after an interruption.
+    time, too. Random numbers that are drawn in worker processes differ after an interruption. Do not use it with Lightning, which does not
+    take a loader to the end of its last epoch, and would find the next one empty.
 
     Args:
         dataset: A dataset of PyTorch with a length, or any sequence of examples.
