@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -253,7 +254,11 @@ def losses(device: str, size: Size, folder: Path | None, stop: int, total: int) 
 
 
 def restore(device: str, size: Size) -> None:
-    """Compare ten steps in one run with the same run again, and with two halves that have a checkpoint between them."""
+    """Compare ten steps in one run with the same run again, and with two halves that have a checkpoint between them.
+
+    The model is narrow, because each of the steps saves a checkpoint.
+    """
+    size = replace(size, width=min(size.width, 512))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         whole, again = (losses(device, size, None, 10, 10) for _ in range(2))
         halves = [loss for stop in (5, 10) for loss in losses(device, size, Path(name), stop, 10)]
@@ -308,6 +313,48 @@ def worker(device: str, size: Size) -> None:
         driver.supervisor.close()
 
 
+def multiply(config: dict[str, Any]) -> None:
+    """Multiply matrices for two steps of `step_s` seconds, and report the products per second of each step."""
+    matrix = torch.randn(config["width"], config["width"], device="cuda", dtype=torch.bfloat16)
+    with SpotSafe() as run:
+        for _ in run.steps():
+            began, count = time.monotonic(), 0
+            while time.monotonic() < began + config["step_s"]:
+                for _ in range(10):
+                    matrix @ matrix
+                torch.cuda.synchronize()
+                count += 10
+            run.report(rate=count / (time.monotonic() - began), score=0.0)
+
+
+def share(device: str, size: Size) -> None:
+    """Run one trial on half of a GPU, then two at the same time, each with a supervisor of its own."""
+    print("| products a second | width 256 | width 4096 |\n| --- | --- | --- |")
+    for trials in (1, 2):
+        rates = [multiplied(trials, width) for width in (256, 4096)]
+        print(
+            f"| {trials} at a time | "
+            + " | ".join(", ".join(f"{r:.0f}" for r in row) for row in rates)
+            + " |"
+        )
+
+
+def multiplied(trials: int, width: int) -> list[float]:
+    """Return the products per second of the last step of each of the trials, which run at the same time."""
+    with ExitStack() as stack:
+        drivers = []
+        for _ in range(trials):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+            drivers.append(Driver(folder, "benchmarks.gpu:multiply"))
+            stack.callback(drivers[-1].supervisor.close)
+        for driver in drivers:
+            config = {"width": width, "step_s": 3.0}
+            driver.begin(until=2, lease_s=120, config=config, resources={"CPU": 1, "GPU": 0.5})
+        for driver in drivers:
+            driver.until_state("waiting", "failed")
+        return [driver.reports[-1]["metrics"]["rate"] for driver in drivers]
+
+
 def freed_after(gpus: Gpus, least: int, began: float) -> float:
     """Return the seconds until at most 64 MiB more than `least` are in use, or until a minute has passed."""
     while (found := gpus.sample()) is None or found.used_bytes > least + 64 * MIB:
@@ -319,6 +366,7 @@ def freed_after(gpus: Gpus, least: int, began: float) -> float:
 
 TABLES: dict[str, Callable[[str, Size], None]] = {
     "worker": worker,  # first, before this process itself takes GPU memory
+    "share": share,
     "precision": precision,
     "memory": memory,
     "loading": loading,

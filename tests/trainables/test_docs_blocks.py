@@ -14,9 +14,12 @@ import pytest
 from tests.worker.driving import Driver
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "trainables.md"
+# The blocks that are whole files. They begin with their name.
 BLOCKS = {
-    re.match(r"# (\S+\.py)\n", code).group(1): code  # type: ignore[union-attr]
-    for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    name: code
+    for code, name in re.findall(
+        r"^```python\n(# (\S+\.py)\n.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL
+    )
 }
 MARKS = {
     "under_tune.py": [pytest.mark.system],

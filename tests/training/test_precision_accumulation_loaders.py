@@ -69,7 +69,7 @@ def test_loss_may_be_a_one_element_tensor() -> None:
 
 @strategies.examples(40)
 @given(size=st.integers(1, 40), parts=st.integers(1, 12))
-def test_accumulated_step_equals_the_step_of_the_whole_batch(size: int, parts: int) -> None:
+def test_accumulated_gradients_equal_the_step_of_the_whole_batch(size: int, parts: int) -> None:
     whole_loss, whole, _ = stepped(size, 1)
     loss, found, calls = stepped(size, parts)
     assert loss == pytest.approx(whole_loss)

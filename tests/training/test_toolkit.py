@@ -89,27 +89,6 @@ def test_batch_without_a_number_of_examples_is_refused(batch: Any) -> None:
         accumulate(batch, 2, lambda _: torch.zeros(1), optimizer=torch.optim.SGD(model().parameters(), 0.1))
 
 
-def test_gradients_are_exchanged_once_per_step() -> None:
-    entered = []
-
-    class Distributed(nn.Module):
-        def no_sync(self) -> Any:
-            entered.append(1)
-            return torch.no_grad()  # any context
-
-    network = model()
-    x, _ = examples(6)
-    with torch.enable_grad(), pytest.raises(RuntimeError, match="does not require grad"):
-        accumulate(
-            x,
-            3,
-            lambda part: network(part).mean(),
-            optimizer=torch.optim.SGD(network.parameters(), 0.1),
-            model=Distributed(),
-        )
-    assert entered == [1], "the context was entered for the first micro-batch"
-
-
 @pytest.mark.parametrize(("every", "again"), [(1, 4), (2, 2), (3, 2)])
 def test_recomputed_blocks_have_equal_gradients_and_keep_fewer_tensors(every: int, again: int) -> None:
     def block() -> nn.Module:
