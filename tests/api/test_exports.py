@@ -17,6 +17,7 @@ from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.database.database import Database
+from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.time import NS
 from tuner.driver import export_run
@@ -100,6 +101,10 @@ def test_export_is_submitted_paid_and_answered_with_figures(
     assert shown["pareto"] == ["int8-dynamic", "onnx"]
     bill = client.get(f"/v1/jobs/{job}/bill").json()
     assert bill["exports_usd"] == bill["by_kind"]["export"] == shown["cost_usd"]
+    search = bill["total_usd"] - bill["exports_usd"]
+    savings = bill["savings"]
+    assert savings["against_full_fidelity_usd"] == pytest.approx(savings["full_fidelity_usd"] - search)
+    assert bill["cost_per_completed_trial_usd"] == pytest.approx(search / bill["completed_trials"], abs=1e-6)
     assert bill["total_usd"] == pytest.approx(
         bill["exports_usd"] + bill["self_test_usd"] + sum(one["total_usd"] for one in bill["trials"])
     )
@@ -206,7 +211,7 @@ def test_dead_process_is_settled_as_lost_and_its_export_fails(
             found.id,
             1,
             1,
-            row.offer.rate(cpus=1, gpus=0).cost(600 * NS),
+            row.offer.rate(Resources(cpus=1)).cost(600 * NS),
             service.now(),
             service.now() + 600 * NS,  # type: ignore[arg-type]
         )

@@ -432,7 +432,7 @@ class TrialBill(Answer):
 
 
 class Savings(Answer):
-    """Comparison of the bill with two alternatives; null if not known.
+    """Comparison of the bill without exports with two alternatives; null if not known.
 
     `full_fidelity_usd` is the cost of training the same trials to the last step, and `against_full_fidelity_usd` the amount saved
     against it. `on_demand_usd` is the on-demand price of everything that was paid for, including the work that interruptions caused,
@@ -448,8 +448,9 @@ class Savings(Answer):
 class Bill(Answer):
     """The spend of a job by kind, per trial and in total.
 
-    `self_test_usd` is the cost of the restore self-test, if this job paid for it. `exports_usd` is the cost of exports. `restored_usd` is the amount spent after the backup
-    from which the database was restored, if it was restored. All other spend belongs to a trial.
+    `self_test_usd` is the cost of the restore self-test, if this job paid for it. `exports_usd` is the cost of exports, which
+    `cost_per_completed_trial_usd` does not contain. `restored_usd` is the amount spent after the backup from which the database was
+    restored, if it was restored. All other spend belongs to a trial.
     """
 
     job: str

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.database.database import Connection
-from tuner.domain.cost import CostKind
+from tuner.domain.cost import CostKind, total
 from tuner.domain.errors import Invalid, NotFound
 from tuner.domain.events import Inherited
-from tuner.domain.ids import TRIAL_ID
+from tuner.domain.ids import EXPORT_ID, TRIAL_ID
 from tuner.domain.job import FINAL, JobState
 from tuner.domain.ledger import Account
-from tuner.domain.money import FREE, Cost, Money, Price
+from tuner.domain.money import FREE, ZERO, Cost, Money, Price
 from tuner.domain.records import AttemptRow
 from tuner.domain.usage import Usage
 from tuner.ledger import ledger
@@ -121,6 +121,17 @@ class BillView:
             for kind, cost in kinds.items():
                 sums[kind] = sums.get(kind, FREE) + cost
         return sums
+
+    @property
+    def exports(self) -> Money:
+        """What exports of the job's models have cost."""
+        costs = (total(kinds).usd for trial, kinds in self.by_trial.items() if EXPORT_ID.fullmatch(trial))
+        return sum(costs, start=ZERO)
+
+    @property
+    def search(self) -> Money:
+        """What the search has cost: everything but the exports, which have no counterfactual."""
+        return self.account.posted.usd - self.exports
 
     @property
     def completed(self) -> int:

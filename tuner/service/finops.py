@@ -193,21 +193,17 @@ def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
         (
             "spot",
             "the same machine time at the price on demand when the job was admitted",
-            [one.on_demand for one in bills],
+            [bill.on_demand for bill in bills],
         ),
         (
             "early stopping",
             "every trial trained to the last step at its own pace",
-            [one.full_fidelity for one in bills],
+            [bill.full_fidelity for bill in bills],
         ),
     )
     found = []
     for name, counterfactual, others in kinds:
-        known = [
-            (one.account.posted.usd, other)
-            for one, other in zip(bills, others, strict=True)
-            if other is not None
-        ]
+        known = [(bill.search, other) for bill, other in zip(bills, others, strict=True) if other is not None]
         usd, instead = sum_of(usd for usd, _ in known), sum_of(other for _, other in known)
         found.append(Saving(name, counterfactual, len(known), usd, instead))
     return found

@@ -12,8 +12,8 @@ from tuner.api import response_cache
 from tuner.api.deps import Limit, Svc, page_of, read_cursor
 from tuner.api.serialize_jobs import best_of, by_kind, hours, trial_detail_of
 from tuner.domain.cost import CostKind, total
-from tuner.domain.ids import EXPORT_ID, RESTORED, SELF_TEST
-from tuner.domain.money import ZERO, Cost, Money
+from tuner.domain.ids import RESTORED, SELF_TEST
+from tuner.domain.money import Cost, Money
 from tuner.domain.time import rfc3339
 from tuner.schemas import answers as show
 from tuner.service import answers, listing, trainables
@@ -164,20 +164,17 @@ def _bill(view: BillView) -> show.Bill:
         held_usd=view.account.held.usd.usd,
         by_kind=by_kind(view.by_kind),
         self_test_usd=total(view.by_trial.get(SELF_TEST, {})).usd.usd,
-        exports_usd=sum(
-            (total(kinds).usd for trial, kinds in view.by_trial.items() if EXPORT_ID.fullmatch(trial)),
-            start=ZERO,
-        ).usd,
+        exports_usd=view.exports.usd,
         restored_usd=total(view.by_trial.get(RESTORED, {})).usd.usd,
         trials=[_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
         savings=show.Savings(
             full_fidelity_usd=_usd(full),
-            against_full_fidelity_usd=None if full is None else (full - spent.usd).usd,
+            against_full_fidelity_usd=None if full is None else (full - view.search).usd,
             on_demand_usd=_usd(on_demand),
-            against_on_demand_usd=None if on_demand is None else (on_demand - spent.usd).usd,
+            against_on_demand_usd=None if on_demand is None else (on_demand - view.search).usd,
         ),
         completed_trials=view.completed,
-        cost_per_completed_trial_usd=round(spent.usd.usd / view.completed, 6) if view.completed else None,
+        cost_per_completed_trial_usd=round(view.search.usd / view.completed, 6) if view.completed else None,
         preemptions=view.preemptions,
     )
 
