@@ -13,7 +13,7 @@ from tuner.domain.time import NS
 from tuner.service.storage_lifecycle import StorageLifecycle
 
 # The event stream does not end, and there are no files without a worker.
-SKIPPED = ("/events", "/logs", "/log", "/checkpoint", "/artifacts/{artifact}")
+SKIPPED = ("/events", "/logs", "/log", "/checkpoint", "/artifacts/{artifact}", "/variants/{variant}")
 #: Query parameters that a route requires.
 QUERIES = {
     "/v1/spend": "?group_by=day&group_by=market&group_by=tag:owner",
@@ -37,13 +37,21 @@ def test_every_get_route_works_on_postgresql(tmp_path: Path, postgres_url: str) 
         elapsed_ns += 24 * 3600 * NS
         lifecycle.one_pass()
     fakes.submit(client)
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}})
+    assert client.post(f"/v1/jobs/{job}/exports", json={}).status_code == 202
     client.put("/v1/budgets/all", json={"usd": 10})
     headers = {"Content-Type": "application/zip"}
     package = client.post("/v1/packages", content=plain({"mine.py": ""}), headers=headers).json()["id"]
     answers = {}
     for path, methods in shared_app().openapi()["paths"].items():
         if "get" in methods and not path.endswith(SKIPPED):
-            names = {"trial": "trial_00000", "name": "all", "project": "default", "package": package}
+            names = {
+                "trial": "trial_00000",
+                "name": "all",
+                "project": "default",
+                "package": package,
+                "export": "export_00001",
+            }
             filled = path.format(job=job, trainable="trainables.digits_mlp:train", **names)
             answers[path] = client.get(filled + QUERIES.get(path, ""))
     database.dispose()

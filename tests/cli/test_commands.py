@@ -122,6 +122,7 @@ OTHERS = {
         "logs",
         "watch",
         "train",
+        "export",
         "simulate",
         "cluster",
         "migrate",

@@ -234,6 +234,17 @@ def exported(life: Life) -> None:
             life.pass_s(60)
 
 
+def stored(life: Life) -> None:
+    """Remove the files that a job's retention no longer keeps, and then all others at the user's request."""
+    job = life.submit("stored", usd=SMALL, artifacts={"retain": "best"})
+    life.finish()
+    for _ in range(3):
+        life.pass_s(24 * 3600)
+        life.lifecycle.one_pass()
+    life.ask("delete", "DELETE", f"/v1/jobs/{job}/artifacts")
+    life.lifecycle.one_pass()
+
+
 class Mirror:
     """A mirror that keeps the last state reported for each job."""
 
@@ -269,6 +280,7 @@ CHAPTERS: Mapping[str, Callable[[Life], None]] = {
         mirrored,
         forgetful,
         exported,
+        stored,
         slow,
         restored,
     )

@@ -31,6 +31,7 @@ from tuner.ledger import ledger, shared_budget_changes, shared_budgets
 from tuner.service import mirroring, webhooks
 from tuner.service.controller import Controller
 from tuner.service.reconciler import Reconciler
+from tuner.service.storage_lifecycle import StorageLifecycle
 from tuner.settings import Settings
 from tuner.simulator.world import SimulatedRun
 from tuner.store import exports, jobs, launches, leadership
@@ -141,6 +142,7 @@ class Life:
         self.service = FakeService(settings, database, cluster=self._cluster, now=self._clock)
         self.client = fakes.client_of(self.service)
         self.controller, self.reconciler = Controller(self.service), Reconciler(self.service)
+        self.lifecycle = StorageLifecycle(self.service, self._clock)
 
     # The client
 

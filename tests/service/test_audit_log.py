@@ -63,6 +63,13 @@ def finished(service: FakeService, client: TestClient) -> str:
     return name
 
 
+def exportable(service: FakeService, client: TestClient) -> str:
+    """A finished job with money left."""
+    name = finished(service, client)
+    assert client.patch(f"/v1/jobs/{name}", json={"budget": {"usd": 0.1}}).is_success
+    return name
+
+
 def paused(service: FakeService, client: TestClient) -> str:
     name = job(service, client)
     assert client.post(f"/v1/jobs/{name}/pause").status_code == 202
@@ -105,6 +112,7 @@ CHANGES: dict[tuple[str, str], Change] = {
     ("POST", "/v1/jobs/{job}/resume"): Change("job.resume", None, paused),
     ("POST", "/v1/jobs/{job}/cancel"): Change("job.cancel", None, job),
     ("DELETE", "/v1/jobs/{job}/artifacts"): Change("artifacts.delete", None, finished),
+    ("POST", "/v1/jobs/{job}/exports"): Change("job.export", {"formats": ["onnx"]}, exportable),
     ("POST", "/v1/jobs/{job}/trials"): Change("trial.enqueue", {"config": {"lr": 0.1, "width": 9}}, job),
     ("POST", "/v1/jobs/{job}/trials/{trial}/stop"): Change("trial.stop", None, paused_trial),
     ("POST", "/v1/jobs/{job}/trials/{trial}/promote"): Change("trial.promote", None, paused_trial),

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests import fakes
-from tests.failpoints.chapters import Mirror, cancelled, forgetful, hangs, people
+from tests.failpoints.chapters import Mirror, cancelled, exported, forgetful, hangs, people
 from tests.failpoints.life import Earlier, Life, surroundings
 from tests.mirrors.following import follower
 from tuner.domain.usage import Usage
@@ -25,6 +25,7 @@ def fill(url: str, home: Path) -> None:
         hangs(life)
         forgetful(life)
         people(life)
+        exported(life)
         life.ask("another member", "PUT", "/v1/members/grace", role="admin")
         life.service.cluster.found = [fakes.SMALL]
         source = life.acks["submit hangs"]
@@ -38,6 +39,7 @@ def fill(url: str, home: Path) -> None:
         assert run is not None
         with run.loop.journal.transaction() as tx:
             tx.put_usage("trial_00000", 1, Usage(wall_ns=5, cpu_ns=3, facts={"precision": "fp32"}))
+        life.ask("enqueued", "POST", f"/v1/jobs/{running}/trials", config={"lr": 0.1, "width": 9})
         follower(service, Mirror).one_pass()
         life.reconciler.one_pass()
         with service.database.write() as db:
