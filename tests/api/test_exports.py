@@ -249,6 +249,29 @@ def test_export_is_refused_with_what_to_do(service: FakeService, client: TestCli
     check_problem(client.get("/v1/jobs/job_0000000000000000/exports"), 404)
 
 
+def test_job_with_an_export_is_not_resumed_and_keeps_its_files(client: TestClient, job: str) -> None:
+    begin(client, job)
+    for method, path in (("POST", "resume"), ("DELETE", "artifacts")):
+        answer = client.request(method, f"/v1/jobs/{job}/{path}")
+        assert answer.status_code == 409
+        assert "export_00001" in answer.json()["detail"]
+
+
+def test_cancelled_job_cancels_an_export_without_a_machine(service: FakeService, client: TestClient) -> None:
+    job = fakes.submit(client, budget={"usd": 0.001, "on_exhausted": "pause"})
+    fakes.simulate(service, job)
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
+    made = begin(client, job)
+    assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"]) == ("failed", "cancelled")
+    actors = FakeExportActors(DONE)
+    run(service, job, made["id"], actors)
+    assert actors.orders == []
+    assert posted(service.database, job, made["id"]) == {}
+
+
 def test_job_of_a_command_cannot_be_exported(service: FakeService, client: TestClient) -> None:
     client = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
     sent = fakes.body(command="python -c pass --lr {lr} --width {width}")

@@ -56,5 +56,8 @@ class FakeExportActor:
     def result(self) -> Any:
         return self.actors.result
 
+    def kill(self) -> None:
+        """Do nothing: the work of this actor uses no machine."""
+
     def used_ns(self) -> int:
         return self.actors.takes_ns

@@ -11,8 +11,8 @@ from tuner.checkpoints.checkpoints import MANIFEST
 from tuner.checkpoints.storage import PARTIAL, Storage
 
 # Directories of a trial that belong to one attempt.
-_CHECKPOINT = re.compile(r"step_\d{8}-a(\d+)")
-_OTHERS = re.compile(rf"pieces-a(\d+)-\d|{re.escape(PARTIAL)}step_\d{{8}}-a(\d+)\..*")
+_CHECKPOINT = re.compile(r"step_\d{8}-a(\d+)(?:-part\d+)?")
+_OTHERS = re.compile(rf"pieces-a(\d+)-\d|{re.escape(PARTIAL)}step_\d{{8}}-a(\d+)(?:-part\d+)?\..*")
 _INDEX = re.compile(r"a(\d+)\.json")
 _ARTIFACT = re.compile(r"a(\d+)-s\d+-.+")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.database.database import Database
 from tuner.domain.cost import CostKind
+from tuner.domain.errors import Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
@@ -115,6 +116,7 @@ class ExportRun:
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))
             used: dict[CostKind, Cost] = {} if cost.nothing else {"export": cost}
+            actor.kill()  # before the hold that pays for it is settled
             self._end(result, used)
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
@@ -178,8 +180,11 @@ class ExportRun:
         if time.monotonic() - self._beat_at < BEAT_S:
             return
         self._beat_at = time.monotonic()
-        with self.database.write("export.beat") as db:
-            self._over = not exports.beat(db, self.export, _now())
+        try:
+            with self.database.write("export.beat") as db:
+                self._over = not exports.beat(db, self.export, _now())
+        except Unavailable as error:  # the lease ends the export if the database stays away
+            log.warning("a heartbeat could not be recorded: %s", error.detail)
 
 
 def threads_of(size: Resources) -> int:

@@ -60,6 +60,10 @@ class PaidActor:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the actor, so that it uses its machine no longer."""
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self._actor)
 

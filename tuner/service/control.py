@@ -28,7 +28,7 @@ from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.submit import concurrency_of
 from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of, rungs_of
-from tuner.store import jobs, launches, queue
+from tuner.store import exports, jobs, launches, queue
 from tuner.store.answers import state_of, trial_with
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
@@ -89,6 +89,8 @@ def resume(service: Service, job: str) -> JobView:
             raise Conflict(f"a job that is {row.state} cannot be resumed; submit a new job")
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
+            if (export := exports.live_of(db, job)) is not None:
+                raise Conflict(f"{export.id} of this job is {export.state}; wait until it has ended")
             size = row.spec.resources
             refuse_without_room(db, service, row.tags, row.offer.rate(size))
             go_on(db, row, service.now())
@@ -101,6 +103,8 @@ def resume(service: Service, job: str) -> JobView:
 def cancel(service: Service, job: str) -> JobView:
     """Cancel a job: all its work stops at once, and its results are kept. Cancelling a cancelled job changes nothing.
 
+    An export that waits for a machine is cancelled, too. One that has a machine goes on to its end, within its own hold.
+
     Raises:
         NotFound: There is no such job in this project.
         Conflict: The job has already succeeded or failed.
@@ -110,6 +114,9 @@ def cancel(service: Service, job: str) -> JobView:
         if row.state == "cancelled":
             return job_view(service, job)
         _refuse_ended(row, "cancelled")
+        export = exports.live_of(db, job)
+        if export is not None and export.state == "queued":
+            exports.end(db, export, "failed", service.now(), code="cancelled", detail="the job was cancelled")
         if not _ended_without_driver(db, service, row, "cancelled"):
             jobs.set_wish(db, job, "cancel")
         _note(db, service, "job.cancel", row)

@@ -24,6 +24,7 @@ class ExportKeeper:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._stopped: set[str] = set()  # processes that were stopped because they hung
 
     def look(self, term: Term) -> None:
         """Look after all exports that have not ended.
@@ -53,6 +54,7 @@ class ExportKeeper:
             if row.heartbeat_at is not None and self._service.now() - row.heartbeat_at > HUNG_NS:
                 log.warning("%s has sent no heartbeat and is stopped", row.submission_id)
                 self._service.cluster.stop(row.submission_id)
+                self._stopped.add(row.submission_id)
             return
         self._settle_dead(term, row)
 
@@ -60,6 +62,9 @@ class ExportKeeper:
         """Settle and fail an export whose process died. What it had used counts as lost, as for a dead driver."""
         now = self._service.now()
         died_at = Instant(min(now, (row.heartbeat_at or now) + OUTLIVES_NS))
+        if row.submission_id in self._stopped:
+            died_at = now  # it may have worked until it was stopped
+            self._stopped.discard(row.submission_id)
         with self._service.leading.write(term, "controller.export_lost") as db:
             hold = ledger.open_hold(db, row.hold)
             if hold is not None:

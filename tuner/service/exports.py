@@ -16,7 +16,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
 from tuner.service.machines import MachineQuery, machine
 from tuner.store import best as fronts
-from tuner.store import exports, jobs
+from tuner.store import exports, jobs, stored_files
 from tuner.store.exports import ExportRow as ExportRow
 from tuner.store.exports import ExportWish as ExportWish
 from tuner.store.jobs import JobRow
@@ -85,9 +85,7 @@ def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> E
         jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
         _refuse_unfit(row)
-        if (
-            other := next((one for one in exports.of_job(db, job) if one.state in exports.LIVE), None)
-        ) is not None:
+        if (other := exports.live_of(db, job)) is not None:
             raise Conflict(f"{other.id} of this job is {other.state}; wait until it has ended")
         if trial is None:
             best = fronts.best(db, job)
@@ -96,6 +94,7 @@ def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> E
                     f"no trial of {job} has reported {row.spec.objective.metric!r}, so none is the best"
                 )
             trial = best.trial
+        stored_files.lock_job(db, job)  # nothing removes the checkpoint between the choice and the commit
         chosen = choose(db, row, trial, None)
         own = ledger.lock_account(db, row.project, job).left
         left = shared_budgets.allowance(db, row.project, job, service.now(), own).left

@@ -24,7 +24,7 @@ from tuner.service.leading import Term
 from tuner.service.periodic import PeriodicService
 from tuner.service.shared_budgets import without_room
 from tuner.service.webhooks import WebhookSender
-from tuner.store import deliveries, jobs, launches
+from tuner.store import deliveries, exports, jobs, launches
 from tuner.store.deliveries import Delivery
 
 log = logging.getLogger("tuner.reconciler")
@@ -83,7 +83,9 @@ class Reconciler(PeriodicService):
         for wait in over:
             with service.leading.write(term, "reconciler.go_on") as db:
                 row = jobs.get(db, wait.job)
-                if row.state != "paused" or not _rests(db, wait.job) or not budget_waits.claim(db, wait):
+                if row.state != "paused" or not _rests(db, wait.job) or exports.live_of(db, wait.job):
+                    continue
+                if not budget_waits.claim(db, wait):
                     continue
                 size = row.spec.resources
                 rate = row.offer.rate(size)

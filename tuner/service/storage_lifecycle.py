@@ -134,12 +134,16 @@ class StorageLifecycle(PeriodicService):
     def _measure(self, term: Term, storage: Storage) -> None:
         with self._service.database.read() as db:
             due = stored_files.to_measure(db, self._service.now(), every_ns=MEASURE_NS, limit=AT_ONCE)
+        refusals = 0
         for one in due:
             try:
                 size = storage.used_bytes(one.project, one.job)
             except Exception as error:  # every storage backend raises its own error types
                 log.warning("the files of %s could not be measured: %s", one.job, explained(error))
-                return
+                refusals += 1
+                if refusals >= REFUSALS:
+                    return
+                continue
             with self._service.leading.write(term, "lifecycle.measured") as db:
                 stored_files.record_size(db, one, size, self._service.now())
 

@@ -120,6 +120,11 @@ def live(db: Connection) -> list[ExportRow]:
     return [_row(row) for row in db.execute(query)]
 
 
+def live_of(db: Connection, job: str) -> ExportRow | None:
+    """Return the export of a job that has not ended, or None. A job has one at most."""
+    return next((row for row in of_job(db, job) if row.state in LIVE), None)
+
+
 def submitted(db: Connection, row: ExportRow, at: Instant) -> None:
     """Record that the export was submitted to Ray."""
     _change(db, row, LIVE, submitted_at=at)

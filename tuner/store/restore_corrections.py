@@ -21,7 +21,7 @@ from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.ledger import budget_waits, ledger
 from tuner.ledger.readable import accounts
-from tuner.store import jobs
+from tuner.store import exports, jobs
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open
 
@@ -102,6 +102,7 @@ def close(
     epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
     db.execute(update(launches).values(epoch=epoch, state="ended", quick_deaths=0, not_before=0))
     _end_terms(db, role, at)
+    _end_exports(db, at)
     j, c = jobs_table.c, checkpoints.c
     query = select(j.id).where(j.state.not_in(FINAL)).order_by(j.created_at, j.id)
     paused: list[PausedJob] = []
@@ -119,6 +120,15 @@ def close(
         tuple(paused),
         tuple(CheckpointKey(*key) for key in db.execute(keys)),
     )
+
+
+def _end_exports(db: Connection, at: Instant) -> None:
+    """Fail all exports that have not ended. A whole hold counts as lost, because its process may have worked on after the backup."""
+    for row in exports.live(db):
+        hold = ledger.open_hold(db, row.hold)
+        if hold is not None:
+            ledger.settle(db, row.project, row.job, hold.id, {"lost": hold.cost}, at)
+        exports.end(db, row, "failed", at, code="export_lost", detail=f"{WHY}; export again")
 
 
 def _end_terms(db: Connection, role: str, at: Instant) -> None:

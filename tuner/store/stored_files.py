@@ -19,6 +19,7 @@ from tuner.database.tables import (
 from tuner.domain.job import FINAL
 from tuner.domain.retention import Retain
 from tuner.domain.time import Instant
+from tuner.store import exports
 
 _FINAL = sorted(FINAL)
 
@@ -88,8 +89,8 @@ def lock_job(db: Connection, job: str) -> None:
 def needed_by(db: Connection, job: str) -> str | None:
     """Return why the job's files are still needed, or None if they are not.
 
-    The files of a job that has not ended are needed, those of a job that has a driver, and those of a job that another one, which
-    has not ended, named for a warm start.
+    The files of a job that has not ended are needed, those of a job that has a driver or an export, and those of a job that another
+    one, which has not ended, named for a warm start.
     """
     state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
     if state not in FINAL:
@@ -97,6 +98,8 @@ def needed_by(db: Connection, job: str) -> str | None:
     launch = db.execute(select(launches.c.state).where(launches.c.job == job)).scalar()
     if launch not in (None, "ended"):
         return "the job still has a driver"
+    if (export := exports.live_of(db, job)) is not None:
+        return f"{export.id} of the job is {export.state}"
     w = warm_starts.c
     later = select(w.job).join(jobs, jobs.c.id == w.job).where(w.source == job, jobs.c.state.not_in(_FINAL))
     user = db.execute(later.order_by(w.job).limit(1)).scalar()

@@ -82,7 +82,7 @@ class SharedHome(Home):
         self._home, self._ranks = home, ranks
         self._place: Path | None = None  # the directory of the save in progress
         self.first_step, self.max_step, self.echo = home.first_step, home.max_step, home.echo
-        self.rungs = home.rungs
+        self.rungs, self.proxies = home.rungs, home.proxies
 
     @property
     def _is_first(self) -> bool:

@@ -208,9 +208,11 @@ class SpotSafe:
             raise RuntimeError(
                 f"step {self._step} was reported before; report once in each step, with all metrics"
             )
+        reply = self._home.report(
+            self._step + 1, metrics, artifacts or {}
+        )  # a refused report may be repeated
         self._reported = True
         self._step += 1
-        reply = self._home.report(self._step, metrics, artifacts or {})
         self._saved = reply.save
         if reply.flush:
             self._flush(now=reply.stop)

@@ -420,6 +420,7 @@ class RunningAttempt:
         self.asked_at = now
         if not reply.save:
             return step, 0
+        self.messages_since_report = 0  # a save that was ordered sends messages of its own
         trained = self.watch.of("train")
         of_step = trained - self.reported_train_ns
         if step == self.restored:  # nothing was reported yet

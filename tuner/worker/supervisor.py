@@ -323,7 +323,10 @@ class Supervisor:
         """
         if self._peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
-        attempt.end("failed", trouble)
+        if not (
+            self._peers and attempt.closed_by(attempt.saved_at)
+        ):  # else its last checkpoint is being stored
+            attempt.end("failed", trouble)
 
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
         if self._channel is not None and self._channel.unread:
@@ -419,7 +422,8 @@ class Supervisor:
                 self._changed, lambda: attempt.state or peer.ended or peer.pid in self._exits, self.server
             )
             code = self._exits.get(peer.pid)
-            if not peer.ended and not (attempt.closing and code == 0):
+            is_stopped = attempt.closing and (code == 0 or attempt.closed_by(attempt.saved_at))
+            if not peer.ended and not is_stopped:
                 log = self._pump.last() if self._pump else ""
                 trouble = endings.exited(code, self.server.exit_code, log)
                 self._fail(attempt, endings.of_rank(peer.rank, trouble))
