@@ -90,7 +90,12 @@ def test_month_without_spend_has_no_shares(client: TestClient) -> None:
 
 @pytest.mark.parametrize(
     ("query", "pointer"),
-    [({"month": "2026"}, "month"), ({"month": "2026-13"}, "month"), ({"timezone": "Mars/Base"}, "timezone")],
+    [
+        ({"month": "2026"}, "month"),
+        ({"month": "2026-13"}, "month"),
+        ({"month": "9999-12"}, "month"),
+        ({"timezone": "Mars/Base"}, "timezone"),
+    ],
 )
 def test_wrong_month_or_time_zone_is_refused(client: TestClient, query: dict[str, str], pointer: str) -> None:
     problem = check_problem(client.get("/v1/report", params=query), 422)

@@ -147,6 +147,10 @@ def test_files_of_earlier_attempts_are_measured_and_removed(bucket: Bucket, tmp_
         (source / "small").write_bytes(b"small")
         store.publish(trial[2], attempt, attempt, source)
         if attempt == 1:
+            part = tmp_path / "part"
+            part.mkdir()
+            (part / "small").write_bytes(b"part")
+            store.publish(trial[2], 1, 1, part, part=1, part_ns=5)
             TrialArtifacts(bucket.url, *trial).add(1, 1, {"a": b"a"}, at_ns=0, max_files=9, max_bytes=99)
     found = Storage(bucket.url)
     found.put_file(b"log", *trial, "logs", "a1.log")
