@@ -25,11 +25,12 @@ MARKS = {
     "under_tune.py": [pytest.mark.system],
     "long_steps.py": [pytest.mark.extended],
     "progressive.py": [pytest.mark.extended],
+    "with_artifacts.py": [pytest.mark.extended],
 }
 PROGRAMS = [
     pytest.param(name, marks=MARKS.get(name, [])) for name, code in BLOCKS.items() if "__main__" in code
 ]
-EXTENDED = ("all_parts.py", "long_steps.py", "progressive.py")
+EXTENDED = ("all_parts.py", "long_steps.py", "progressive.py", "with_artifacts.py")
 # One for the service and one for Ray Tune are in the gate.
 TRAINABLES = [
     pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name in EXTENDED else [])
