@@ -179,6 +179,18 @@ def test_newest_part_of_a_step_is_kept_until_a_later_step_is_saved(in_folder: Ch
     assert newest(0, 9) is None
 
 
+def test_part_that_was_just_saved_is_kept_beside_one_that_an_earlier_attempt_saved_later(
+    in_folder: Checkpoints,
+) -> None:
+    """An attempt that lost its driver trained on to step 5, and the next one began again at step 3."""
+    store = in_folder.store
+    in_folder.publish(3)
+    store.publish(TRIAL, 1, 5, in_folder.stage(5), part=1, part_ns=1)
+    store.publish(TRIAL, 2, 3, in_folder.stage(3), part=1, part_ns=1)
+    store.prune(TRIAL, 2, newest=3, keep=1)
+    assert in_folder.names() == ["step_00000003-a1", "step_00000003-a2-part1"]
+
+
 def test_empty_or_missing_source_is_not_published(checkpoints: Checkpoints, tmp_path: Path) -> None:
     """A save that hung may continue after its attempt, when its files are gone."""
     for source in (checkpoints.stage(1, {}), tmp_path / "gone"):

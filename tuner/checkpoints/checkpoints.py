@@ -347,26 +347,29 @@ class CheckpointStore:
         `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, and the driver died
         before it recorded it. Partial checkpoints of workers that died are removed too.
 
-        Of the checkpoints from the middle of a step, the newest is kept while there is none of a later step.
+        Of the checkpoints from the middle of a step, the newest of the newest attempt is kept while there is none of a later step. One of
+        an earlier attempt may be of a later step, if that attempt trained on after it had lost its driver.
 
         Checkpoints of attempts after `attempt` are kept. The checkpoint that `attempt` published as `newest`
         is kept as well, even if its manifest is not visible yet.
         """
         names = self._storage.names(self._project, self._job, trial)
         kept: list[CheckpointId] = []
-        parts = 0
-        for checkpoint in _ids(names):
-            if checkpoint.attempt > attempt:
-                continue
+        own = [checkpoint for checkpoint in _ids(names) if checkpoint.attempt <= attempt]
+        parts = (
+            checkpoint
+            for checkpoint in sorted(own, key=lambda checkpoint: checkpoint.attempt, reverse=True)
+            if checkpoint.part and (checkpoint.step >= newest or checkpoint.step in protect)
+        )
+        newest_part = next((checkpoint for checkpoint in parts if self.has(trial, checkpoint)), None)
+        for checkpoint in own:
             if checkpoint.part:
-                keeps = not parts and (checkpoint.step >= newest or checkpoint.step in protect)
-                parts += keeps
-                wanted = keeps and self.has(trial, checkpoint)
+                wanted = checkpoint == newest_part
             else:
                 known = checkpoint.step <= newest or checkpoint.step in protect
                 wanted = checkpoint == CheckpointId(newest, attempt) or (
                     known
-                    and (len(kept) - parts < keep or checkpoint.step in protect)
+                    and (sum(not one.part for one in kept) < keep or checkpoint.step in protect)
                     and self.has(trial, checkpoint)
                 )
             if wanted:
