@@ -1,5 +1,6 @@
 """Trainables on several processes, which train with each other over gloo."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,12 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
 
 from tuner.training import SpotSafe, accumulate, grad_scaler
+from tuner.training.channel import MetricsRefused
 
 
 def trains(config: dict[str, Any]) -> None:
     """Train a model with DDP, or with FSDP2 if `fsdp` is given. A single process trains it without either.
 
-    With `differ`, the ranks train on random data, each on its own. `dies` names a rank, and `how` what happens to it in step 3: "killed", "raises" or "exits".
+    With `refused`, each report is first made with a metric that is refused. With `differ`, the ranks train on random data, each on its own. `dies` names a rank, and `how` what happens to it in step 3: "killed", "raises" or "exits".
     """
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.manual_seed(0)
@@ -38,6 +40,9 @@ def trains(config: dict[str, Any]) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if config.get("refused"):
+                with contextlib.suppress(MetricsRefused):
+                    run.report(loss=object())
             run.report(
                 loss=loss.item(),
                 pid=os.getpid(),

@@ -69,8 +69,9 @@ def test_interrupted_ddp_training_equals_an_uninterrupted_one(drive: Any) -> Non
     assert whole.reports[0]["metrics"]["ranks"] == 2
     assert whole.reports[0]["metrics"]["threads"] == 1
     whole.end("stop")
-    parts.save_at(2, config=config, **TWO)
-    parts.run_to(5, restore=2, config=config, **TWO)
+    refused = {**config, "refused": True}  # all ranks get the exception, so that all can report again
+    parts.save_at(2, config=refused, **TWO)
+    parts.run_to(5, restore=2, config=refused, **TWO)
     assert losses(parts) == losses(whole)
     parts.end("stop")
 

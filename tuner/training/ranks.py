@@ -51,9 +51,13 @@ class Ranks:
             distributed.new_group(backend="gloo", timeout=PATIENCE) for _ in range(2)
         )
 
-    def agreed(self, reply: Reply | None) -> Reply:
-        """Return the reply that rank 0 has. The others call it with None."""
-        return self._of_first(reply, self._replies)  # type: ignore[no-any-return]
+    def agreed(self, reply: Reply | Exception | None) -> Reply:
+        """Return the reply that rank 0 has, or raise the exception that it got instead. The others call it with None."""
+        reply = self._of_first(reply, self._replies)
+        if isinstance(reply, Exception):
+            raise reply
+        assert reply is not None
+        return reply
 
     def same_place(self, place: Path | None) -> Path:
         """Return the directory that rank 0 has chosen. The others call it with None."""
@@ -102,14 +106,18 @@ class SharedHome(Home):
         return self._agreed(self._home.ask)
 
     def _agreed(self, call: Callable[[], Reply]) -> Reply:
-        """Let rank 0 make a call, and return its reply on all ranks, or raise StopTraining on all of them."""
-        reply = None
+        """Let rank 0 make a call, and return its reply on all ranks, or raise its exception on all of them."""
+        outcome: Reply | Exception | None = None
         if self._is_first:
             try:
-                reply = call()
+                outcome = call()
             except StopTraining:
-                reply = Reply(stop=True, save=False)
-        reply = self._ranks.agreed(reply)
+                outcome = Reply(stop=True, save=False)
+            except (
+                Exception
+            ) as error:  # such as a refused metric: user code may repeat the report on all ranks
+                outcome = error
+        reply = self._ranks.agreed(outcome)
         if reply.stop and not reply.save and not reply.flush:
             raise StopTraining(0)
         return reply
