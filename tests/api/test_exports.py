@@ -317,6 +317,8 @@ def test_formats_of_the_api_are_those_that_can_be_exported() -> None:
     "change",
     [
         {"format": "tflite"},
+        {"file": "../onnx"},
+        {"file": "onnx/a\nb: c"},
         {"bytes": "1"},
         {"metric": math.nan},
         {"metric": None},

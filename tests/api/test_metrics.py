@@ -158,7 +158,9 @@ def test_number_of_series_is_bounded_after_a_thousand_jobs(client: TestClient, s
     assert by_label(found["tuner_budget_limit_usd"], "budget").keys() == {
         f"b{n}" for n in sorted(range(25), key=str)[:20]
     }
-    assert sum(len(samples) for samples in found.values()) < 520
+    of_paths = sum(len(samples) for name, samples in found.items() if name.startswith("tuner_http_"))
+    assert of_paths < 6 * len(paths)
+    assert sum(len(samples) for samples in found.values()) - of_paths < 210
 
 
 def test_unreachable_database_is_reported_in_metrics(client: TestClient, service: FakeService) -> None:

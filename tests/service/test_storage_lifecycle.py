@@ -1,4 +1,4 @@
-"""Stored files are removed when they are due, and never while they are needed, whatever fails in between."""
+"""Stored files are removed when they are due, and never while they are needed, even if a removal fails halfway."""
 
 from collections.abc import Iterator
 from dataclasses import replace

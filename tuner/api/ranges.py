@@ -8,6 +8,7 @@ from fastapi import HTTPException, Response
 from fastapi.responses import StreamingResponse
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")  # in a file name
 
 
 class Ranged(Protocol):
@@ -20,15 +21,29 @@ class Ranged(Protocol):
 
 
 def ranged(
-    file: Ranged, range_: str, if_range: str, *, media_type: str, headers: Mapping[str, str]
+    file: Ranged, range_: str, if_range: str, *, name: str, media_type: str, headers: Mapping[str, str]
 ) -> Response:
-    """Return the whole file (200), or the bytes that the headers `Range` and `If-Range` ask for (206).
+    """Return the whole file (200), or the bytes that the headers `Range` and `If-Range` ask for (206), as a download.
+
+    Args:
+        file: The file.
+        range_: The header `Range` of the request.
+        if_range: The header `If-Range` of the request.
+        name: The name under which a browser saves the file. User code may have chosen it.
+        media_type: The type of the file.
+        headers: Further headers of the response.
 
     Raises:
         HTTPException: The range begins after the end (416).
     """
     etag = f'"{file.digest}"'
-    headers = {"Accept-Ranges": "bytes", "ETag": etag, **headers}
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Content-Disposition": f'attachment; filename="{_UNSAFE.sub("_", name)}"',
+        "ETag": etag,
+        "X-Content-Type-Options": "nosniff",
+        **headers,
+    }
     wanted = _range(range_, file.size) if not if_range or if_range == etag else (0, file.size)
     if wanted is None:
         raise HTTPException(416, f"the file has {file.size} bytes", {"Content-Range": f"bytes */{file.size}"})

@@ -81,7 +81,7 @@ class Storage:
         return int(self._fs.info(self.path(*parts))["size"])
 
     def used_bytes(self, *parts: str) -> int:
-        """Return the size of all files in a directory and its subdirectories. Return 0 if there is no such directory.
+        """Return the size of all files in a directory and its subdirectories. Return 0 if the directory does not exist.
 
         Links are not followed, because user code could place links to large files of others.
         """

@@ -66,7 +66,7 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
 
 
 def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job of an Optuna objective with the recorded search space if it has none, and any other job as it is.
+    """Record the search space of a job with an Optuna objective if the job has none. Return any other job unchanged.
 
     Raises:
         SpaceRefused: The search space cannot be recorded.

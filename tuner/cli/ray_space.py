@@ -171,7 +171,7 @@ def _choices(name: str, values: Any) -> dict[str, Any]:
 
 
 def _constant(name: str, value: object) -> Any:
-    """Return a constant in Python's own types. Raise SpaceRefused if it would not arrive in the trainable as it is."""
+    """Return a constant in Python's own types. Raise SpaceRefused if the trainable would get another value."""
     value = _plain(value)
     if _is_json_scalar(value):
         return value
@@ -186,7 +186,7 @@ def _constant(name: str, value: object) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as Python's own number, text or boolean, and anything else as it is."""
+    """Convert a NumPy scalar to Python's own number, text or boolean. Return any other value unchanged."""
     return value.item() if _is_numpy(value, "generic") else value
 
 

@@ -382,7 +382,7 @@ class Calls(ABC):
             to: A directory. It is created if it does not exist.
 
         Raises:
-            ApiError: With status 404 if there is no such trial, with 422 if the directory cannot be written, and with 0 if a file was
+            ApiError: With status 404 if the trial does not exist, with 422 if the directory cannot be written, and with 0 if a file was
                 damaged on the way.
         """
         from tuner.client.downloads import write_checked

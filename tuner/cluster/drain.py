@@ -99,7 +99,7 @@ class Gcs:
         This cannot be undone: the node ends once nothing runs there.
 
         Raises:
-            NotFound: There is no such node.
+            NotFound: The node does not exist.
             Conflict: The node is the head, or Ray refuses.
         """
         if self.node(node_id).is_head:

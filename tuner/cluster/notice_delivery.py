@@ -42,7 +42,7 @@ class Drains(Protocol):
         """Drain a node.
 
         Raises:
-            NotFound: There is no such node.
+            NotFound: The node does not exist.
             Conflict: The node is the head.
             Unavailable: The cluster does not answer.
         """

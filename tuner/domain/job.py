@@ -63,7 +63,7 @@ class Resources:
     region: str | None = None  #: None if any region of the cluster may be used.
     max_concurrent_trials: int | None = None
     nodes: int = 1  #: The nodes that a trial takes at once.
-    #: The processes of a trial on each node. None: one for each whole GPU, and one without a GPU.
+    #: The processes of a trial on each node. If it is None, each whole GPU gets one process, and a trial without a GPU gets one.
     processes_per_node: int | None = None
 
     @property
@@ -208,7 +208,7 @@ class JobSpec:
     #: What the trainable is called with. None: a dictionary with the configuration. "ray_tune": the same, where a parameter or
     #: constant `model.width` is `config["model"]["width"]`. "optuna": a trial of Optuna.
     kind: TrainableKind | None = field(default=None, metadata={"new": True})
-    #: How long checkpoints and artifacts are kept after the job has ended. None: as the service's settings say.
+    #: How long checkpoints and artifacts are kept after the job has ended. If it is None, the service's setting applies.
     retention: RetentionPolicy | None = field(default=None, metadata={"new": True})
 
     @property

@@ -44,7 +44,7 @@ def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
     Call `shared_budgets.lock_exclusive` first in the same transaction.
 
     Raises:
-        NotFound: There is no such budget.
+        NotFound: The budget does not exist.
         Conflict: It is the parent of other budgets.
     """
     shared_budgets.get(db, project, name)

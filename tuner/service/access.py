@@ -196,7 +196,7 @@ def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
     """Disable a user, so that all of the user's keys are refused, or enable the user again.
 
     Raises:
-        NotFound: There is no such user.
+        NotFound: The user does not exist.
     """
     with service.database.write("user.change") as db:
         before = access.user(db, name)
@@ -236,7 +236,7 @@ def remove_member(service: Service, name: str) -> None:
     """Remove a member and revoke all of the member's keys in the project.
 
     Raises:
-        NotFound: There is no such member.
+        NotFound: The member does not exist.
     """
     with service.database.write("member.remove") as db:
         before = access.member(db, service.project, name, alone=True)
@@ -259,7 +259,7 @@ def operator(service: Service, project: str | None) -> Actor:
     """Return the actor for the service's own key, in the project that the request names.
 
     Raises:
-        NotFound: There is no such project.
+        NotFound: The project does not exist.
     """
     if project is not None and project != DEFAULT_PROJECT:
         with service.database.read() as db:

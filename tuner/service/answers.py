@@ -191,7 +191,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
     """Return a trial with its curve, bill, attempts and checkpoints.
 
     Raises:
-        NotFound: There is no such job or trial.
+        NotFound: The job or the trial does not exist.
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
@@ -239,7 +239,7 @@ def ledger_lines(
         limit: Most entries to yield; None for all.
 
     Raises:
-        NotFound: There is no such job. Raised at the first entry, not at the call.
+        NotFound: The job does not exist. Raised at the first entry, not at the call.
     """
     check_exists(service, job)
     left = limit

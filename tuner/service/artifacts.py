@@ -43,7 +43,7 @@ def artifacts_of(service: Service, job: str, trial: str) -> list[ArtifactView]:
     """Return the artifacts of a trial, ordered by name.
 
     Raises:
-        NotFound: There is no such job or trial.
+        NotFound: The job or the trial does not exist.
         Unavailable: The storage does not answer.
     """
     return [_view(found) for _, found in sorted(_stored(service, job, trial)[1].items())]
@@ -53,7 +53,7 @@ def artifact(service: Service, job: str, trial: str, name: str) -> tuple[Artifac
     """Return one artifact and its content.
 
     Raises:
-        NotFound: There is no such job, trial or artifact, or its file is missing or damaged.
+        NotFound: The job, the trial or the artifact does not exist, or the artifact's file is missing or damaged.
         Unavailable: The storage does not answer.
     """
     stored, artifacts = _stored(service, job, trial)

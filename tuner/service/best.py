@@ -134,7 +134,7 @@ def pareto(
     """Return the Pareto front of the job, cheapest first, and how its points were priced.
 
     Raises:
-        NotFound: There is no such job in this project.
+        NotFound: The project has no such job.
         Invalid: The requested machine or market is not known.
     """
     with service.database.read() as db:

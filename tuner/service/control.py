@@ -57,7 +57,7 @@ def pause(service: Service, job: str) -> JobView:
     """Pause a job: each running trial saves a checkpoint and pauses.
 
     Raises:
-        NotFound: There is no such job in this project.
+        NotFound: The project has no such job.
         Conflict: The job has ended, or is being cancelled.
     """
     with service.database.write("job.pause") as db:
@@ -79,7 +79,7 @@ def resume(service: Service, job: str) -> JobView:
     """Resume a paused or succeeded job, or withdraw a requested pause that has not happened yet.
 
     Raises:
-        NotFound: There is no such job in this project.
+        NotFound: The project has no such job.
         Conflict: The job was cancelled, is being cancelled, or failed.
         BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
     """
@@ -106,7 +106,7 @@ def cancel(service: Service, job: str) -> JobView:
     An export that waits for a machine is cancelled, too. One that has a machine goes on to its end, within its own hold.
 
     Raises:
-        NotFound: There is no such job in this project.
+        NotFound: The project has no such job.
         Conflict: The job has already succeeded or failed.
     """
     with service.database.write("job.cancel") as db:
@@ -143,7 +143,7 @@ def patch(
         revisions: Change the job only if its revision is one of these; None for any revision.
 
     Raises:
-        NotFound: There is no such job in this project.
+        NotFound: The project has no such job.
         Stale: The job has another revision.
         Invalid: A value is wrong.
         Conflict: The job is over, a limit is below what was used already, or a shared budget that the new tags match has
@@ -205,7 +205,7 @@ def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
     A configuration that waits already is not added again.
 
     Raises:
-        NotFound: There is no such job in this project.
+        NotFound: The project has no such job.
         Invalid: The configuration is not in the job's search space.
         Conflict: The job has ended or is being cancelled, it may begin no more trials, or a trial has this configuration.
     """
@@ -241,7 +241,7 @@ def stop_trial(service: Service, job: str, trial: str) -> TrialView:
     """Stop a trial for good. Stopping a stopped trial changes nothing.
 
     Raises:
-        NotFound: There is no such job or trial in this project.
+        NotFound: The project has no such job or trial.
         Conflict: The job has ended or is being cancelled, or the trial has completed or failed.
     """
     with _steering(service, job) as (db, row):
@@ -258,7 +258,7 @@ def promote_trial(service: Service, job: str, trial: str) -> TrialView:
     """Let a trial run to its next rung, before other trials.
 
     Raises:
-        NotFound: There is no such job or trial in this project.
+        NotFound: The project has no such job or trial.
         Conflict: The job has ended or is being cancelled, it has no rungs, or the trial has ended or has not begun.
     """
     with _steering(service, job) as (db, row):
@@ -279,7 +279,7 @@ def _steering(service: Service, job: str) -> Iterator[tuple[Connection, JobRow]]
     """Return a transaction and the job's row. Other changes of the job wait until the transaction ends.
 
     Raises:
-        NotFound: There is no such job in this project.
+        NotFound: The project has no such job.
         Conflict: The job has ended or is being cancelled.
     """
     with service.database.write("job.steer") as db:

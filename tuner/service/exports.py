@@ -77,7 +77,7 @@ def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> E
         trial: None for the trial with the job's best metric.
 
     Raises:
-        NotFound: There is no such job or trial, or the trial has no checkpoint.
+        NotFound: The job or the trial does not exist, or the trial has no checkpoint.
         Conflict: The job runs, another export of it has not ended, or it runs a command, which cannot declare an export.
         BudgetRefused: The budget does not pay for the shortest export.
     """
@@ -134,7 +134,7 @@ def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportV
     """Return an export with its figures.
 
     Raises:
-        NotFound: There is no such job or export.
+        NotFound: The job or the export does not exist.
         Invalid: The machine is not known.
     """
     with service.database.read() as db:
@@ -159,7 +159,7 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
     """Return a delivered variant and its file.
 
     Raises:
-        NotFound: There is no such job, export or file.
+        NotFound: The job, the export or the file does not exist.
         Unavailable: The storage does not answer.
     """
     with service.database.read() as db:

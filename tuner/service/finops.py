@@ -170,7 +170,7 @@ def _month(service: Service, month: str | None, timezone: str) -> tuple[Instant,
         at = calendar.moment_of(f"{month}-15", where)
     first, last = calendar.period_of(at, "month", where)
     assert last is not None
-    # The middle of the month is in it, whatever the offset of the time zone.
+    # The middle of the month is in the month for every offset of a time zone.
     return first, last, f"{datetime.fromtimestamp((first + last) // 2 // NS, where):%Y-%m}"
 
 

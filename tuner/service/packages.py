@@ -74,7 +74,7 @@ def get(service: Service, name: str) -> PackageRow:
 
     Raises:
         Conflict: Packages are switched off.
-        NotFound: There is no such package.
+        NotFound: The package does not exist.
     """
     check_on(service.settings)
     row = _find(service, name)

@@ -61,7 +61,7 @@ def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int 
     Errors of Optuna's storage are passed through.
 
     Raises:
-        NotFound: There is no such job in any project.
+        NotFound: No project has such a job.
     """
     with service.database.read() as db:
         # the job may be of any project, because the dashboard shows the studies of all projects

@@ -49,7 +49,7 @@ def replay(
     same job with this scheduler or sampler, up to the first difference.
 
     Raises:
-        NotFound: There is no such job.
+        NotFound: The job does not exist.
         Invalid: A job file does not allow this scheduler or sampler.
         Unavailable: Another replay takes too long.
     """

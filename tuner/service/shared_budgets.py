@@ -92,7 +92,7 @@ def remove(service: Service, name: str) -> None:
     """Remove a shared budget.
 
     Raises:
-        NotFound: There is no such budget.
+        NotFound: The budget does not exist.
         Conflict: It contains other budgets, or is the project's quota.
     """
     if name == BUDGET:
@@ -111,7 +111,7 @@ def get(service: Service, name: str) -> BudgetView:
     """Return a shared budget.
 
     Raises:
-        NotFound: There is no such budget.
+        NotFound: The budget does not exist.
     """
     with service.database.read() as db:
         return _views(db, service, [shared_budgets.get(db, service.project, name)])[0]

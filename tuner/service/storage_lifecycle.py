@@ -173,7 +173,7 @@ def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> Ord
         retain: The trials whose files are kept.
 
     Raises:
-        NotFound: There is no such job.
+        NotFound: The job does not exist.
         Conflict: The job has not ended, or a warm start needs the files.
     """
     with service.database.write("artifacts.delete") as db:

@@ -166,7 +166,7 @@ def version(db: Connection, job: str, project: str) -> Version:
     """Return the current version of a job's answers. It is one short query, because many callers poll.
 
     Raises:
-        NotFound: There is no such job in the project.
+        NotFound: The project has no such job.
     """
     row = db.execute(_VERSION, {"of": job, "project": project}).first()
     if row is None:

@@ -51,7 +51,7 @@ class ExportRow:
     attempt: int  #: The attempt that saved the checkpoint.
     wish: ExportWish
     state: ExportState
-    code: str | None  #: Why the export failed, or why variants are missing. None if there is no such reason.
+    code: str | None  #: Why the export failed, or why variants are missing. None if neither is the case.
     detail: str
     offer: Offer | None  #: The machine that it runs on. None until it has one.
     result: Mapping[str, Any]  #: `metric`, `threads` and `variants`. Empty until the export has ended.

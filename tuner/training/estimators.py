@@ -141,8 +141,8 @@ class _Decoder:
         """
         if type(value) in (list, tuple):
             is_alike = type(current) in (list, tuple) and len(current) == len(value)
-            beside = current if is_alike else [None] * len(value)
-            return type(value)(map(self.decoded, value, beside))
+            places = current if is_alike else [None] * len(value)
+            return type(value)(map(self.decoded, value, places))
         if not isinstance(value, dict):
             return value
         if _KEY not in value:

@@ -155,7 +155,7 @@ class SpotSafe:
             default: What to return if the job has no such proxy, and in a script.
 
         Raises:
-            KeyError: There is no such proxy and no default.
+            KeyError: The job has no such proxy, and no default is given.
         """
         proxies = self._home.proxies or {}
         if name in proxies:

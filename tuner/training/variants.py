@@ -1,12 +1,14 @@
 """The files that an export makes, and their figures. This needs the standard library only, because a worker's supervisor reads it."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 Format = Literal["torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+_FILE = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
 BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
 
 
@@ -22,7 +24,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One file, with its figures. `code` and `detail` say why there is no file, and are None if there is one."""
+    """One file with its figures. If the file is missing, `code` and `detail` give the reason. Otherwise they are None."""
 
     format: Format
     file: str | None = None  #: The path of the file, relative to the export's directory.
@@ -59,6 +61,8 @@ class Variant:
         for name in ("file", "code", "detail"):
             if not isinstance(known[name], str | None):
                 raise ValueError(f"{name} of a variant is not text")
+        if known["file"] is not None and not _FILE.fullmatch(known["file"]):
+            raise ValueError("the file of a variant is not a folder and a plain name")
         for name in ("bytes", "metric", "drop", "difference", "load_ms", "seconds"):
             known[name] = None if known[name] is None else _number(name, known[name])
         known["latency"] = tuple(_latency(one) for one in known["latency"] or ())

@@ -88,7 +88,7 @@ def drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list
 
 
 def stop_by_user(state: State, trial: TrialRecord) -> list[Command]:
-    """Stop a trial for good. A trial that has ended, or that is saving its last step, is left as it is."""
+    """Stop a trial for good. Do nothing if it has ended or is saving its last step."""
     if trial.status in ("running", "pausing"):
         return drop(state, trial, "stopped", BY_USER)
     if trial.status in ("new", "paused"):
@@ -98,7 +98,7 @@ def stop_by_user(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def promote_by_user(state: State, trial: TrialRecord) -> list[Command]:
-    """Let a trial run one rung further than it may now. A trial that has not begun, or that has ended, is left as it is."""
+    """Let a trial run one rung further than it may now. Do nothing if it has not begun or has ended."""
     if trial.status == "paused":
         trial.by_user = True
         if not trial.ready:

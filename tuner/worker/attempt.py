@@ -412,7 +412,7 @@ class RunningAttempt:
     def _answered_in_step(self, step: int, reply: Reply) -> Position:
         """Note the reply to a question. If it orders a save, note what was trained of the step.
 
-        Waiting for the reply is no part of the step.
+        The time that the child waits for the reply does not count for the step.
         """
         now, self.asks = time.monotonic_ns(), False
         if self.stepped_at:

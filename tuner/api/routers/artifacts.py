@@ -41,7 +41,7 @@ def list_artifacts(job: str, trial: str, service: Svc) -> show.ArtifactList:
 def get_artifact(job: str, trial: str, artifact: str, service: Svc) -> Response:
     """Download a file that a trial reported.
 
-    PNG, JPEG, GIF and WebP files are sent as images. All others are sent as `application/octet-stream`, whatever they contain. The
+    PNG, JPEG, GIF and WebP files are sent as images. All others are sent as `application/octet-stream`, regardless of their content. The
     header `Repr-Digest` (RFC 9530) is the file's SHA-256.
     """
     view, content = read(service, job, trial, artifact)

@@ -1,7 +1,6 @@
 """The route that downloads checkpoints."""
 
 import base64
-import re
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -42,7 +41,7 @@ def get_checkpoint(
     interrupted download, send a `Range` of bytes, and the `ETag` as `If-Range`.
     """
     checkpoint, archive = open_checkpoint(service, job, trial, step)
-    headers = {"Tuner-Step": str(checkpoint.step), "X-Content-Type-Options": "nosniff"}
+    headers = {"Tuner-Step": str(checkpoint.step)}
     content: Ranged = archive
     name, media = f"{job}-{trial}-step{checkpoint.step}", TAR
     if file is None:
@@ -51,6 +50,4 @@ def get_checkpoint(
         content, media = file_of(archive, file), BINARY
         headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(content.digest)).decode()}:"
         name += f"-{PurePosixPath(file).name}"
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)  # user code chooses the names of its files
-    headers["Content-Disposition"] = f'attachment; filename="{safe}"'
-    return ranged(content, range_, if_range, media_type=media, headers=headers)
+    return ranged(content, range_, if_range, name=name, media_type=media, headers=headers)

@@ -80,8 +80,8 @@ def get_variant(
     """Download the file of a variant, which is named by its format. The `ETag` is the SHA-256 of the file."""
     found, file = exports.open_variant(service, job, export, variant)
     name = str(found.file).rpartition("/")[2]
-    headers = {"Content-Disposition": f'attachment; filename="{variant}-{name}"', "Tuner-File": name}
-    return ranged(file, range_, if_range, media_type=BYTES, headers=headers)
+    headers = {"Tuner-File": name}
+    return ranged(file, range_, if_range, name=f"{variant}-{name}", media_type=BYTES, headers=headers)
 
 
 def _export(view: ExportView, serving: ServingQuery) -> show.Export:
