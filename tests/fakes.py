@@ -22,6 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from tests.one_loop import OneLoopClient
 from tuner.api.app import create_app
+from tuner.api.response_cache import AnswerCache
+from tuner.api.routers.curves import CurvesText
 from tuner.cluster.dashboard import RayUnavailable
 from tuner.cluster.jobs import JobStatus
 from tuner.cluster.nodes import Node
@@ -218,7 +220,15 @@ class SharedApp:
 
 @cache
 def shared_app() -> FastAPI:
-    return create_app(service_in(_folder_of_this_run()))
+    return app_of(service_in(_folder_of_this_run()))
+
+
+def app_of(service: Service, **options: Any) -> FastAPI:
+    """Create an app that never returns an outdated answer. Otherwise a slow first answer would decide a test."""
+    app = create_app(service, **options)
+    app.state.responses = AnswerCache[bytes](len, oldest_s=0)
+    app.state.curves = AnswerCache(CurvesText.size, oldest_s=0)
+    return app
 
 
 def stand_idle(service: FakeService, *workers: Node, looks: int, seconds: float) -> None:
@@ -243,7 +253,7 @@ def client_of(
         own: Create a separate app, so that its metrics count only this service's requests.
     """
     headers = {"Authorization": f"Bearer {KEY}"} if with_key else {}
-    app = create_app(service) if own else SharedApp(service)
+    app = app_of(service) if own else SharedApp(service)
     return OneLoopClient(app, headers=headers, raise_server_exceptions=raises)
 
 

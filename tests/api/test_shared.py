@@ -94,7 +94,8 @@ def test_failed_requests_are_not_cached(service: FakeService) -> None:
     assert len(shared_) == before
 
 
-def test_answers_of_an_ended_job_are_up_to_date(client: TestClient, service: FakeService) -> None:
+def test_answers_of_an_ended_job_are_up_to_date(service: FakeService) -> None:
+    client = TestClient(create_app(service), headers={"Authorization": f"Bearer {fakes.KEY}"})
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=60)
     before = {name: client.get(f"/v1/jobs/{job}/{name}").json() for name in ("bill", "report", "pareto")}

@@ -12,7 +12,6 @@ from tests import fakes
 from tests.api.accessing import People
 from tests.fakes import FakeService
 from tests.packages.making import plain
-from tuner.api.app import create_app
 from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.domain.access import ROLES
 
@@ -47,7 +46,7 @@ class World:
 
     def __init__(self, service: FakeService) -> None:
         self.service = service
-        app = create_app(service, page_files=Path(tuner.__file__).parent / "web" / "static")
+        app = fakes.app_of(service, page_files=Path(tuner.__file__).parent / "web" / "static")
         self.people = People(service, app=app)
         self.document: dict[str, Any] = app.openapi()
         self.a, self.b = self._filled(A, seed=1, usd=0.0013), self._filled(B, seed=5, usd=0.001)

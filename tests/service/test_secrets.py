@@ -81,7 +81,7 @@ def test_no_secret_appears_in_responses_logs_or_files(
     planted: FakeService, head: Head, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    client = TestClient(fakes.create_app(planted), raise_server_exceptions=False)
+    client = TestClient(fakes.app_of(planted), raise_server_exceptions=False)
     client.headers["Authorization"] = f"Bearer {API_KEY}"
     alerts = [{"at": 0.5, "url": "http://127.0.0.1:9/hook"}]
     made = client.put("/v1/budgets/vision", json={"usd": 0.0005, "alerts": alerts})
@@ -125,7 +125,7 @@ def test_no_secret_appears_in_responses_logs_or_files(
 
 def test_database_stores_only_the_webhook_secret_in_plain_text(planted: FakeService) -> None:
     """The webhook secret is kept because messages are signed with it."""
-    client = TestClient(fakes.create_app(planted), headers={"Authorization": f"Bearer {API_KEY}"})
+    client = TestClient(fakes.app_of(planted), headers={"Authorization": f"Bearer {API_KEY}"})
     webhook = client.put("/v1/budgets/vision", json={"usd": 1}).json()["webhook_secret"]
     users = key_of_a_user(client)
     client.headers["Authorization"] = f"Bearer {users}"

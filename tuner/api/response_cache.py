@@ -39,11 +39,13 @@ class _Kept(Generic[T]):
 class AnswerCache(Generic[T]):
     """Thread-safe cache of the most recently used values.
 
-    It holds at most `KEPT` values, and `MOST_BYTES` bytes as counted by `size_of`.
+    It holds at most `KEPT` values, and `MOST_BYTES` bytes as counted by `size_of`. An outdated value is returned for at most `oldest_s`
+    seconds.
     """
 
-    def __init__(self, size_of: Callable[[T], int] = lambda _: 0) -> None:
+    def __init__(self, size_of: Callable[[T], int] = lambda _: 0, *, oldest_s: float = OLDEST_S) -> None:
         self._lock, self._size_of, self._bytes = threading.Lock(), size_of, 0
+        self._oldest_s = oldest_s
         self._kept: OrderedDict[Hashable, _Kept[T]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -67,7 +69,7 @@ class AnswerCache(Generic[T]):
                 self._forget(key, kept)
                 raise
             now = time.monotonic()
-            kept.fresh_until = now + min(OLDEST_S, SHARE * (now - began))
+            kept.fresh_until = now + min(self._oldest_s, SHARE * (now - began))
             self._weigh(key, kept, self._size_of(kept.value))
             return kept.value
 
