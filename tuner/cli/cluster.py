@@ -1,4 +1,4 @@
-"""`tuner cluster` and `tuner preempt`: a Ray cluster with simulated spot nodes on this machine, for experiments."""
+"""`tuner cluster` and `tuner preempt`: a Ray cluster with simulated spot nodes on this machine, for experiments. `tuner stop` ends it."""
 
 import dataclasses
 import json
@@ -42,6 +42,18 @@ def cluster(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     local_cluster.keep(Settings.from_env(), plan, tell=_as_json if as_json else _as_table, over=over)
+
+
+def stop_cluster() -> None:
+    """Stop the local Ray cluster of this home. Jobs that run continue after the next `tuner serve`."""
+    from tuner.service.cluster import RayCluster
+
+    settings = Settings.from_env()
+    if settings.ray_address:
+        typer.echo("the cluster of TUNER_RAY_ADDRESS was not started by this service, so it is left running")
+        return
+    RayCluster(settings).shut_down()
+    typer.echo("the local Ray cluster has been stopped; a running service starts it again")
 
 
 def preempt(

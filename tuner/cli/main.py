@@ -85,7 +85,7 @@ def stop(
     if job:
         Frame(as_json).show(connect().stop_trial(job, trial), render.trial)
         return
-    from tuner.cli.server import stop_cluster
+    from tuner.cli.cluster import stop_cluster
 
     stop_cluster()
 

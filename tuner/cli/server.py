@@ -21,7 +21,6 @@ from tuner.cli.http_server import GracefulServer
 from tuner.domain.errors import AddressNotFree, HomeInUse, Unavailable
 from tuner.service.bootstrap import Service, build
 from tuner.service.catalogue import fault_of_prices
-from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import fault_of_cluster, refuse_unfit, refuse_without_key, warn_of_open_home
 from tuner.service.leading import Renewing
@@ -99,15 +98,6 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         elif not service.leading.is_led():
             service.cluster.shut_down()
         service.database.dispose()
-
-
-def stop_cluster() -> None:
-    settings = Settings.from_env()
-    if settings.ray_address:
-        typer.echo("the cluster of TUNER_RAY_ADDRESS was not started by this service, so it is left running")
-        return
-    RayCluster(settings).shut_down()
-    typer.echo("the local Ray cluster has been stopped; a running service starts it again")
 
 
 LATEST_S = 10.0  # Begin the postponed work then even if the cluster is not ready: this work does not need it.
