@@ -58,6 +58,13 @@ class Home(ABC):
     def place(self, step: int, part: int = 0) -> Path:
         """Return a directory for the checkpoint of this step, or of a part of the step after it. It does not exist yet."""
 
+    def joint_error(self, error: Exception | None) -> Exception | None:
+        """Return the error of a write to `place`, or None if it succeeded. On several ranks, return the first error of any rank.
+
+        Call it exactly once after each write, whether or not the checkpoint is then given to `saved`.
+        """
+        return error
+
     @abstractmethod
     def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
         """Take over the complete checkpoint in `path`, which took `seconds` to write."""

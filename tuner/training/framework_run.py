@@ -156,30 +156,34 @@ class FrameworkRun:
     def _write(self, write: Callable[[Path], object], *, announce: bool, by_first: bool = False) -> None:
         self._home.phase("checkpoint")
         began, place = time.monotonic(), self._home.place(self.step, self._part)
+        error = self._home.joint_error(self._write_error(write, place, by_first=by_first))
+        seconds = time.monotonic() - began
+        if error is not None:
+            self._home.failed(self.step, error)
+        elif announce:
+            self._home.saved(self.step, place, seconds, self._part)
+        else:
+            if self._kept is not None:
+                shutil.rmtree(self._kept[1], ignore_errors=True)
+            self._kept = self.step, place, seconds
+
+    def _write_error(
+        self, write: Callable[[Path], object], place: Path, *, by_first: bool
+    ) -> Exception | None:
+        """Write the files to `place`, and return the error if that fails. All ranks take part in the same exchanges, even if one fails."""
+        if self._ranks is not None and by_first:
+            self._ranks.wait()
+            if self._ranks.rank != 0:
+                return None
         try:
             place.mkdir(parents=True, exist_ok=self._ranks is not None)
-            self._call(write, place, by_first=by_first)
+            write(place)
             (place / STEP_FILE).write_text(json.dumps({"step": self.step}))
         except (OSError, RuntimeError) as error:  # PyTorch raises RuntimeError if the disk is full
             if self._ranks is None:
                 shutil.rmtree(place, ignore_errors=True)
-            self._home.failed(self.step, error)
-            return
-        seconds = time.monotonic() - began
-        if announce:
-            self._home.saved(self.step, place, seconds, self._part)
-            return
-        if self._kept is not None:
-            shutil.rmtree(self._kept[1], ignore_errors=True)
-        self._kept = self.step, place, seconds
-
-    def _call(self, write: Callable[[Path], object], place: Path, *, by_first: bool) -> None:
-        if self._ranks is None or not by_first:
-            write(place)
-            return
-        self._ranks.wait()
-        if self._ranks.rank == 0:
-            write(place)
+            return error
+        return None
 
 
 def _copy(source: Path | None, place: Path) -> None:

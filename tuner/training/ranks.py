@@ -126,24 +126,20 @@ class SharedHome(Home):
         self._place = self._ranks.same_place(self._home.place(step, part) if self._is_first else None)
         return self._place
 
+    def joint_error(self, error: Exception | None) -> Exception | None:
+        """Wait until all ranks have written, and return the first error on all of them. The incomplete checkpoint is removed."""
+        errors = self._ranks.errors(None if error is None else f"{type(error).__name__}: {error}")
+        if not errors:
+            return None
+        if self._is_first and self._place is not None:
+            shutil.rmtree(self._place, ignore_errors=True)
+        rank, text = errors[0]
+        return OSError(f"rank {rank} could not save: {text}")
+
     def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
-        self._complete(step, path, seconds, None, part)
+        if self._is_first:
+            self._home.saved(step, path, seconds, part)
 
     def failed(self, step: int, error: Exception) -> None:
-        self._complete(step, None, 0.0, error)
-
-    def _complete(
-        self, step: int, path: Path | None, seconds: float, error: Exception | None, part: int = 0
-    ) -> None:
-        """Wait for all ranks, and pass the complete checkpoint, or the first error, to the home."""
-        errors = self._ranks.errors(None if error is None else f"{type(error).__name__}: {error}")
-        if not self._is_first:
-            return
-        if errors:
-            if self._place is not None:
-                shutil.rmtree(self._place, ignore_errors=True)
-            rank, text = errors[0]
-            self._home.failed(step, OSError(f"rank {rank} could not save: {text}"))
-        else:
-            assert path is not None
-            self._home.saved(step, path, seconds, part)
+        if self._is_first:
+            self._home.failed(step, error)

@@ -291,18 +291,20 @@ class SpotSafe:
 
         This may run in a background thread, in which an exception would go unnoticed. It is stored, and `_wait` raises it.
         """
-        began, outcome = time.monotonic(), self._written(state, step, part)
+        began, path, error = time.monotonic(), *self._written(state, step, part)
+        seconds = time.monotonic() - began
         try:
-            # The home is called exactly once, because all ranks wait for each other in it.
-            if isinstance(outcome, Exception):
-                self._home.failed(step, outcome)
+            error = self._home.joint_error(error)
+            if error is not None:
+                self._home.failed(step, error)
             else:
-                self._home.saved(step, outcome, time.monotonic() - began, part)
+                assert path is not None
+                self._home.saved(step, path, seconds, part)
         except Exception as fatal:
             self._save_error = fatal
 
-    def _written(self, state: dict[str, Any], step: int, part: int) -> Path | Exception:
-        """Write a state. Return the directory, or the error if it could not be written."""
+    def _written(self, state: dict[str, Any], step: int, part: int) -> tuple[Path | None, Exception | None]:
+        """Write a state. Return its directory, and the error if it could not be written."""
         path = None
         try:
             path = self._home.place(step, part)
@@ -310,8 +312,8 @@ class SpotSafe:
         except Exception as error:  # also RuntimeError: PyTorch raises it if the disk is full
             if path is not None and self._ranks == 1:
                 shutil.rmtree(path, ignore_errors=True)
-            return error
-        return path
+            return path, error
+        return path, None
 
     def _wait(self) -> None:
         """Wait for the current save. Raise its error if the home did not handle it."""
