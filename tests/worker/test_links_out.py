@@ -5,6 +5,8 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,7 +19,8 @@ from tuner.checkpoints.checkpoints import (
     CheckpointMissing,
     CheckpointStore,
 )
-from tuner.worker.publishing import unsafe_reason
+from tuner.worker.attempt import RunningAttempt
+from tuner.worker.publishing import publish, unsafe_reason
 
 SECRET = b"what nobody is to see"
 FOUND = CheckpointId(3, 1)
@@ -172,3 +175,11 @@ def test_link_out_of_a_checkpoint_is_refused(tmp_path: Path, target: str, place:
     (step / place).symlink_to(target if target.startswith("/") else "../" * place.count("/") + target)
     assert os.path.islink(step / place)
     assert f"{place} is a link out of the checkpoint" in unsafe_reason(step, tmp_path / "staging")
+
+
+def test_save_whose_path_cannot_be_examined_fails_with_a_reason(tmp_path: Path) -> None:
+    """The publisher must return, because the attempt waits for the outcome of its save."""
+    attempt = cast(RunningAttempt, SimpleNamespace(trial=TRIAL, staging=tmp_path))
+    published, reason = publish(store(tmp_path), attempt, 1, tmp_path / "a\0b", frozenset())
+    assert published is None
+    assert "null" in reason

@@ -119,10 +119,6 @@ def publish(
     Returns:
         The stored checkpoint and an empty text, or None and the reason why it was not stored.
     """
-    unsafe = unsafe_reason(path, attempt.staging)
-    if unsafe:
-        log.warning("%s: step %d was not saved: %s", attempt.trial, step, unsafe)
-        return None, unsafe
 
     def newest() -> bool:
         best = attempt.best is not None and attempt.best[1] == step
@@ -133,6 +129,11 @@ def publish(
         return store.publish(attempt.trial, attempt.number, step, path, part=part, part_ns=part_ns)
 
     try:
+        # User code may name any path, and may change the folder meanwhile, so this can raise too.
+        unsafe = unsafe_reason(path, attempt.staging)
+        if unsafe:
+            log.warning("%s: step %d was not saved: %s", attempt.trial, step, unsafe)
+            return None, unsafe
         published = with_retries(attempt, store, write, wanted=newest)
     except Exception as error:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
