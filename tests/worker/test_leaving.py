@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.worker.driving import NODE, SECOND, Driver
+from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
@@ -180,6 +181,26 @@ def test_running_save_does_not_prevent_the_final_save(
     goes_on.set()
     ended = driver.until_state("preempted")
     assert ended["saved_step"] == driver.reports[-1]["step"] > 1
+
+
+def test_hanging_storage_of_artifacts_delays_no_checkpoint(
+    drive: Any, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    real = TrialArtifacts.add
+
+    def add(*args: Any, **more: Any) -> Any:
+        answers.wait()
+        return real(*args, **more)
+
+    monkeypatch.setattr(TrialArtifacts, "add", add)
+    driver = drive("reports_artifacts")
+    try:
+        driver.run_to(1)
+        node.goes(20)
+        assert driver.until_state("preempted")["saved_step"] == 1
+    finally:
+        answers.set()
 
 
 def test_trial_waiting_at_a_rung_is_saved_on_notice(drive: Any, node: Node) -> None:

@@ -1,7 +1,7 @@
 """The supervisor of one worker. It starts the child of each attempt, replies to its reports, measures it, and ends it with its lease.
 
-This is plain Python, without Ray. The actor's thread calls `order` and `step`. A reader thread, the watchdog's threads and a
-publisher thread run at the same time. One lock guards the state that they share. No code waits for a child while it holds the
+This is plain Python, without Ray. The actor's thread calls `order` and `step`. A reader thread, the watchdog's threads and the
+publisher threads run at the same time. One lock guards the state that they share. No code waits for a child while it holds the
 lock: a reply is sent only if the child's channel has room for it.
 """
 
@@ -107,6 +107,8 @@ class Supervisor:
         self._channel: ChannelEnd | None = None
         self._pump: LogPump | None = None
         self._publisher = Publisher()
+        # Artifacts have their own: a checkpoint must not wait while the storage of an artifact hangs or is retried.
+        self._artifact_publisher = Publisher()
         self._starter: threading.Thread | None = None
         self._pid = 0
         self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
@@ -335,7 +337,7 @@ class Supervisor:
         attempt.reported(message)
         if message.artifacts:
             attempt.unstored += 1
-            self._publisher.submit(self._store_artifacts, attempt, message.step, message.artifacts)
+            self._artifact_publisher.submit(self._store_artifacts, attempt, message.step, message.artifacts)
         self.reply_if_due(attempt)
 
     def _on_save_failed(self, attempt: RunningAttempt, step: int, detail: str) -> None:
@@ -438,7 +440,7 @@ class Supervisor:
     # Saving
 
     def _store_artifacts(self, attempt: RunningAttempt, step: int, names: Sequence[str]) -> None:
-        """Store the artifacts of a report. Runs in the publisher's thread."""
+        """Store the artifacts of a report. Runs in the thread of the publisher for artifacts."""
         assert self._store is not None
         stored_bytes, refusal = store_artifacts(self._store, attempt, step, names)
         with self._changed:
@@ -572,8 +574,8 @@ class Supervisor:
         """Clean up after an attempt that has ended.
 
         Give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress until the
-        lease ends, at most `SAVE_GRACE_S`. A stopped attempt's saves get `EXIT_GRACE_S`. Then delete the attempt's folders and
-        close its channel and its log.
+        lease ends, at most `SAVE_GRACE_S`. A stopped attempt's saves get `EXIT_GRACE_S`, and so do artifacts after a preemption
+        notice. Then delete the attempt's folders and close its channel and its log.
         """
         if self._starter is not None:
             self._starter.join(EXIT_GRACE_S)
@@ -584,7 +586,9 @@ class Supervisor:
         self.server.clean()
         self._kill_orphans()
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
-        self._publisher.settle(max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S)))
+        patience_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
+        self._publisher.settle(patience_s)
+        self._artifact_publisher.settle(EXIT_GRACE_S if attempt.notice is not None else patience_s)
         for folder in (self._restore_dir(attempt), self._home / "cwd"):
             wipe(folder)
         with self._changed:
