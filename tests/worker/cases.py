@@ -37,11 +37,17 @@ def counts(config: dict[str, Any]) -> None:
 
 
 def reports_artifacts(config: dict[str, Any]) -> None:
-    """Report a file that is replaced in each step, and one of the first step only. Then leave a link, as hostile code might."""
+    """Report a file that is replaced in each step, and one of the first step only.
+
+    With `leaves_link` or `evades`, do what hostile code might: leave a link, or report files without the check of `SpotSafe`.
+    """
     with SpotSafe() as run:
         for step in run.steps():
             Path("table.csv").write_text(f"step {step + 1}")
             files = {"table.csv": "table.csv", **({"first.txt": "table.csv"} if step == 0 else {})}
+            for number in range(1, config.get("evades", 0) + 1):
+                artifacts.stage(Path(current().begin.staging), number, {"large": b"12345"})  # type: ignore[union-attr]
+                current().report(number, {"acc": 1.0}, resumable=False, artifacts=["large"])  # type: ignore[union-attr]
             if config.get("leaves_link"):
                 staging = artifacts.folder_of(Path(current().begin.staging), step + 1)  # type: ignore[union-attr]
                 staging.symlink_to(config["leaves_link"])

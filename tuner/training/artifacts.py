@@ -50,13 +50,18 @@ class ArtifactLimits:
             raise ArtifactRefused(
                 f"the artifacts of a trial may have {MAX_TRIAL_BYTES} bytes together; report smaller files"
             )
-        if self._room is not None and total > self._room:
-            raise ArtifactRefused(
-                f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {self._room} were left for this "
-                "attempt; report fewer or smaller files"
-            )
+        check_room(total, self._room)
         self._sizes, self._total = sizes, total
         return files
+
+
+def check_room(total_bytes: int, room_bytes: int | None) -> None:
+    """Raise ArtifactRefused if an attempt has reported more than was left of its job's limit. None means that there is no such limit."""
+    if room_bytes is not None and total_bytes > room_bytes:
+        raise ArtifactRefused(
+            f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {room_bytes} were left for this "
+            "attempt; report fewer or smaller files"
+        )
 
 
 def folder_of(staging: Path, step: int) -> Path:

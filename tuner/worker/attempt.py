@@ -109,6 +109,7 @@ class RunningAttempt:
     messages_since_report: int = 0
     unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
     unstored: int = 0  # reports with artifacts that the publisher has not finished
+    reported_bytes: int = 0  # the size of all artifacts that the publisher has read
     staging: Path | None = None  # where the child may leave checkpoints
     environment: Environment | None = None  # to be sent with the next result
     described: bool = False  # the environment was sent, or is about to be

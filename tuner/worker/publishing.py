@@ -19,6 +19,7 @@ from tuner.training.artifacts import (
     MAX_TRIAL_BYTES,
     MAX_TRIAL_FILES,
     ArtifactRefused,
+    check_room,
     folder_of,
     read_bounded,
 )
@@ -172,6 +173,10 @@ def store_artifacts(
     assert attempt.staging is not None
     try:
         files = staged_artifacts(attempt.staging, step, names)
+        attempt.reported_bytes += sum(map(len, files.values()))
+        check_room(
+            attempt.reported_bytes, order.get("artifact_room")
+        )  # user code may evade the child's check
         return with_retries(attempt, store, add)
     except ArtifactRefused as refused:
         return None, str(refused)
