@@ -7,10 +7,13 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from tests import frameworks
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.job import program_config
 from tuner.driver.messages import Progress, end_of
+from tuner.training.checkpoint import read_parts
 from tuner.worker.child import NotTrainable, load
 from tuner.worker.process_tree import descendants
 from tuner.worker.ranks import RankGroup
@@ -76,12 +79,17 @@ def test_interrupted_ddp_training_equals_an_uninterrupted_one(drive: Any) -> Non
     parts.end("stop")
 
 
-def test_fsdp_checkpoint_is_restored_on_another_number_of_ranks(drive: Any) -> None:
+def test_fsdp_checkpoint_is_restored_on_another_number_of_ranks(drive: Any, tmp_path: Path) -> None:
     config = {"fsdp": True}
     whole, parts = drive("trains", CASES), drive("trains", CASES)
     whole.run_to(6, config=config, **TWO)
     whole.end("stop")
     parts.save_at(2, config=config, **TWO)
+    store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
+    exported = read_parts(store.fetch("trial_00000", CheckpointId(2, 1), tmp_path / "checkpoint"))
+    torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 1)).load_state_dict(
+        exported["model"]
+    )
     parts.save_at(4, restore=2, config=config, processes=1, resources={"CPU": 1})
     parts.run_to(6, restore=4, config=config, **TWO)
     parts.end("stop")

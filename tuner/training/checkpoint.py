@@ -172,6 +172,19 @@ def restore(
     return int(state["step"])
 
 
+def read_parts(directory: Path) -> dict[str, Any]:
+    """Return the saved states of all parts, by name. Tensors that were spread over ranks are whole.
+
+    Other states that each rank has are those of rank 0. Various exceptions are raised if the checkpoint is damaged.
+    """
+    state = plain.read(directory / STATE_FILE)
+    others = [_read_rank(directory, rank)["parts"] for rank in range(1, state.get("ranks", 1))]
+    return {
+        name: sharded.assembled(part, [other[name] for other in others], None)
+        for name, part in state["parts"].items()
+    }
+
+
 def _read_rank(directory: Path, rank: int) -> Any:
     """Read what a rank other than 0 saved. Tensors are read from the file when they are used, because a rank needs few of them."""
     return plain.read(sharded.rank_file(directory, rank), mmap=True)

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tuner.training import plain
 from tuner.training.channel import STATE_FILE, Channel, StopTraining
+from tuner.training.checkpoint import read_parts
 from tuner.training.exporting import Exporter, ExportFailed, export_function
 
 
@@ -51,8 +51,7 @@ def run_export(channel: Channel) -> None:
 
 def _state(checkpoint: Path) -> Any:
     """Return the saved states of the parts of `SpotSafe`, or the directory of a checkpoint that was saved in another way."""
-    state = checkpoint / STATE_FILE
-    return plain.read(state)["parts"] if state.is_file() else checkpoint
+    return read_parts(checkpoint) if (checkpoint / STATE_FILE).is_file() else checkpoint
 
 
 def _save(channel: Channel, step: int, paths: list[Path]) -> None:
