@@ -92,6 +92,26 @@ def test_later_quota_change_makes_no_difference(service: FakeService, client: Te
         queue.put(db, service.project, Quota(), service.now())
 
 
+def test_record_without_concurrency_is_replayed_with_the_admitted_one(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    e = events.c
+    with service.database.write() as db:
+        db.exec_driver_sql("DROP TRIGGER IF EXISTS events_no_update")
+        launched = (e.job == job) & (e.type == "Launched")
+        for seq, body in db.execute(select(e.seq, e.body).where(launched)).all():
+            older = json.loads(body)
+            del older["value"]["concurrency"]
+            db.execute(update(events).where(e.job == job, e.seq == seq).values(body=json.dumps(older)))
+    found = replay(client, job)
+    assert (found["difference"], found["not_checked"]) == (None, [])
+    with service.database.write() as db:
+        db.execute(update(jobs).where(jobs.c.id == job).values(concurrency=1))
+    found = replay(client, job)
+    assert found["difference"] is not None
+    assert [one["what"] for one in found["not_checked"]] == ["how many trials could run at once"]
+
+
 def test_control_requests_not_handled_by_a_driver_are_not_checked(
     service: FakeService, client: TestClient
 ) -> None:

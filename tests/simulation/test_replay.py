@@ -54,6 +54,7 @@ def replayed(run: SimulatedRun, record: JobRecord | None = None, **more: Any) ->
         run.spec,
         lambda: sampler_for(run.spec),
         rate=run.loop_config.rate,
+        concurrency=run.loop_config.concurrency,
         **more,
     )
 
@@ -136,6 +137,14 @@ def test_every_prefix_of_a_record_has_no_difference(pytestconfig: pytest.Config)
             assert run.loop.end is not None or run.clock.run_next()
         found = replayed(run)
         assert (found.difference, found.unchecked) == (None, ())
+
+
+def test_launches_of_older_releases_without_a_concurrency_have_no_difference() -> None:
+    run = ran(spec("0.004", scheduler="auto", sampler="random", seed=1), concurrency=3, faults=FAULTS)
+    record = record_of(run)
+    for number in list(numbers(record, ev.Launched)):
+        record = changed(record, number, replace(record.events[number - 1][1], concurrency=None))
+    assert replayed(run, record).difference is None
 
 
 def test_job_that_was_topped_up_has_no_difference() -> None:
@@ -282,7 +291,8 @@ def test_time_limit_is_reported(run: SimulatedRun) -> None:
 
 def test_without_a_sampler_only_its_answers_are_not_checked(run: SimulatedRun) -> None:
     record = record_of(run)
-    found = check(record, run.spec, None, rate=run.loop_config.rate)
+    config = run.loop_config
+    found = check(record, run.spec, None, rate=config.rate, concurrency=config.concurrency)
     assert (found.difference, found.answers, found.events) == (None, 0, len(record.events))
 
 
@@ -352,7 +362,8 @@ def compared(run: SimulatedRun, **algorithm: str) -> Replayed:
     other = replace(run.spec, algorithm=replace(run.spec.algorithm, **algorithm))  # type: ignore[arg-type]
     record = record_of(run)
     folds = [
-        Fold(job, sampler_for(job), record.events, rate=run.loop_config.rate) for job in (run.spec, other)
+        Fold(job, sampler_for(job), record.events, rate=run.loop_config.rate, concurrency=1)
+        for job in (run.spec, other)
     ]
     return compare(record, *folds)
 

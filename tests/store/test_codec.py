@@ -183,3 +183,12 @@ def test_arbitrary_json_is_decoded_or_refused_with_value_error(value: Any) -> No
 def test_unknown_types_and_fields_are_named(value: Any) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         decode(json.dumps({"v": VERSION, "value": value}))
+
+
+def test_new_fields_that_are_not_used_are_left_out_for_older_releases() -> None:
+    plain = json.loads(encode(builders.spec(builders.budget())))["value"]
+    assert not {"start", "trial_limits", "package", "retention"} & plain.keys()
+    assert not {"nodes", "processes_per_node"} & plain["resources"].keys()
+    spec = builders.spec(builders.budget())
+    used = decode(encode(dataclasses.replace(spec, resources=Resources(1, 2, processes_per_node=1))))
+    assert used.resources.processes_per_node == 1

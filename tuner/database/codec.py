@@ -129,11 +129,14 @@ def _to_json(value: object) -> object:
 def _fields(value: "DataclassInstance") -> dict[str, object]:
     """Return the dataclass's fields as JSON values.
 
-    A field that is marked as new is left out if it is None, so that older releases, which do not know it, can read the row.
+    A field that is marked as new is left out if it has its default, so that older releases, which do not know it, can read the row.
     """
     given = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
-    kept = {field: one for field, one in given.items() if one is not None or "new" not in field.metadata}
-    return {field.name: _to_json(one) for field, one in kept.items()}
+    return {
+        field.name: _to_json(inner)
+        for field, inner in given.items()
+        if "new" not in field.metadata or inner != field.default
+    }
 
 
 def _from_json(value: Any) -> Any:

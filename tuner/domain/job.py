@@ -62,9 +62,9 @@ class Resources:
     instance_type: str | None = None  #: None if any machine type of the cluster may be used.
     region: str | None = None  #: None if any region of the cluster may be used.
     max_concurrent_trials: int | None = None
-    nodes: int = 1  #: The nodes that a trial takes at once.
+    nodes: int = field(default=1, metadata={"new": True})  #: The nodes that a trial takes at once.
     #: The processes of a trial on each node. If it is None, each whole GPU gets one process, and a trial without a GPU gets one.
-    processes_per_node: int | None = None
+    processes_per_node: int | None = field(default=None, metadata={"new": True})
 
     @property
     def processes(self) -> int:
@@ -191,15 +191,15 @@ class JobSpec:
     resources: Resources = field(default_factory=Resources)
     algorithm: Algorithm = field(default_factory=Algorithm)
     plateau: Plateau | None = None
-    trial_limits: TrialLimits | None = None
-    start: tuple[StartPoint, ...] = ()  #: Configurations to try first, and known results.
+    trial_limits: TrialLimits | None = field(default=None, metadata={"new": True})
+    #: Configurations to try first, and known results.
+    start: tuple[StartPoint, ...] = field(default=(), metadata={"new": True})
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     warm_start_jobs: tuple[str, ...] = ()
     warm_start_checkpoints: bool = False
     window: Window | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     #: The uploaded package of the trainable. None if the trainable is a module on the workers' machines.
-    #: Omitted from the stored JSON if it is None.
     package: str | None = field(default=None, metadata={"new": True})
     #: The command line of a program that is run instead of a function. None if the trainable is a function.
     command: str | None = field(default=None, metadata={"new": True})

@@ -142,6 +142,8 @@ class Fold:
         spec: The job, with the policy's scheduler and sampler.
         sampler: A new sampler, or None to take the recorded answers because the sampler's cannot be computed.
         events: All recorded events.
+        rate: The rate with which the job's decisions estimate costs.
+        concurrency: How many trials may run at once until an event sets it. Launches of older releases do not.
     """
 
     def __init__(
@@ -151,8 +153,9 @@ class Fold:
         events: Iterable[tuple[int, ev.Event]],
         *,
         rate: Rate,
+        concurrency: int,
     ) -> None:
-        self.state = State.fresh(spec, concurrency=1, rate=rate)  # `Launched` sets how many
+        self.state = State.fresh(spec, concurrency=concurrency, rate=rate)
         inherited = {
             event.trial: event
             for _, event in events
@@ -234,6 +237,7 @@ def check(
     sampler: Callable[[], Sampler] | None,
     *,
     rate: Rate,
+    concurrency: int,
     source: Source = lambda _: None,
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Replayed:
@@ -244,10 +248,11 @@ def check(
         spec: The job.
         sampler: Return a new sampler of the job. None: its history is gone, so its answers are not checked.
         rate: The rate with which the job's decisions estimate costs.
+        concurrency: How many trials may run at once until an event sets it. Launches of older releases do not.
         source: Looks up the trials of earlier jobs that this job continued.
         may_continue: Called before each event. The replay ends early if it returns False.
     """
-    fold = Fold(spec, sampler and sampler(), record.events, rate=rate)
+    fold = Fold(spec, sampler and sampler(), record.events, rate=rate, concurrency=concurrency)
     return _Check(record, fold, source, may_continue).run()
 
 

@@ -8,7 +8,7 @@ from threading import BoundedSemaphore
 from typing import Any, get_args
 
 from tuner.domain.errors import Fault, Invalid, Unavailable
-from tuner.domain.events import Inherited
+from tuner.domain.events import Inherited, Launched
 from tuner.domain.job import Algorithm, SamplerName, SchedulerName
 from tuner.domain.space import Config
 from tuner.driver.replay import Decision as Decision
@@ -108,6 +108,7 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
                 None if gone else sampler_for(spec, history),
                 record.events,
                 rate=rate,
+                concurrency=row.concurrency,
             )
             for spec in (row.spec, other)
         ]
@@ -118,6 +119,7 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
         row.spec,
         None if gone else partial(sampler_for, row.spec, history),
         rate=rate,
+        concurrency=row.concurrency,
         source=partial(_source, service),
         may_continue=may_continue,
     )
@@ -126,7 +128,18 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
     if found.difference is not None and version not in (None, release()):
         why = f"the newest driver ran tuner {version}, and this is {release()}, which may decide differently"
         notes.append(Unchecked("decisions of another version", why))
+    if found.difference is not None and not _records_concurrency(record):
+        why = (
+            f"an older release did not record it; the replay assumes {row.concurrency}, as the job has now, and a quota "
+            "may have lowered it"
+        )
+        notes.append(Unchecked("how many trials could run at once", why))
     return ReplayView(row, _with(found, notes), None)
+
+
+def _records_concurrency(record: JobRecord) -> bool:
+    launched = (event for _, event in record.events if isinstance(event, Launched))
+    return all(event.concurrency is not None for event in launched)
 
 
 def _source(service: Service, inherited: Inherited) -> tuple[Config, Inherited] | None:
