@@ -26,6 +26,7 @@ EXPECTED = {
     "NothingAffordable": 404,
     "Conflict": 409,
     "IdempotencyConflict": 409,
+    "TooManyWaiting": 409,
     "AddressNotFree": 409,
     "HomeInUse": 409,
     "Stale": 412,

@@ -1,7 +1,7 @@
 """Configurations that users give, and requests about single trials and the number of trials at once."""
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -10,6 +10,7 @@ from tests.api.test_control import stand
 from tests.fakes import FakeService
 from tuner.database.tables import trials
 from tuner.domain import events as ev
+from tuner.service import control
 from tuner.store import jobs
 
 
@@ -118,6 +119,23 @@ def test_no_more_configurations_are_enqueued_than_the_budget_allows_trials(clien
     for width, status in ((21, 202), (22, 409)):
         answer = client.post(f"/v1/jobs/{job}/trials", json={"config": {**CONFIG, "width": width}})
         assert answer.status_code == status
+
+
+def test_limited_number_of_configurations_may_wait(
+    client: TestClient, service: FakeService, running: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MAX_START", 3)
+    statements: list[str] = []
+    event.listen(service.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    counts = []
+    for width in (30, 31, 32, 33):
+        statements.clear()
+        answer = client.post(f"/v1/jobs/{running}/trials", json={"config": {**CONFIG, "width": width}})
+        counts.append(len(statements))
+        if width < 33:
+            assert answer.status_code == 202
+    assert check_problem(answer, 409)["type"] == "urn:tuner:problem:too-many-waiting"
+    assert counts[1] == counts[2]  # the number of statements does not follow that of the configurations
 
 
 def test_trials_are_stopped_and_promoted_in_the_states_that_allow_it(

@@ -25,6 +25,7 @@ STATUS: dict[type[errors.TunerError], int] = {
     errors.NothingAffordable: 404,
     errors.Conflict: 409,
     errors.IdempotencyConflict: 409,
+    errors.TooManyWaiting: 409,
     errors.AddressNotFree: 409,
     errors.HomeInUse: 409,
     errors.Stale: 412,

@@ -70,6 +70,10 @@ class IdempotencyConflict(Conflict):
     """The same Idempotency-Key was used for another request."""
 
 
+class TooManyWaiting(Conflict):
+    """Too many configurations of the job wait."""
+
+
 class AddressNotFree(Conflict):
     """The service cannot listen on this address."""
 

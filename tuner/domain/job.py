@@ -30,7 +30,7 @@ Market = Literal["on_demand", "spot", "spot_with_fallback"]
 SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
 MAX_CONCURRENT_TRIALS = 10_000
-MAX_START = 1000  # configurations that a user gives
+MAX_START = 1000  # configurations that a user gives at once, and that may wait
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
 MAX_PROCESSES = 256  # of a trial on each node

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from tuner.database.database import Connection
 from tuner.domain.budget import Budget
-from tuner.domain.errors import Conflict, Invalid, NotFound, Stale
+from tuner.domain.errors import Conflict, Invalid, NotFound, Stale, TooManyWaiting
 from tuner.domain.events import EnqueueRequested, PromoteRequested, StopRequested, TrialRequest
 from tuner.domain.ids import TRIAL_ID
-from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS
+from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, MAX_START
 from tuner.domain.money import MS_PER_HOUR
-from tuner.domain.space import Config, Value
+from tuner.domain.space import Value
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
 from tuner.ledger import budget_waits, shared_budget_changes, shared_budgets
@@ -29,7 +29,7 @@ from tuner.service.submit import concurrency_of
 from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of, rungs_of
 from tuner.store import exports, jobs, launches, queue
-from tuner.store.answers import state_of, trial_with
+from tuner.store.answers import state_of, trials_with
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
 
@@ -207,6 +207,7 @@ def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
     Raises:
         NotFound: The project has no such job.
         Invalid: The configuration is not in the job's search space.
+        TooManyWaiting: `MAX_START` configurations wait already.
         Conflict: The job has ended or is being cancelled, it may begin no more trials, or a trial has this configuration.
     """
     with _steering(service, job) as (db, row):
@@ -214,27 +215,31 @@ def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
         typed = space.typed(config)
         if faults := space.config_faults(typed, "/config"):
             raise Invalid(*faults)
-        if (trial := trial_with(db, job, typed)) is not None:
+        requests = jobs.trial_requests_of(db, job)
+        enqueued = [request.config for request in requests if isinstance(request, EnqueueRequested)]
+        of_user = [*row.spec.first_configs, *enqueued]
+        trial, *trials = trials_with(db, job, [typed, *of_user])
+        if trial is not None:
             raise Conflict(f"{trial} has this configuration already")
-        waiting = _waiting_configs(db, row)
+        waiting = [config for config, begun in zip(of_user, trials, strict=True) if begun is None]
         if typed not in waiting:
-            begun, most = jobs.trials_begun(db, job), row.budget.trials
-            if most is not None and begun + len(waiting) >= most:
-                raise Conflict(
-                    f"the job may begin {most} trials, and all of them have begun or wait; raise budget.trials first"
-                )
+            _refuse_more(db, row, len(waiting))
             _request(db, service, row, lambda number: EnqueueRequested(service.now(), number, typed))
             audit_log.note(db, service, "trial.enqueue", job, after={"config": typed})
     return job_view(service, job)
 
 
-def _waiting_configs(db: Connection, row: JobRow) -> list[Config]:
-    """Return the configurations of the user that have no trial yet."""
-    requests = jobs.trial_requests_of(db, row.id)
-    enqueued = [request.config for request in requests if isinstance(request, EnqueueRequested)]
-    return [
-        config for config in (*row.spec.first_configs, *enqueued) if trial_with(db, row.id, config) is None
-    ]
+def _refuse_more(db: Connection, row: JobRow, waiting: int) -> None:
+    """Raise an error if no more configurations may wait."""
+    if waiting >= MAX_START:
+        raise TooManyWaiting(
+            f"{waiting} configurations of this job wait already, and no more may; enqueue more when some of them have begun"
+        )
+    begun, most = jobs.trials_begun(db, row.id), row.budget.trials
+    if most is not None and begun + waiting >= most:
+        raise Conflict(
+            f"the job may begin {most} trials, and all of them have begun or wait; raise budget.trials first"
+        )
 
 
 def stop_trial(service: Service, job: str, trial: str) -> TrialView:

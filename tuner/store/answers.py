@@ -1,7 +1,7 @@
 """Answers as queries over recorded reports, ledger entries and trials. No total is maintained by hand."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -165,11 +165,12 @@ def state_of(db: Connection, job: str, name: str) -> TrialState | None:
     return state
 
 
-def trial_with(db: Connection, job: str, config: Config) -> str | None:
-    """Return the first trial with this configuration, or None. The parameters must be in the order of the search space."""
+def trials_with(db: Connection, job: str, configs: Sequence[Config]) -> list[str | None]:
+    """Return for each configuration the first trial with it, or None. The parameters must be in the order of the search space."""
     t = trials.c
-    same = (t.job == job) & (t.config == json.dumps(config))
-    return db.execute(select(t.trial).where(same).order_by(t.number).limit(1)).scalar()
+    rows = db.execute(select(t.config, t.trial).where(t.job == job).order_by(t.number.desc()))
+    first = {config: trial for config, trial in rows}
+    return [first.get(json.dumps(config)) for config in configs]
 
 
 def trials_named(db: Connection, job: str, mode: Mode, names: Collection[str]) -> list[TrialRow]:
