@@ -226,6 +226,59 @@ def test_dead_process_is_settled_as_lost_and_its_export_fails(
     assert posted(service.database, job, made["id"]) == {"lost": math.ceil(2 * 0.1 / 3600 * 1e6)}
 
 
+@pytest.mark.parametrize("ever_beat", [False, True])
+def test_silent_process_is_stopped_after_a_while(
+    service: FakeService, client: TestClient, job: str, ever_beat: bool
+) -> None:
+    made, controller = begin(client, job), Controller(service)
+    controller.one_pass()
+    if ever_beat:
+        beat(service, job, made["id"])
+    service.now.pass_s(60)
+    controller.one_pass()
+    service.now.pass_s(60)
+    controller.one_pass()
+    assert service.cluster.stopped == []  # it may be the clock that jumped
+    service.now.pass_s(11)
+    controller.one_pass()
+    assert service.cluster.stopped == [f"{job}-{made['id']}"]
+
+
+def test_process_with_a_heartbeat_during_the_pass_is_not_stopped(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, controller = begin(client, job), Controller(service)
+    controller.one_pass()
+    beat(service, job, made["id"])
+    service.now.pass_s(100)
+    controller.one_pass()
+    service.now.pass_s(11)
+    status = service.cluster.status
+
+    def slow_status(name: str) -> Any:
+        beat(service, job, made["id"])
+        return status(name)
+
+    monkeypatch.setattr(service.cluster, "status", slow_status)
+    controller.one_pass()
+    assert service.cluster.stopped == []
+
+
+def beat(service: FakeService, job: str, export: str) -> None:
+    with service.database.write() as db:
+        assert exports.beat(db, exports.get(db, job, export), service.now())
+
+
+def test_export_takes_the_room_of_one_trial(service: FakeService, client: TestClient, job: str) -> None:
+    made, controller = begin(client, job), Controller(service)
+    both = fakes.submit(client, resources={"max_concurrent_trials": 2})
+    controller.one_pass()
+    assert f"{both}-1" not in service.cluster.submitted  # the cluster has two CPUs
+    run(service, job, made["id"], FakeExportActors(DONE))
+    controller.one_pass()
+    assert f"{both}-1" in service.cluster.submitted
+
+
 def test_export_is_refused_with_what_to_do(service: FakeService, client: TestClient) -> None:
     job = fakes.submit(client)
 

@@ -9,6 +9,7 @@ another service has taken over.
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tuner.cluster.jobs import JobStatus, money_metadata
 from tuner.cluster.nodes import Node
@@ -23,7 +24,7 @@ from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
 from tuner.service.periodic import PeriodicService
 from tuner.service.queue import in_line, opening
-from tuner.store import answers, jobs, launches, queue
+from tuner.store import answers, exports, jobs, launches, queue
 from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
 from tuner.store.launches import Launch
@@ -73,21 +74,24 @@ class Controller(PeriodicService):
             return
         with self._service.database.read() as db:
             live, begun = launches.at_hand(db, self._service.now()), queue.begun(db)
+            exporting = [export.job for export in exports.live(db)]
         for launch in self._due(live):
             self._look_after(term, launch)
-        self._launch_wanted(term, live, begun)
+        self._launch_wanted(term, live, begun, exporting)
         self._exports.look(term)
         self._service.leading.went_well()
         self._service.vitals.controller_at = self._service.now()
 
     # Launching
 
-    def _launch_wanted(self, term: Term, live: list[Launch], begun: set[str]) -> None:
+    def _launch_wanted(
+        self, term: Term, live: list[Launch], begun: set[str], exporting: Sequence[str]
+    ) -> None:
         """Launch the jobs that are due and for which the cluster has room.
 
         A job that lost its driver in mid-run keeps its place on the cluster and is launched at any hour: the new driver
         closes the attempts and holds that the last one left open, and pauses the job if its window is closed. Other
-        jobs are launched in the order of the queue. If the cluster has no room for a job, only those later jobs wait
+        jobs are launched in the order of the queue. An export of a job in `exporting` takes the room of one trial. If the cluster has no room for a job, only those later jobs wait
         that may take the same nodes. The rows of jobs are read one by one when needed, because thousands of jobs may
         wait.
         """
@@ -99,9 +103,10 @@ class Controller(PeriodicService):
         turns = self._line(term, {name: launch for name, launch in due.items() if name not in begun}, now)
         if not turns:
             return
-        known = {launch.job for launch in live}
+        known = {*(launch.job for launch in live), *exporting}
         self._rows = {name: row for name, row in self._rows.items() if name in known}
         under_way = [self._needs(one.job) for one in live if one.state != "wanted" or one.job in begun]
+        exports_under_way = [replace(self._needs(job), concurrency=1) for job in exporting]
         with self._service.database.read() as db:
             allowed = queue.of_projects(db)
         full, awaited = set[str](), frozenset[int]()
@@ -116,7 +121,7 @@ class Controller(PeriodicService):
                 full.add(row.project)
                 continue
             wanted = eligible(nodes, row)
-            if wanted & awaited or not has_room(nodes, under_way, row):
+            if wanted & awaited or not has_room(nodes, [*under_way, *exports_under_way], row):
                 awaited |= wanted  # jobs further back in the queue may not take these nodes first
                 continue
             self._submit(term, due[turn.job], self._row(turn.job))

@@ -14,6 +14,8 @@ from tuner.store.exports import ExportRow
 
 SILENT_NS = 4 * NS  # a process without a heartbeat for this long is checked
 HUNG_NS = 90 * NS  # and stopped after this long
+# The machine may have slept, or its clock was set: a process is stopped only if this service watches it stay silent for this long.
+WATCHED_NS = 10 * NS
 OUTLIVES_NS = 2 * NS  # how long the actor of an export can outlive the last heartbeat of its process
 LOST = "the process of the export died, or its cluster was restarted; export again"
 log = logging.getLogger("tuner.controller")
@@ -25,6 +27,8 @@ class ExportKeeper:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._stopped: set[str] = set()  # processes that were stopped because they hung
+        #: The last heartbeat of each silent process, and when this service first saw that there was none after it.
+        self._silent: dict[str, tuple[Instant | None, Instant]] = {}
 
     def look(self, term: Term) -> None:
         """Look after all exports that have not ended.
@@ -35,11 +39,17 @@ class ExportKeeper:
         """
         with self._service.database.read() as db:
             rows = exports.live(db)
+        names = {row.submission_id for row in rows}
+        self._silent = {name: seen for name, seen in self._silent.items() if name in names}
         for row in rows:
             if row.submitted_at is None:
                 self._submit(term, row)
-            elif self._service.now() - max(row.submitted_at, row.heartbeat_at or 0) >= SILENT_NS:
+            elif self._silent_ns(row) >= SILENT_NS:
                 self._look_after(term, row)
+
+    def _silent_ns(self, row: ExportRow) -> int:
+        """Return the time since the process's last heartbeat, or since its submission if there was none."""
+        return self._service.now() - max(row.submitted_at or 0, row.heartbeat_at or 0)
 
     def _submit(self, term: Term, row: ExportRow) -> None:
         """Submit the process, then record that. If this service dies in between, the next one submits the same id again."""
@@ -50,13 +60,25 @@ class ExportKeeper:
 
     def _look_after(self, term: Term, row: ExportRow) -> None:
         status = self._service.cluster.status(row.submission_id)
-        if status in ("pending", "running"):
-            if row.heartbeat_at is not None and self._service.now() - row.heartbeat_at > HUNG_NS:
-                log.warning("%s has sent no heartbeat and is stopped", row.submission_id)
-                self._service.cluster.stop(row.submission_id)
-                self._stopped.add(row.submission_id)
+        # The row was read before the exports ahead of it were looked after, which may have taken long.
+        with self._service.database.read() as db:
+            row = exports.get(db, row.job, row.id)
+        if row.state not in exports.LIVE:
             return
-        self._settle_dead(term, row)
+        if status not in ("pending", "running"):
+            self._settle_dead(term, row)
+        elif self._silent_ns(row) > HUNG_NS and self._stays_silent(row):
+            log.warning("%s has sent no heartbeat and is stopped", row.submission_id)
+            self._service.cluster.stop(row.submission_id)
+            self._stopped.add(row.submission_id)
+
+    def _stays_silent(self, row: ExportRow) -> bool:
+        """Return whether this service has seen no new heartbeat of the process for `WATCHED_NS`."""
+        now, seen = self._service.now(), self._silent.get(row.submission_id)
+        if seen is None or seen[0] != row.heartbeat_at:
+            self._silent[row.submission_id] = row.heartbeat_at, now
+            return False
+        return now - seen[1] >= WATCHED_NS
 
     def _settle_dead(self, term: Term, row: ExportRow) -> None:
         """Settle and fail an export whose process died. What it had used counts as lost, as for a dead driver."""

@@ -4,6 +4,7 @@ The attempt has the export's id in place of a trial's. Each variant is one of it
 """
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,14 +56,19 @@ def export(
         step: The step of the checkpoint.
         attempt: The attempt that saved the checkpoint.
         wanted: The configuration of `run_export`, but for `checkpoint`.
-        limit_s: The length of the lease.
+        limit_s: How long the download of the checkpoint and the lease may take together.
         resources: CPUs and GPUs.
     """
+    began, formats = time.monotonic(), len(wanted["formats"])
     store, scratch = CheckpointStore(storage, project, job), Scratch("export")
     try:
         checkpoint = store.fetch(trial, CheckpointId(step, attempt), scratch.path / "checkpoint")
         supervisor = Supervisor(entry, package=Stored.parse(package))
         try:
+            # The download took a part of the time that is paid for. The attempt must save its variants before the rest is over.
+            lease_s = limit_s - (time.monotonic() - began)
+            if lease_s <= 0:
+                return ExportResult(None, (), "out_of_time", OUT_OF_TIME)
             supervisor.order(
                 {
                     "order": "begin",
@@ -74,16 +80,16 @@ def export(
                     "kind": EXPORT_KIND,
                     "config": {**wanted, "checkpoint": str(checkpoint)},
                     "until": None,
-                    "max_step": len(wanted["formats"]),
-                    "lease_ns": max(1, round(limit_s * 1e9)),
+                    "max_step": formats,
+                    "lease_ns": max(1, round(lease_s * 1e9)),
                     "storage": storage,
                     "restore_step": None,
-                    "keep": len(wanted["formats"]),
+                    "keep": formats,
                     "resources": dict(resources),
                     "checkpoint_interval_ns": 1,
                 }
             )
-            result = _follow(supervisor, len(wanted["formats"]))
+            result = _follow(supervisor, formats)
         finally:
             supervisor.close()
         return _stored(result, store, export)
