@@ -1,11 +1,17 @@
-"""Actions happen once: after a double click, over a connection that breaks after the change, and from a stale tab."""
+"""Actions happen once, and what they cost is confirmed: after a double click, over a connection that breaks after the change, and from a stale tab."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
-from tests.browser.conftest import Site, click_twice, see, violations
+from tests.api.test_exports import CONTENT, DONE, run
+from tests.browser.conftest import Site, click_twice, section, see, violations
+from tests.driver.export_actors import FakeExportActors
+from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.service.storage_lifecycle import StorageLifecycle
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 
@@ -135,3 +141,66 @@ def test_actions_work_again_after_the_service_was_down(page: Page, site: Site) -
     page.get_by_role("button", name="Cancel the job").click()
     expect(heading).to_contain_text("cancelled")
     expect(page.get_by_role("button", name="Pause")).to_be_disabled()
+
+
+def test_export_is_paid_priced_and_downloaded_and_files_are_deleted(
+    page: Page, site: Site, tmp_path: Path
+) -> None:
+    job = site.submit(budget={"usd": 0.001})
+    site.simulate(job)
+    site.client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}})
+    see(page, site, job)
+    exports, stored = section(page, "Exports"), section(page, "Stored files")
+    expect(stored).to_contain_text("Not measured yet")
+    exports.get_by_role("button", name="Export…").click()
+    dialog = page.get_by_role("dialog", name="Export the best model")
+    dialog.get_by_label("pruned").uncheck()
+    dialog.get_by_label("It may cost at most, in dollars").fill("0.01")
+    answered = losing(page, "POST", f"**/v1/jobs/{job}/exports")
+    dialog.get_by_role("button", name="Export for at most $0.0100").click()
+    expect(dialog).not_to_be_visible()
+    assert answered == [202]
+    expect(exports).to_contain_text("export_00001 ◷ queued")
+    expect(exports.get_by_role("button", name="Export…")).to_be_disabled()
+    made = site.get(f"/jobs/{job}/exports/export_00001")
+    assert (made["max_cost_usd"], "pruned" in made["formats"]) == (0.01, False)
+
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx/model.onnx").write_bytes(CONTENT)
+    CheckpointStore(site.service.settings.storage, "default", job).publish(made["id"], 1, 1, tmp_path)
+    run(site.service, job, made["id"], FakeExportActors(DONE))
+    expect(exports).to_contain_text("export_00001 ✓ succeeded")
+    expect(exports).to_contain_text("no_calibration")
+    prices = exports.get_by_role("region", name="Dollars per million predictions of export_00001")
+    expect(prices).to_contain_text("★ int8-dynamic")
+    exports.get_by_label("Machine", exact=True).fill("m6i.xlarge")
+    exports.get_by_label("Requests a second").fill("2000")
+    exports.get_by_role("button", name="Calculate").click()
+    query = {"requests_per_second": 2000, "instance_type": "m6i.xlarge"}
+    price = site.get(f"/jobs/{job}/exports/{made['id']}", **query)["variants"][0]["serving"][0]
+    expect(prices.get_by_role("row").nth(1)).to_contain_text(
+        re.compile(f"onnx.?m6i.xlarge.*{price['replicas']}.*–")
+    )
+    assert violations(page) == []
+    with page.expect_download() as download:
+        exports.get_by_role("button", name="Download onnx").click()
+    assert download.value.path().read_bytes() == CONTENT
+    assert download.value.suggested_filename == "onnx-model.onnx"
+
+    site.service.now.pass_s(3600)
+    StorageLifecycle(site.service).one_pass()
+    page.reload()
+    expect(stored).to_contain_text("the files of all trials")
+    stored.get_by_role("button", name="Delete files…").click()
+    dialog = page.get_by_role("dialog", name="Delete the files of this job?")
+    dialog.get_by_label("Keep").select_option("best")
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Delete the files").click()
+    expect(dialog).not_to_be_visible()
+    audit = site.get("/audit", target=job)["items"]
+    assert [one["after"]["retain"] for one in audit if one["action"] == "artifacts.delete"] == ["best"]
+    page.evaluate("document.documentElement.dataset.role = 'viewer'")
+    expect(stored.get_by_role("button", name="Delete files…")).to_be_hidden()
+    expect(exports.get_by_role("button", name="Export…")).to_be_hidden()
+    page.goto(f"{site.url}#/spend")
+    expect(section(page, "Stored files")).to_contain_text("the files of all trials")

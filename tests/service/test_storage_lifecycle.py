@@ -18,7 +18,7 @@ from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import Storage
 from tuner.cli.main import app
-from tuner.client import Client
+from tuner.client import ApiError, Client
 from tuner.database.tables import audit_log, checkpoints
 from tuner.domain.retention import GRACE_NS, KEEP_ALL, RetentionPolicy, parse_retention
 from tuner.domain.time import NS, Instant, rfc3339
@@ -293,6 +293,11 @@ def test_storage_is_measured_and_shown_with_its_price(
     clocks.one_pass()
     clocks.one_pass()
     assert client.get("/v1/storage").json()["bytes"] < size
+    (item,) = made.storage(job).items
+    assert item.storage_usd is None
+    assert item.storage_gb_months == pytest.approx(size / 1e9 * DAY_S / (730 * 3600), rel=0.01, abs=1e-9)
+    with pytest.raises(ApiError, match="job_none"):
+        made.storage("job_none")
     with service.database.read() as db:
         spans = list(stored_files.spans(db, "default", Instant(0), Instant(2**62)))
     assert spans[0].size_bytes == size

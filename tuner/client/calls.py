@@ -426,9 +426,10 @@ class Calls(ABC):
         return await self._http.ask(Answer, "GET", "/v1/report", query={"month": month, "timezone": timezone})
 
     @call
-    async def storage(self) -> answers.StoredFiles:
-        """Return the size of the files of each of the project's jobs, what they cost, and when they will be deleted."""
-        return await self._http.ask(answers.StoredFiles, "GET", "/v1/storage")
+    async def storage(self, job: AnyJob | None = None) -> answers.StoredFiles:
+        """Return the size of the files of each of the project's jobs, or of one job, what they cost, and when they will be deleted."""
+        query = {} if job is None else {"job": id_of(job)}
+        return await self._http.ask(answers.StoredFiles, "GET", "/v1/storage", query=query)
 
     @call
     async def export(

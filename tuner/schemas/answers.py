@@ -304,7 +304,8 @@ class StoredJob(Answer):
 
     `retain` and `keep_for_seconds` are the job's policy. `keeps` names the trials whose files it keeps now, and is null if the job has
     not ended. `needed_by` says why no file may be deleted, and is null if none is needed. `next_deletion` is when the job next keeps
-    fewer files, or null if never.
+    fewer files, or null if never. `storage_gb_months` is the size times the time in which the files were stored so far, in months of 730
+    hours, and `storage_usd` is what that cost.
     """
 
     job: str
@@ -318,6 +319,8 @@ class StoredJob(Answer):
     needed_by: str | None
     keeps: str | None
     next_deletion: Time | None = Field(validation_alias="next_change")
+    storage_gb_months: float
+    storage_usd: Usd | None
 
 
 class StoredFiles(Answer):

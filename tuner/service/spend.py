@@ -161,7 +161,7 @@ def _with_storage(
         return replace(
             row,
             storage_byte_ns=byte_ns,
-            storage_usd=_storage_cost(price, byte_ns),
+            storage_usd=storage_cost(price, byte_ns),
             transfer_usd=_transfer_cost(transfer, row),
         )
 
@@ -172,7 +172,7 @@ def _with_storage(
     return found, with_cost(total, whole)
 
 
-def _storage_cost(price: Money | None, byte_ns: int | None) -> Money | None:
+def storage_cost(price: Money | None, byte_ns: int | None) -> Money | None:
     """Return what storing costs. It is not known without a price, unless nothing is stored."""
     if byte_ns is None or (byte_ns and price is None):
         return None

@@ -24,8 +24,10 @@ from tuner.service.bootstrap import Service
 from tuner.service.catalogue import storage_price
 from tuner.service.leading import Term
 from tuner.service.periodic import PeriodicService
+from tuner.service.spend import storage_cost
 from tuner.store import jobs, stored_files
 from tuner.store.jobs import JobRow
+from tuner.store.spend import gb_months
 from tuner.store.stored_files import EndedJob
 
 log = logging.getLogger("tuner.lifecycle")
@@ -216,6 +218,8 @@ class StoredJob:
     #: The trials whose files the job keeps now. None if it has not ended. Files of others are due.
     keeps: Retain | None
     next_change: Instant | None  #: When it next keeps fewer files, or None if never.
+    storage_gb_months: float  #: The size times the time in which the files were stored so far.
+    storage_usd: Money | None  #: What that cost. None if the price is not known.
 
     @property
     def keep_for_seconds(self) -> float | None:
@@ -232,29 +236,46 @@ class StorageView:
     usd_per_month: Money | None
 
 
-def storage(service: Service) -> StorageView:
-    """Return the files of the project's jobs, as they were last measured."""
+def storage(service: Service, job: str | None = None) -> StorageView:
+    """Return the files of the project's jobs, as they were last measured.
+
+    Args:
+        service: The service.
+        job: Return the files of this job alone, also if all of them were deleted.
+
+    Raises:
+        NotFound: The job does not exist.
+    """
     price, now = storage_price(service.settings), service.now()
     with service.database.read() as db:
         sizes = stored_files.present_sizes(db, service.project)
+        if job is not None:
+            jobs.get(db, job, service.project)
+            sizes = {name: size for name, size in sizes.items() if name == job}
+        byte_ns: dict[str, int] = {}
+        for span in stored_files.spans(db, service.project, Instant(0), now, job):
+            stored_ns = min(span.until or now, now) - span.since
+            byte_ns[span.job] = byte_ns.get(span.job, 0) + span.size_bytes * stored_ns
         items = []
-        for job, (size, measured_at) in sizes.items():
-            if not size:
+        for name, (size, measured_at) in sizes.items():
+            if not size and job is None:
                 continue
-            row = jobs.get(db, job, service.project)
+            row, stored = jobs.get(db, name, service.project), byte_ns.get(name, 0)
             policy, ended = policy_of(service, row), row.ended_at if row.state in FINAL else None
             items.append(
                 StoredJob(
-                    job,
+                    name,
                     row.spec.name,
                     row.state,
                     size,
                     measured_at,
                     monthly(price, size),
                     policy,
-                    stored_files.needed_by(db, job),
+                    stored_files.needed_by(db, name),
                     None if ended is None else policy.keeps(ended, now),
                     None if ended is None else policy.next_change(ended, now),
+                    gb_months(stored),
+                    storage_cost(price, stored),
                 )
             )
     items.sort(key=lambda item: (-item.size_bytes, item.job))

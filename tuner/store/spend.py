@@ -68,12 +68,16 @@ class SpendRow:
 
     @property
     def storage_gb_months(self) -> float | None:
-        """Gigabytes (10^9 bytes) times months of 730 hours."""
-        return None if self.storage_byte_ns is None else round(self.storage_byte_ns / GB_MONTH, 9)
+        return None if self.storage_byte_ns is None else gb_months(self.storage_byte_ns)
 
     @property
     def usd_per_completed(self) -> Money | None:
         return None if not self.completed else Money(round_half_up(self.cost.usd.micro_usd, self.completed))
+
+
+def gb_months(byte_ns: int) -> float:
+    """Return a size times a time in gigabytes (10^9 bytes) times months of 730 hours."""
+    return round(byte_ns / GB_MONTH, 9)
 
 
 def round_half_up(amount: int, parts: int) -> int:

@@ -224,8 +224,10 @@ def record_size(db: Connection, due: DueMeasurement, size_bytes: int, now: Insta
     db.execute(insert(storage_spans).values(**row))
 
 
-def spans(db: Connection, project: str, since: Instant, until: Instant) -> Iterator[StoredSpan]:
-    """Yield the sizes of the project's files within a time, those of each job in order."""
+def spans(
+    db: Connection, project: str, since: Instant, until: Instant, job: str | None = None
+) -> Iterator[StoredSpan]:
+    """Yield the sizes of the project's files, or of those of one job, within a time, those of each job in order."""
     s = storage_spans.c
     query = select(s.job, s.since, s.until, s.bytes).where(
         s.project == project,
@@ -233,6 +235,8 @@ def spans(db: Connection, project: str, since: Instant, until: Instant) -> Itera
         or_(s.until.is_(None), s.until > since),
         s.bytes > 0,
     )
+    if job is not None:
+        query = query.where(s.job == job)
     for row in db.execute(query.order_by(s.job, s.since)):
         ends = None if row.until is None else Instant(row.until)
         yield StoredSpan(row.job, Instant(row.since), ends, row.bytes)

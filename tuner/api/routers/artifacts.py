@@ -68,9 +68,9 @@ def delete_artifacts(job: str, service: Svc, retain: Retain = "none") -> show.De
 
 
 @router.get("/storage")
-def get_storage(service: Svc) -> show.StoredFiles:
+def get_storage(service: Svc, job: str | None = None) -> show.StoredFiles:
     """Return the size of the files of each of the project's jobs, as last measured, what they cost, and when they will be deleted.
 
-    Files of a running job are measured every 15 minutes.
+    `job` restricts the answer to one job, also if all of its files were deleted. Files of a running job are measured every 15 minutes.
     """
-    return show.StoredFiles.model_validate(storage_lifecycle.storage(service))
+    return show.StoredFiles.model_validate(storage_lifecycle.storage(service, job))

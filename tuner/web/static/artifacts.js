@@ -1,7 +1,7 @@
 // The files that a trial reported with its metrics: images are shown, other files can be downloaded.
 
 import { ask, call } from "./api.js";
-import { fill, h, problem } from "./dom.js";
+import { fill, h, problem, save } from "./dom.js";
 
 export class Artifacts {
   constructor(job, trial) {
@@ -60,9 +60,7 @@ export class Artifacts {
 
   async download(one) {
     try {
-      const url = URL.createObjectURL(await this.content(one));
-      h("a", { href: url, download: one.name }).click();
-      setTimeout(() => URL.revokeObjectURL(url), 60_000);
+      save(await this.content(one), one.name);
     } catch (error) {
       fill(this.failed, problem(error));
     }

@@ -57,6 +57,13 @@ export function keyed(parent, items, key, make, update) {
   if (focused !== null && focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
+/** Save content that was downloaded with the key to a file. */
+export function save(content, name) {
+  const url = URL.createObjectURL(content);
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
 /** Announce a text to screen readers, and show it for some seconds. */
 export function say(words) {
   const place = document.getElementById("said");

@@ -32,6 +32,12 @@ export function figure(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+export function size(bytes) {
+  if (bytes === null || bytes === undefined) return UNKNOWN;
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(1, bytes)) / 3)));
+  return `${figure(Number((bytes / 1000 ** power).toPrecision(4)))} ${["bytes", "kB", "MB", "GB", "TB"][power]}`;
+}
+
 export function share(part) {
   return `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
 }

@@ -5,17 +5,20 @@ import { Actions } from "./actions.js";
 import { Answer } from "./answer.js";
 import { Curves } from "./curves.js";
 import { announce, atMost, fill, h, loading, problem, text } from "./dom.js";
+import { Exports } from "./exports.js";
 import { Failure, showAdvice } from "./failure.js";
 import { stateWord } from "./filter.js";
 import { duration, figure, short, state } from "./format.js";
 import { Meter } from "./meter.js";
 import { Model } from "./model.js";
 import { bill, BestCurve } from "./money.js";
+import { Stored } from "./stored.js";
 import { follow } from "./stream.js";
 import { show } from "./trial.js";
 import { Trials } from "./trials.js";
 
 const FINAL = ["succeeded", "cancelled", "failed"];
+const CALLED = { optuna: " · an Optuna objective", ray_tune: " · a Ray Tune function" };
 const SOON_MS = 5000, SELDOM_MS = 15_000, FORECAST_MS = 30_000;
 
 const LIVE = {
@@ -52,6 +55,8 @@ class JobPage {
     this.advice = h("div");
     this.actions = new Actions(this.model, (job) => this.acted(job));
     this.bill = h("div", {}, loading());
+    this.exports = new Exports(this.model);
+    this.stored = new Stored(this.model);
     this.live = h("p", { class: "live" }, LIVE.connecting);
     this.state = h("span", { class: "state" });
     this.detail = h("p", { class: "soft" });
@@ -62,16 +67,16 @@ class JobPage {
     this.node = h("div", {},
       h("div", { class: "top" },
         h("div", {}, h("h1", { tabindex: "-1" }, job.name, " ", this.state),
-          h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.command ? h("code", {}, job.command) : job.trainable, this.links), this.detail, this.live),
+          h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.command ? h("code", {}, job.command) : job.trainable, CALLED[job.kind], this.links), this.detail, this.live),
         this.actions.node),
       this.failure.node, this.meter.node, this.facts,
       this.charts = h("div", {}, part("Learning curves", this.curves.node),
         h("div", { class: "two" }, part("Best against dollars", this.best.node), part("What can I get for my money?", this.answer.node))),
-      part("Trials", this.trials.node), part("The bill", this.bill), this.advised = part("Advice", this.advice));
+      part("Trials", this.trials.node), part("The bill", this.bill), this.exports.node, this.stored.node, this.advised = part("Advice", this.advice));
   }
 
   begin() {
-    for (const part of [this.curves, this.best, this.answer]) part.begin();
+    for (const part of [this.curves, this.best, this.answer, this.exports]) part.begin();
     this.draw = new Pixels(() => this.update());
     this.refresh = atMost(SELDOM_MS, () => this.fetch(["pareto", "bill", "report"]));
     this.news = atMost(SOON_MS, () => this.fetch(["report", "pareto"]));
@@ -92,7 +97,7 @@ class JobPage {
     this.draw.stop();
     for (const soon of [this.refresh, this.news, this.foretell]) soon.stop();
     clearInterval(this.ticking);
-    for (const part of [this.curves, this.best, this.answer]) part.end();
+    for (const part of [this.curves, this.best, this.answer, this.exports]) part.end();
   }
 
   listen() {
@@ -154,6 +159,7 @@ class JobPage {
   async look() {
     try {
       this.acted(await call(`/jobs/${this.model.job.id}`));
+      this.exports.look();
     } catch { /* the stream says that the connection is lost */ }
   }
 
@@ -203,12 +209,12 @@ class JobPage {
     const shown = [...this.links.children].map((link) => link.getAttribute("href"));
     if (shown.join() !== links.map(([, url]) => url).join())
       fill(this.links, links.map(([name, url]) => h("a", { href: url, target: "_blank", rel: "noopener" }, `${name} ↗`)));
-    this.actions.update();
+    for (const part of [this.actions, this.exports, this.stored]) part.update();
   }
 
   /** Load the parts that the service computes: after a new best metric, and otherwise every ten seconds if there were events. */
   async fetch(names) {
-    const put = { pareto: (found) => this.answer.show(found), bill: (found) => this.showBill(found),
+    const put = { pareto: (found) => { this.answer.show(found); this.exports.showTraining(found); }, bill: (found) => this.showBill(found),
       report: (found) => { this.best.show(found); this.meter.showReport(found); } };
     const failed = { pareto: (error) => this.answer.fail(error), bill: (error) => fill(this.bill, problem(error)), report: (error) => this.best.fail(error) };
     for (const name of names) {

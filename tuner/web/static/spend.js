@@ -1,8 +1,9 @@
 // The page of spend by group.
 
 import { ask, call } from "./api.js";
-import { fill, h, loading, problem, table } from "./dom.js";
+import { fill, h, loading, problem, save, table } from "./dom.js";
 import { duration, figure, usd, when } from "./format.js";
+import { storedFiles } from "./stored.js";
 
 const GROUPS = { "tag:project": "project", owner: "owner", trainable: "trainable", market: "market", day: "day", job: "job", "tag:": "a tag…" };
 const DAY_MS = 86_400_000;
@@ -11,6 +12,7 @@ const DAY_MS = 86_400_000;
 export async function spendPage(main) {
   document.title = "Spend · tuner";
   const shown = h("div", { "aria-live": "polite" }, loading());
+  const stored = h("div");
   const by = h("select", { id: "by" }, Object.entries(GROUPS).map(([value, words]) => h("option", { value }, words)));
   const tag = h("input", { id: "tag", size: 12, placeholder: "team" }), tagged = h("p", { hidden: true }, h("label", { for: "tag" }, "Tag"), tag);
   const also = h("select", { id: "also" }, h("option", { value: "" }, "nothing else"), Object.entries(GROUPS).filter(([value]) => value !== "tag:").map(([value, words]) => h("option", { value }, words)));
@@ -38,12 +40,9 @@ export async function spendPage(main) {
     }
     if (mine === turn) fill(shown, found);
   };
-  const save = async () => {
+  const saveCsv = async () => {
     try {
-      const file = await (await ask(query(), { headers: { Accept: "text/csv" } })).blob();
-      const link = h("a", { href: URL.createObjectURL(file), download: "spend.csv" });
-      link.click();
-      URL.revokeObjectURL(link.href);
+      save(await (await ask(query(), { headers: { Accept: "text/csv" } })).blob(), "spend.csv");
     } catch (error) {
       fill(shown, problem(error));
     }
@@ -61,10 +60,11 @@ export async function spendPage(main) {
     h("div", { class: "fields" },
       h("p", {}, h("label", { for: "by" }, "By"), by), tagged, h("p", {}, h("label", { for: "also" }, "and by"), also), h("p", {}, h("label", { for: "since" }, "Since"), since),
       h("p", {}, h("label", { for: "until" }, "Until before"), until),
-      h("p", {}, h("button", { type: "button", class: "quiet", onclick: save }, "Download as CSV"))),
+      h("p", {}, h("button", { type: "button", class: "quiet", onclick: saveCsv }, "Download as CSV"))),
     h("div", { class: "actions", role: "group", "aria-label": "Time" }, preset("All time", null), preset("Last 30 days", 30), preset("This month", 0), preset("Last month", -1)),
-    shown);
+    shown, stored);
   await show();
+  storedFiles().then((section) => fill(stored, section), (error) => fill(stored, problem(error)));
   return () => { turn += 1; };
 }
 
@@ -77,7 +77,8 @@ function told(found) {
     h("div", { class: "stack", "aria-hidden": "true" }, h("span", { class: "kind train", style: { width: `${(100 * one.usd) / most}%` } }))));
   const { total } = found;
   return [
-    h("dl", { class: "facts" }, [["Spent", usd(total.usd)], ["Jobs", total.jobs], ["Trials", total.trials], ["Lost to preemptions and crashes", usd(total.lost_usd)]]
+    h("dl", { class: "facts" }, [["Spent", usd(total.usd)], ["Jobs", total.jobs], ["Trials", total.trials], ["Lost to preemptions and crashes", usd(total.lost_usd)],
+      ["Storage, in no budget", `${figure(total.storage_gb_months)} GB-months, ${usd(total.storage_usd)}`]]
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     h("div", { class: "ground" }, table(`Spend by ${names.join(" and ")}`, [...names, "Share", "Spent", "GPU-hours", "Jobs", "Trials", "A completed trial", "Lost", "Preemptions"],
       [...rows, row(["Total", ...names.slice(1).map(() => "")], total, "")], { numeric: [1, 2, 3, 4, 5, 6, 7].map((index) => index + count) })),
