@@ -18,6 +18,8 @@ from tests.fakes import FakeService
 from tuner.cli.job_yaml import JobYaml
 from tuner.cli.main import app
 from tuner.client import Client
+from tuner.domain.money import Price
+from tuner.planning.serving import Speed, serving_cost
 from tuner.schemas.estimates import EstimateRequest
 
 service, client = fakes.fixtures("module")
@@ -92,6 +94,45 @@ def test_choice_between_options_of_known_price_and_duration_respects_deadline(cl
     assert free["cheapest_in_time"] == "slow"
     late = ask(client, choices={"options": options, "deadline": "2h"})["choices"]
     assert (late["cheapest"], late["cheapest_in_time"]) == ("slow", "fast")
+
+
+def test_serving_costs_what_a_share_of_each_machine_costs(
+    service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of 2 ms on one of four CPUs for $0.40: below the break-even rate of 1 / 12 s it scales to zero."""
+    file = tmp_path / "prices.csv"
+    file.write_text(
+        f"{HEAD}aws,here,four,4,,,,0.40,2026-07\naws,here,big,16,,,,3.20,2026-07\naws,here,gpu,8,T4,1,16,0.80,2026-07\n"
+    )
+    monkeypatch.setattr(service.settings.__class__, "prices_path", property(lambda _: file))
+    model = {"latency_ms": 2, "batch_per_second": 4000, "bytes": 125_000_000, "load_ms": 1000}
+    for rate, cheaper in ((0.08, "scale_to_zero"), (0.09, "real_time"), (2000, "real_time")):
+        found = ask(client, serving={**model, "requests_per_second": rate, "markets": ["on_demand"]})[
+            "serving"
+        ]
+        assert (found["count"], found["cold_start_seconds"], found["per_second"]) == (2, 12, 500)
+        best, _ = found["candidates"]
+        cost = serving_cost(
+            Speed(0.002, 500, 4000), Price.from_usd_per_hour(0.1), per_second=rate, cold_start_s=12
+        )
+        assert (best["instance_type"], best["usd_per_hour"], best["cheaper"]) == ("four", 0.1, cheaper)
+        assert best["real_time_usd_per_million"] == pytest.approx(cost.real_time, abs=1e-6)
+        assert best["batch_usd_per_million"] == pytest.approx(cost.batch, abs=1e-6)
+        assert best["break_even_per_second"] == pytest.approx(1 / 12, abs=1e-6)
+        assert best["replicas"] == cost.replicas
+        assert best["usd_per_month"] == pytest.approx(
+            best["usd_per_million"] * rate * 730 * 3600 / 1e6, rel=1e-4
+        )
+        assert found["cheapest_batch"] == found["cheapest_real_time"] == best
+        assert found["cheapest_scale_to_zero"] == (None if rate == 2000 else best)
+    assert found["left_out"][0]["instance_types"] == ["gpu"]
+    on_gpu = ask(client, serving={"per_second": 900, "gpus": 1, "accelerators": ["T4"]})["serving"]
+    assert [(one["instance_type"], one["usd_per_hour"]) for one in on_gpu["candidates"]] == [("gpu", 0.8)]
+    too_large = ask(client, serving={**model, "gpus": 1, "accelerators": ["T4"], "bytes": 17 * GIB})[
+        "serving"
+    ]
+    assert too_large["candidates"] == []
+    assert "larger than its memory" in too_large["left_out"][0]["reason"]
 
 
 def test_runs_that_fit_only_with_changes_are_listed_separately(client: TestClient) -> None:
@@ -293,6 +334,21 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "/choices/options/0/duration",
         "longer than 0",
     ),
+    "no latency": ({"serving": {"bytes": 5}}, "/serving", "latency_ms"),
+    "batch": ({"serving": {"per_second": 5, "batch_per_second": 4}}, "/serving/batch_per_second", "less than the 5"),
+    "which gpu": ({"serving": {"per_second": 5, "gpus": 1}}, "/serving/accelerators", "name it"),
+    "served where": ({"serving": {"per_second": 5, "regions": ["us-eest-1"]}}, "/serving/regions/0", "us-east-1"),
+    "measured and given": (
+        {"serving": {"latency_ms": 5, "measured": {"job": "j", "export": "e", "variant": "v"}}},
+        "/serving/measured",
+        "give measured, or latency_ms",
+    ),
+    "measured in no job": (
+        {"serving": {"measured": {"job": "job_1", "export": "e", "variant": "v"}}},
+        "/serving/measured",
+        "job_1",
+    ),
+    "no start": ({"serving": {"latency_ms": 5, "start": "soon"}}, "/serving/start", "90s"),
     "no price": (
         {"compute_optimal": {"usd": 5, "accelerator": "A6000", "market": "spot"}},
         "/compute_optimal/accelerator",
@@ -329,6 +385,7 @@ def test_estimate_command_prints_the_rest_answer(
         "scaling": {"accelerator": "H100", "parameters": 1e9, "step_seconds": 0.5, "hours_on_one": 10},
         "compute_optimal": {"flops": 1e20},
         "recurring": {"runs_per_month": 2},
+        "serving": {"latency_ms": 5},
         "ownership": {
             "purchase_usd": 30_000,
             "watts": 700,
@@ -340,16 +397,28 @@ def test_estimate_command_prints_the_rest_answer(
     file.write_text(yaml.safe_dump(parts))
     assert json.loads(tuner(client, monkeypatch, str(file), "--json")) == ask(client, **parts)
     shown = tuner(client, monkeypatch, str(file))
-    for word in ("cheapest", "nvlink", "Besiroglu", "a year", "owning pays", "assumed"):
+    for word in ("cheapest", "nvlink", "Besiroglu", "a year", "owning pays", "assumed", "scaling to zero"):
         assert word in shown
     words = ("--samples", "1e6", "--throughput", "100@A10G", "--deadline", "10h", "--gpus", "1", "--json")
     assert json.loads(tuner(client, monkeypatch, *words)) == ask(
         client, run={**RUN, "gpus": 1, "deadline": "10h"}
     )
+    words = ("--latency-ms", "5", "--requests-per-second", "200", "--region", "us-east-1", "--json")
+    serving = {"latency_ms": 5, "requests_per_second": 200, "regions": ["us-east-1"]}
+    assert json.loads(tuner(client, monkeypatch, *words)) == ask(client, serving=serving)
 
 
-@pytest.mark.parametrize("text", ["850", "fast@A10G", "850@"])
-def test_invalid_throughput_option_is_a_usage_error(text: str) -> None:
-    result = CliRunner().invoke(app, ["estimate", "--throughput", text])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--throughput", "850"], "850@A10G"),
+        (["--throughput", "fast@A10G"], "850@A10G"),
+        (["--throughput", "850@"], "850@A10G"),
+        (["--measured", "job_1/onnx"], "JOB/EXPORT/VARIANT"),
+        (["--latency-ms", "5", "--hours", "3"], "or of serving"),
+    ],
+)
+def test_invalid_option_is_a_usage_error(words: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["estimate", *words])
     assert result.exit_code == 2
-    assert "850@A10G" in result.output
+    assert says in result.output

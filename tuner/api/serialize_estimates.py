@@ -21,7 +21,8 @@ def estimate_of(
     request: EstimateRequest, asked: estimates.EstimateQuestions, view: EstimateView
 ) -> estimate_answers_models.Estimate:
     run = None if view.run is None or asked.run is None else _run(asked.run, view.run)
-    fields = {**vars(view), "run": run, "given": request.model_dump(exclude_none=True)}
+    serving = None if view.serving is None or asked.serving is None else _serving(asked.serving, view.serving)
+    fields = {**vars(view), "run": run, "serving": serving, "given": request.model_dump(exclude_none=True)}
     return estimate_answers_models.Estimate.model_validate(fields)
 
 
@@ -108,6 +109,24 @@ def _candidate(found: estimates.MachineEstimate, count: Fraction | None) -> esti
             "saving_usd": spot.saving_usd,
         }
     return estimate_answers_models.Candidate.model_validate(fields)
+
+
+def _serving(asked: estimates.described.ServingQuestion, view: estimates.ServingView) -> dict[str, Any]:
+    speed = asked.model.speed
+    return {
+        "latency_ms": speed.latency_s * 1000,
+        "per_second": speed.per_second,
+        "batch_per_second": speed.best_per_second,
+        "cold_start_seconds": view.cold_start_s,
+        "count": len(view.ranked),
+        "candidates": view.ranked[: asked.limit],
+        "cheapest_real_time": view.cheapest(lambda one: one.cost.real_time),
+        "cheapest_batch": view.cheapest(lambda one: one.cost.batch),
+        "cheapest_scale_to_zero": view.cheapest(lambda one: one.cost.scale_to_zero),
+        "left_out": view.left_out,
+        "assumptions": view.assumptions,
+        "warnings": view.warnings,
+    }
 
 
 def _memory(memory: estimates.GpuMemory) -> dict[str, Fraction]:

@@ -1,22 +1,26 @@
 """Estimate requests converted to domain values. Numbers are exact; durations and deadlines are in nanoseconds."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
 
 from tuner.api.translate import RequestReader
+from tuner.domain.errors import Invalid, NotFound
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS, Instant, parse_duration_ns, parse_rfc3339
 from tuner.schemas import estimates as wire
 from tuner.service import estimates
-from tuner.service.estimates import described
+from tuner.service.estimates import ServedModel, Speed, described
 
 MIB = 2**20
 HOUR_NS = 3600 * NS
 
 
-def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.EstimateQuestions:
-    """Convert the request. Raise Invalid if a value cannot be read."""
+def asked_of(
+    request: wire.EstimateRequest, now: Instant, measured: Callable[[wire.ExportedVariant], ServedModel]
+) -> estimates.EstimateQuestions:
+    """Convert the request. `measured` returns the figures of an exported variant. Raise Invalid if a value cannot be read."""
     read = RequestReader()
     found = estimates.EstimateQuestions(
         run=None if request.run is None else _run(read, request.run, now),
@@ -25,6 +29,7 @@ def asked_of(request: wire.EstimateRequest, now: Instant) -> estimates.EstimateQ
         compute=None if request.compute_optimal is None else _compute(read, request.compute_optimal),
         recurring=None if request.recurring is None else _recurring(read, request.recurring),
         ownership=None if request.ownership is None else _ownership(read, request.ownership),
+        serving=None if request.serving is None else _serving(read, request.serving, measured),
     )
     read.check()
     return found
@@ -41,13 +46,7 @@ def _some(value: float | None) -> Fraction | None:
 
 def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.TrainingRun:
     model = None if given.model is None else _model(given.model)
-    where = described.ListingFilter(
-        clouds=tuple(given.clouds),
-        regions=tuple(given.regions),
-        accelerators=tuple(given.accelerators),
-        instance_types=tuple(given.instance_types),
-        markets=tuple(dict.fromkeys(given.markets)),
-    )
+    where = _where(given)
     work, measured = _work(given, where, model)
     return described.TrainingRun(
         work=work,
@@ -60,6 +59,16 @@ def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.Traini
         where=where,
         spot=_spot(read, given.spot),
         limit=given.limit,
+    )
+
+
+def _where(given: wire.Run | wire.Serving) -> described.ListingFilter:
+    return described.ListingFilter(
+        clouds=tuple(given.clouds),
+        regions=tuple(given.regions),
+        accelerators=tuple(given.accelerators),
+        instance_types=tuple(given.instance_types),
+        markets=tuple(dict.fromkeys(given.markets)),
     )
 
 
@@ -212,3 +221,49 @@ def _ownership(read: RequestReader, given: wire.Ownership) -> described.Ownershi
         gpus=given.gpus,
         market=given.market,
     )
+
+
+#: Fields that describe the model, and therefore conflict with `measured`.
+DESCRIBED = {"latency_ms", "per_second", "batch_per_second", "bytes", "load_ms"}
+
+
+def _serving(
+    read: RequestReader, given: wire.Serving, measured: Callable[[wire.ExportedVariant], ServedModel]
+) -> described.ServingQuestion:
+    start_ns = read.take("/serving/start", parse_duration_ns, given.start) or 0
+    return described.ServingQuestion(
+        model=_served(given) if given.measured is None else _measured(given, given.measured, measured),
+        per_second=given.requests_per_second,
+        start_s=start_ns / NS,
+        download_bytes_s=given.download_mbit_s * 1e6 / 8,
+        cpus=given.cpus,
+        gpus=given.gpus,
+        where=_where(given),
+        limit=given.limit,
+    )
+
+
+def _measured(
+    given: wire.Serving,
+    variant: wire.ExportedVariant,
+    measured: Callable[[wire.ExportedVariant], ServedModel],
+) -> ServedModel:
+    if others := given.model_fields_set & DESCRIBED:
+        raise Invalid.at("/serving/measured", f"give measured, or {', '.join(sorted(others))}, not both")
+    try:
+        return measured(variant)
+    except NotFound as error:
+        raise Invalid.at("/serving/measured", str(error)) from error
+
+
+def _served(given: wire.Serving) -> ServedModel:
+    if given.latency_ms is not None:
+        latency_s = given.latency_ms / 1000
+        per_second = given.per_second or 1 / latency_s
+    elif given.per_second is not None:
+        per_second = given.per_second
+        latency_s = 1 / per_second
+    else:
+        raise Invalid.at("/serving", "how fast is it? give latency_ms, per_second or a measured variant")
+    speed = Speed(latency_s, per_second, given.batch_per_second or per_second)
+    return ServedModel(speed=speed, size_bytes=given.bytes, load_s=given.load_ms / 1000)

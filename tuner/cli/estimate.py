@@ -1,4 +1,4 @@
-"""`tuner estimate`: the cost of a training run, which is described by a file, by options or by both."""
+"""`tuner estimate`: the cost of a training run or of serving a model, which is described by a file, by options or by both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tuner.schemas import estimate_answers as show
 
 Words = list[str] | None
-PARTS = "estimate: a mapping with run, choices, scaling, compute_optimal, recurring or ownership"
+PARTS = "estimate: a mapping with run, choices, scaling, compute_optimal, recurring, ownership or serving"
 
 
 @with_problems
@@ -60,13 +60,42 @@ def estimate(
     market: Annotated[
         Words, typer.Option(help="Only this market: on_demand or spot. Can be repeated.")
     ] = None,
+    latency_ms: Annotated[
+        float | None, typer.Option(help="Serving instead of a run: milliseconds of one prediction.")
+    ] = None,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JOB/EXPORT/VARIANT",
+            help="Serving instead of a run: the figures of an exported model.",
+        ),
+    ] = None,
+    requests_per_second: Annotated[
+        float | None, typer.Option(help="Serving: requests per second. Default: 10.")
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, max=5000, help="Maximum number of candidates to list.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the REST response as JSON.")] = False,
 ) -> None:
-    """Estimate the time and cost of a training run on each machine of the catalogue, without running it. Whole machines are billed."""
-    given = {
+    """Estimate the cost of a training run, or of a million predictions, on each machine of the catalogue. Nothing runs.
+
+    A training run is billed for whole machines. With --latency-ms or --measured, the estimate is of serving a model.
+    """
+    where = {
+        "accelerators": accelerator,
+        "instance_types": instance_type,
+        "regions": region,
+        "clouds": cloud,
+        "markets": market,
+        "limit": limit,
+    }
+    serving = {
+        "latency_ms": latency_ms,
+        "measured": None if measured is None else _exported(measured),
+        "requests_per_second": requests_per_second,
+    }
+    run = {
         "hours": hours,
         "samples": samples,
         "tokens": tokens,
@@ -75,24 +104,31 @@ def estimate(
         "throughput": None if throughput is None else [_measured(text) for text in throughput],
         "gpus": int(gpus) if gpus is not None and gpus.isdigit() else gpus,
         "deadline": deadline,
-        "accelerators": accelerator,
-        "instance_types": instance_type,
-        "regions": region,
-        "clouds": cloud,
-        "markets": market,
-        "limit": limit,
     }
-    Frame(as_json).show(connect().estimate(**_asked(file, given)), shown)
+    is_run = all(value is None for value in serving.values())
+    if not is_run and any(value is not None for value in run.values()):
+        raise typer.BadParameter(
+            "give options of a run, or of serving; a file may have both", param_hint="--latency-ms"
+        )
+    parts = _asked(file, *(("run", {**run, **where}) if is_run else ("serving", {**serving, **where})))
+    Frame(as_json).show(connect().estimate(**parts), shown)
 
 
-def _asked(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the estimate request: the file's content, with the values of the given options in its `run` section."""
+def _asked(file: Path | None, part: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the estimate request: the file's content, with the values of the given options in one of its parts."""
     parts = {} if file is None else read_mapping(file, PARTS)
     options = {name: value for name, value in given.items() if value is not None}
     if not options:
         return parts
-    run = parts.get("run") or {}
-    return {**parts, "run": {**run, **options} if isinstance(run, dict) else run}
+    described = parts.get(part) or {}
+    return {**parts, part: {**described, **options} if isinstance(described, dict) else described}
+
+
+def _exported(text: str) -> dict[str, str]:
+    names = text.split("/")
+    if len(names) != 3 or not all(names):
+        raise typer.BadParameter(f"{text!r} is not JOB/EXPORT/VARIANT", param_hint="--measured")
+    return dict(zip(("job", "export", "variant"), names, strict=True))
 
 
 def _measured(text: str) -> dict[str, Any]:
@@ -126,6 +162,8 @@ def _parts(answer: show.Estimate) -> Iterator[RenderableType]:
         yield _yearly(answer.recurring)
     if answer.ownership is not None:
         yield _ownership(answer.ownership)
+    if answer.serving is not None:
+        yield from _serving(answer.serving)
 
 
 def _run(answer: show.RunEstimate) -> Iterator[RenderableType]:
@@ -263,3 +301,40 @@ def _ownership(answer: show.OwnershipEstimate) -> RenderableType:
     table.add_row("cheaper", answer.cheaper, f"by {usd(answer.saving_usd)}")
     table.add_row("owning pays above", "never" if even is None else f"{even:.1%} of all hours")
     return table
+
+
+def _serving(answer: show.ServingEstimate) -> Iterator[RenderableType]:
+    table = tables.plain(
+        "machine",
+        "where",
+        "market",
+        "an hour",
+        "replicas",
+        "real time",
+        "batch",
+        "to zero",
+        "below 1/s",
+        "a month",
+    )
+    for one in answer.candidates:
+        to_zero = one.scale_to_zero_usd_per_million
+        table.add_row(
+            one.instance_type,
+            str(one.region),
+            one.market,
+            usd(one.usd_per_hour),
+            str(one.replicas),
+            usd(one.real_time_usd_per_million),
+            usd(one.batch_usd_per_million),
+            "" if to_zero is None else usd(to_zero),
+            number(one.break_even_per_second),
+            usd(one.usd_per_month),
+        )
+    yield table
+    yield Text(f"{len(answer.candidates)} of {answer.count}, in dollars per million predictions")
+    yield Text(
+        f"a new replica answers after {answer.cold_start_seconds:g} s; scaling to zero costs less below the rate in the table"
+    )
+    yield from (Text(f"! {warning}", style="bold") for warning in answer.warnings)
+    yield from (Text(f"left out, {one.count}: {one.reason}") for one in answer.left_out)
+    yield from (Text(f"assumed, {one.name}: {one.value} ({one.why})") for one in answer.assumptions)

@@ -572,7 +572,7 @@ class Calls(ABC):
         """Estimate the cost of a single training run, and related questions.
 
         Any of these keyword arguments may be given, each a dictionary: `run`, `choices`, `scaling`, `compute_optimal`, `recurring`,
-        `ownership`.
+        `ownership`, `serving`. `serving` is what a million predictions of a model cost.
         """
         from tuner.schemas.estimate_answers import Estimate
 

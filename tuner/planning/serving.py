@@ -38,6 +38,27 @@ class ServingCost:
     break_even_per_second: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class PricedServing:
+    """What predictions of one model cost on one machine and market."""
+
+    instance_type: str
+    market: str
+    region: str | None
+    price: Price  #: Price of a replica: of its share of the machine.
+    source: str  #: The source of the price, for users.
+    cost: ServingCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """What is known of a model that answers requests."""
+
+    speed: Speed
+    size_bytes: int = 0  #: The size of its file, or 0 if it is not known.
+    load_s: float = 0.0  #: Seconds to open the file.
+
+
 def serving_cost(speed: Speed, price: Price, *, per_second: float, cold_start_s: float) -> ServingCost:
     """Return what predictions cost.
 

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from pydantic import AliasPath, Field
+
 from tuner.schemas.base import Answer, Six, Usd
+from tuner.schemas.exports import ServingPrice
 
 
 class Memory(Answer):
@@ -233,6 +236,43 @@ class OwnershipEstimate(Answer):
     break_even_utilisation: Six | None
 
 
+class ServingCandidate(ServingPrice):
+    """One machine in one region on one market.
+
+    `cheaper` is the cheaper of the two ways to answer each request at once: `real_time` or `scale_to_zero`. `usd_per_million` is what it
+    costs, and `usd_per_month` the same for the requests of a month of 730 hours.
+    """
+
+    cloud: str = Field(validation_alias=AliasPath("listing", "cloud"))
+    zones: list[str]
+    accelerator: str = Field(validation_alias=AliasPath("listing", "accelerator"))
+    price_date: str = Field(validation_alias="date")
+    cheaper: str
+    usd_per_million: Six
+    usd_per_month: Six
+
+
+class ServingEstimate(Answer):
+    """What a million predictions of one model cost.
+
+    `candidates` are sorted by `usd_per_million`; `count` is their number, and at most `limit` of them are listed. `cold_start_seconds` is
+    the time from a request until a new replica can answer it.
+    """
+
+    latency_ms: Six
+    per_second: Six
+    batch_per_second: Six
+    cold_start_seconds: Six
+    count: int
+    candidates: list[ServingCandidate]
+    cheapest_real_time: ServingCandidate | None
+    cheapest_batch: ServingCandidate | None
+    cheapest_scale_to_zero: ServingCandidate | None
+    left_out: list[LeftOut]
+    assumptions: list[Assumption]
+    warnings: list[str]
+
+
 class Estimate(Answer):
     """The requested parts of an estimate. `given` is the request with its defaults filled in."""
 
@@ -245,3 +285,4 @@ class Estimate(Answer):
     compute_optimal: ComputeEstimate | None = None
     recurring: list[Yearly] | None = None
     ownership: OwnershipEstimate | None = None
+    serving: ServingEstimate | None = None

@@ -102,6 +102,42 @@ class Run(Request):
     limit: Annotated[int, Field(ge=1, le=5000)] = 20
 
 
+class ExportedVariant(Request):
+    """A variant of an export, whose measured figures are used."""
+
+    job: Word
+    export: Word
+    variant: Word
+
+
+class Serving(Request):
+    """A model that answers requests, priced on every machine of the catalogue.
+
+    Its speed is that of the `measured` variant of an export, or is given: `latency_ms` is the time of one prediction alone, `per_second`
+    how many such predictions one replica makes in a second, and `batch_per_second` how many at the fastest batch size. If one of the
+    first two is missing, it follows from the other. A new replica starts a machine in `start`, downloads `bytes`, and opens the file in
+    `load_ms`. A replica takes `cpus` and `gpus` of a machine and pays its share of the price.
+    """
+
+    measured: ExportedVariant | None = None
+    latency_ms: Annotated[float, Field(ge=1e-4, le=1e7, allow_inf_nan=False)] | None = None
+    per_second: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)] | None = None
+    batch_per_second: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)] | None = None
+    bytes: Annotated[int, Field(ge=0, le=10**15)] = 0
+    load_ms: Annotated[float, Field(ge=0, le=1e8, allow_inf_nan=False)] = 0
+    requests_per_second: Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)] = 10
+    start: Duration = "10s"
+    download_mbit_s: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 1000
+    cpus: Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)] = 1
+    gpus: Annotated[float, Field(ge=0, le=1024, allow_inf_nan=False)] = 0
+    clouds: Words = Field(default_factory=list)
+    regions: Words = Field(default_factory=list)
+    accelerators: Words = Field(default_factory=list)
+    instance_types: Words = Field(default_factory=list)
+    markets: list[Market] = Field(default_factory=_markets)
+    limit: Annotated[int, Field(ge=1, le=5000)] = 20
+
+
 class Choice(Request):
     """A machine whose price and run time are known."""
 
@@ -190,3 +226,4 @@ class EstimateRequest(Body):
     compute_optimal: ComputeOptimal | None = None
     recurring: Recurring | None = None
     ownership: Ownership | None = None
+    serving: Serving | None = None

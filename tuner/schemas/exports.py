@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AliasPath, Field
 
-from tuner.schemas.base import Answer, Body, Six, Time
+from tuner.schemas.base import Answer, Body, Six, Time, Usd
 
 Format = Literal["torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned"]
 
@@ -36,13 +36,13 @@ class ServingPrice(Answer):
     instance_type: str
     market: str
     region: str | None
-    usd_per_hour: float
-    price_source: str
-    replicas: int
-    real_time_usd_per_million: Six
-    batch_usd_per_million: Six
-    scale_to_zero_usd_per_million: Six | None
-    break_even_per_second: Six
+    usd_per_hour: Usd = Field(validation_alias="price")
+    price_source: str = Field(validation_alias="source")
+    replicas: int = Field(validation_alias=AliasPath("cost", "replicas"))
+    real_time_usd_per_million: Six = Field(validation_alias=AliasPath("cost", "real_time"))
+    batch_usd_per_million: Six = Field(validation_alias=AliasPath("cost", "batch"))
+    scale_to_zero_usd_per_million: Six | None = Field(validation_alias=AliasPath("cost", "scale_to_zero"))
+    break_even_per_second: Six = Field(validation_alias=AliasPath("cost", "break_even_per_second"))
 
 
 class VariantLatency(Answer):

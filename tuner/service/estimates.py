@@ -15,6 +15,10 @@ from tuner.planning.estimates.memory import memory_of as memory_of
 from tuner.planning.estimates.ownership import OwnershipComparison, YearlyCost
 from tuner.planning.estimates.sections import ChoicesView, ComputeView, ScalingView
 from tuner.planning.estimates.sections import RunView as RunView
+from tuner.planning.estimates.serving import ServingView as ServingView
+from tuner.planning.estimates.serving import serving_view
+from tuner.planning.serving import ServedModel as ServedModel
+from tuner.planning.serving import Speed as Speed
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
 
@@ -29,6 +33,7 @@ class EstimateQuestions:
     compute: described.ComputeQuestion | None = None
     recurring: described.RecurringQuestion | None = None
     ownership: described.OwnershipQuestion | None = None
+    serving: described.ServingQuestion | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,7 @@ class EstimateView:
     compute_optimal: ComputeView | None
     recurring: tuple[YearlyCost, ...] | None
     ownership: OwnershipComparison | None
+    serving: ServingView | None
 
 
 def estimate(settings: Settings, asked: EstimateQuestions, now: Instant) -> EstimateView:
@@ -53,7 +59,7 @@ def estimate(settings: Settings, asked: EstimateQuestions, now: Instant) -> Esti
         BadFile: The catalogue cannot be read.
     """
     if asked == EstimateQuestions():
-        parts = "run, choices, scaling, compute_optimal, recurring, ownership"
+        parts = "run, choices, scaling, compute_optimal, recurring, ownership, serving"
         raise Invalid.at("", f"asks for nothing; give at least one of {parts}")
     known, today = catalogue(settings), datetime.fromtimestamp(now // NS, UTC).date()
     run = None if asked.run is None else sections.run_view(asked.run, known, today)
@@ -66,4 +72,5 @@ def estimate(settings: Settings, asked: EstimateQuestions, now: Instant) -> Esti
         compute_optimal=None if asked.compute is None else sections.compute_view(asked.compute, known),
         recurring=None if asked.recurring is None else sections.recurring_view(asked.recurring, run),
         ownership=None if asked.ownership is None else sections.ownership_view(asked.ownership, known),
+        serving=None if asked.serving is None else serving_view(asked.serving, known, today),
     )

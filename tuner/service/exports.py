@@ -10,7 +10,7 @@ from tuner.domain.listing import MARKETS
 from tuner.domain.money import Cost, Price
 from tuner.domain.time import NS
 from tuner.ledger import ledger, shared_budgets
-from tuner.planning.serving import ServingCost, Speed, pareto_front, serving_cost
+from tuner.planning.serving import PricedServing, ServedModel, Speed, pareto_front, serving_cost
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
@@ -33,18 +33,6 @@ class ServingQuery:
     #: Seconds to start a machine and a process. The measured time to load the file is added.
     start_s: float = 10.0
     instance_type: str | None = None  #: The machine. None means that of the export.
-
-
-@dataclass(frozen=True)
-class PricedServing:
-    """What predictions of a variant cost on one machine and market."""
-
-    instance_type: str
-    market: str
-    region: str | None
-    price: Price  #: Price of a replica: of its share of the machine.
-    source: str  #: The source of the price, for users.
-    cost: ServingCost
 
 
 @dataclass(frozen=True)
@@ -162,6 +150,33 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
         NotFound: The job, the export or the file does not exist.
         Unavailable: The storage does not answer.
     """
+    variant, path = _delivered(service, job, export, format)
+    try:
+        file = CheckpointStore(service.settings.storage, service.project, job).files(export).get(path)
+    except Exception as error:  # every storage backend raises its own error types
+        raise Unavailable(f"the file cannot be read: {explained(error)}") from error
+    if file is None:
+        raise NotFound(f"the file of {format} is not in the storage any more")
+    return variant, file
+
+
+def served_model(service: Service, job: str, export: str, format: str) -> ServedModel:
+    """Return the measured figures of a delivered variant.
+
+    Raises:
+        NotFound: The job or the export does not exist, or the variant was not delivered.
+    """
+    return _served(_delivered(service, job, export, format)[0])
+
+
+def _served(variant: Variant) -> ServedModel:
+    alone = next(each for each in variant.latency if each.batch == 1)
+    speed = Speed(alone.p50_ms / 1000, alone.per_second, max(each.per_second for each in variant.latency))
+    return ServedModel(speed=speed, size_bytes=variant.bytes or 0, load_s=(variant.load_ms or 0) / 1000)
+
+
+def _delivered(service: Service, job: str, export: str, format: str) -> tuple[Variant, str]:
+    """Return a delivered variant and the path of its file."""
     with service.database.read() as db:
         jobs.get(db, job, service.project)
         row = exports.get(db, job, export)
@@ -172,13 +187,7 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
         raise NotFound(f"{export} has no variant {format!r}; it has {made}")
     if variant.file is None:
         raise NotFound(f"{format} was not delivered: {variant.detail}")
-    try:
-        file = CheckpointStore(service.settings.storage, service.project, job).files(export).get(variant.file)
-    except Exception as error:  # every storage backend raises its own error types
-        raise Unavailable(f"the file cannot be read: {explained(error)}") from error
-    if file is None:
-        raise NotFound(f"the file of {format} is not in the storage any more")
-    return variant, file
+    return variant, variant.file
 
 
 def _variants(row: ExportRow) -> list[Variant]:
@@ -233,17 +242,16 @@ def _machines(service: Service, row: JobRow, found: ExportRow, query: ServingQue
 
 
 def _serving(variant: Variant, places: Sequence[_Place], query: ServingQuery) -> list[PricedServing]:
-    one = next(each for each in variant.latency if each.batch == 1)
-    speed = Speed(one.p50_ms / 1000, one.per_second, max(each.per_second for each in variant.latency))
-    cold_s = query.start_s + (variant.load_ms or 0) / 1000
+    model = _served(variant)
+    cold_s = query.start_s + model.load_s
     found = [
         PricedServing(
-            place.instance_type,
-            place.market,
-            place.region,
-            place.price,
-            place.source,
-            serving_cost(speed, place.price, per_second=query.per_second, cold_start_s=cold_s),
+            instance_type=place.instance_type,
+            market=place.market,
+            region=place.region,
+            price=place.price,
+            source=place.source,
+            cost=serving_cost(model.speed, place.price, per_second=query.per_second, cold_start_s=cold_s),
         )
         for place in places
     ]

@@ -12,7 +12,7 @@ from tuner.domain.money import MICRO, Money
 from tuner.domain.time import NS, parse_duration_ns, rfc3339
 from tuner.schemas import exports as show
 from tuner.service import exports
-from tuner.service.exports import ExportView, ExportWish, PricedServing, ServingQuery, VariantView
+from tuner.service.exports import ExportView, ExportWish, ServingQuery, VariantView
 
 router = APIRouter(tags=["exports"])
 BYTES = "application/octet-stream"
@@ -118,19 +118,5 @@ def _variant(view: VariantView) -> show.ExportVariant:
     one = view.variant
     plain = {name: value for name, value in one.plain().items() if name != "latency"}
     latency = [show.VariantLatency.model_validate(each) for each in one.latency]
-    return show.ExportVariant(**plain, latency=latency, serving=[_price(each) for each in view.serving])
-
-
-def _price(one: PricedServing) -> show.ServingPrice:
-    return show.ServingPrice(
-        instance_type=one.instance_type,
-        market=one.market,
-        region=one.region,
-        usd_per_hour=one.price.usd_per_hour,
-        price_source=one.source,
-        replicas=one.cost.replicas,
-        real_time_usd_per_million=one.cost.real_time,
-        batch_usd_per_million=one.cost.batch,
-        scale_to_zero_usd_per_million=one.cost.scale_to_zero,
-        break_even_per_second=one.cost.break_even_per_second,
-    )
+    serving = [show.ServingPrice.model_validate(each) for each in view.serving]
+    return show.ExportVariant(**plain, latency=latency, serving=serving)

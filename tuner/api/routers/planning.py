@@ -14,6 +14,7 @@ from tuner.schemas.job import Job
 from tuner.schemas.plan import PilotRequest, Plan, PlanRequest
 from tuner.service import estimates, pilots, plans
 from tuner.service.advice import advice
+from tuner.service.exports import served_model
 
 router = APIRouter()
 
@@ -48,10 +49,10 @@ def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
 
     The answer has time, dollars and memory for each machine, and the cheapest machine that meets a deadline. The other parts can be
     requested in addition or alone: a comparison of given choices, scaling to more GPUs, compute-optimal sizes, a year of repeated runs,
-    and hardware of your own.
+    hardware of your own, and what a million predictions of a model cost.
     """
     now = service.now()
-    asked = asked_of(request, now)
+    asked = asked_of(request, now, lambda each: served_model(service, each.job, each.export, each.variant))
     return serialize_estimates.estimate_of(request, asked, estimates.estimate(service.settings, asked, now))
 
 

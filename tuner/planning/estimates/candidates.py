@@ -1,6 +1,6 @@
 """Evaluation of a described run on every machine and market of the catalogue: whether it fits, how long it takes and what it costs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -112,7 +112,7 @@ def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
     left: dict[str, list[str]] = {}
     kinds: dict[tuple[object, ...], RunTime | str] = {}
     found: list[MachineEstimate] = []
-    for listing, zones, market in _offers(run, listings):
+    for listing, zones, market in offers(run.where.markets, listings):
         kind = (listing.cloud, listing.instance_type, listing.accelerators, listing.gpu_memory_gib)
         if kind not in kinds:
             kinds[kind] = timed(run, listing)
@@ -126,12 +126,15 @@ def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
     return Ranked(
         fitting=tuple(each for each in found if each.timed.fit is None or not each.timed.fit.changes),
         changed=tuple(each for each in found if each.timed.fit is not None and each.timed.fit.changes),
-        left_out=tuple(
-            ExcludedMachines(
-                reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN])
-            )
-            for reason, types in left.items()
-        ),
+        left_out=excluded(left),
+    )
+
+
+def excluded(types_by_reason: Mapping[str, Sequence[str]]) -> tuple[ExcludedMachines, ...]:
+    """Return the reasons why machines are not candidates, from the instance type of each offer that is left out."""
+    return tuple(
+        ExcludedMachines(reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN]))
+        for reason, types in types_by_reason.items()
     )
 
 
@@ -169,11 +172,11 @@ def timed(run: TrainingRun, listing: Listing) -> RunTime | str:
     )
 
 
-def _offers(
-    run: TrainingRun, listings: Sequence[Listing]
+def offers(
+    markets: Sequence[Market], listings: Sequence[Listing]
 ) -> Iterator[tuple[Listing, tuple[str, ...], Market]]:
     """Yield for each offer a listing, its zones and its market. Zones of a region with the same price are combined into one offer."""
-    for market in run.where.markets:
+    for market in markets:
         same: dict[tuple[object, ...], list[Listing]] = {}
         for listing in listings:
             if listing.price(market) is not None:

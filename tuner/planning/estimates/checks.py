@@ -18,6 +18,7 @@ from tuner.planning.estimates.described import (
     ListingFilter,
     Measurement,
     RunWork,
+    ServingQuestion,
     StatedAssumption,
     TrainingRun,
 )
@@ -124,25 +125,46 @@ FILTERS = (
 
 def check_run(run: TrainingRun, catalogue: Catalogue) -> list[Listing]:
     """Return the listings on which to evaluate the run. Raise Invalid with all faults if the description of the run is not valid."""
-    faults = [
-        fault
-        for name, field in FILTERS
-        for index, word in enumerate(getattr(run.where, name))
-        for fault in check_word(f"/run/{name}/{index}", field, word, catalogue)
-    ]
+    faults = [*_filter_faults("/run", run.where, catalogue)]
     faults += [*_speed_faults(run, catalogue), *_model_faults(run)]
     if run.deadline_ns is not None and run.deadline_ns <= 0:
         faults.append(Fault("/run/deadline", "has passed: give a time to come, or a duration such as 12h"))
-    if not run.where.markets:
-        faults.append(Fault("/run/markets", "is empty: name on_demand, spot or both"))
     if faults:
         raise Invalid(*faults)
-    found = listings_in(run.where, catalogue)
-    if not found:
-        words = {name: "/".join(getattr(run.where, name)) for name, _ in FILTERS if getattr(run.where, name)}
-        wanted = ", ".join(f"{name} {values}" for name, values in words.items())
-        raise Invalid.at("/run", f"no machine of the catalogue {catalogue.name} has all of {wanted}")
+    found = _listings_in("/run", run.where, catalogue)
     _check_gpus(run, found)
+    return found
+
+
+def check_serving(asked: ServingQuestion, catalogue: Catalogue) -> list[Listing]:
+    """Return the listings on which to price the model. Raise Invalid with all faults if its description is not valid."""
+    faults = [*_filter_faults("/serving", asked.where, catalogue)]
+    speed = asked.model.speed
+    if speed.best_per_second < speed.per_second:
+        detail = f"is less than the {speed.per_second:g} of one prediction at a time; give the largest of all batch sizes"
+        faults.append(Fault("/serving/batch_per_second", detail))
+    if asked.gpus and not (asked.where.accelerators or asked.where.instance_types):
+        detail = "a latency holds for the GPU that it was measured on; name it in accelerators or in instance_types"
+        faults.append(Fault("/serving/accelerators", detail))
+    if faults:
+        raise Invalid(*faults)
+    return _listings_in("/serving", asked.where, catalogue)
+
+
+def _filter_faults(pointer: str, where: ListingFilter, catalogue: Catalogue) -> Iterator[Fault]:
+    for name, field in FILTERS:
+        for index, word in enumerate(getattr(where, name)):
+            yield from check_word(f"{pointer}/{name}/{index}", field, word, catalogue)
+    if not where.markets:
+        yield Fault(f"{pointer}/markets", "is empty: name on_demand, spot or both")
+
+
+def _listings_in(pointer: str, where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
+    found = listings_in(where, catalogue)
+    if not found:
+        words = {name: "/".join(getattr(where, name)) for name, _ in FILTERS if getattr(where, name)}
+        wanted = ", ".join(f"{name} {values}" for name, values in words.items())
+        raise Invalid.at(pointer, f"no machine of the catalogue {catalogue.name} has all of {wanted}")
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
+from tuner.planning.serving import ServedModel
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"]
 Format = Literal["fp32", "bf16", "fp16"]
@@ -103,6 +104,24 @@ class TrainingRun:
     deadline_ns: int | None = None
     where: ListingFilter = field(default_factory=ListingFilter)
     limit: int = 20  #: The maximum number of candidates that are shown.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingQuestion:
+    """A request for what predictions of a model cost."""
+
+    model: ServedModel
+    per_second: float  #: Requests per second, of one prediction each.
+    start_s: float  #: Seconds to start a machine and a process.
+    download_bytes_s: float  #: How fast a new machine downloads the file of the model, in bytes per second.
+    cpus: float  #: What one replica takes of a machine.
+    gpus: float
+    where: ListingFilter = field(default_factory=ListingFilter)
+    limit: int = 20  #: The maximum number of candidates that are shown.
+
+    @property
+    def cold_start_s(self) -> float:
+        return self.start_s + self.model.size_bytes / self.download_bytes_s + self.model.load_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,140 @@
+"""What predictions of a described model cost on each machine and market of the catalogue."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+from tuner.domain.listing import Listing, Market
+from tuner.domain.money import trial_rate
+from tuner.planning.catalogue import Catalogue
+from tuner.planning.estimates.candidates import ExcludedMachines, excluded, offers
+from tuner.planning.estimates.checks import check_serving
+from tuner.planning.estimates.described import ServingQuestion, StatedAssumption
+from tuner.planning.serving import BUSY, MILLION, PricedServing, serving_cost
+
+GIB = 2**30
+MONTH_S = 730 * 3600
+Way = Literal["real_time", "scale_to_zero"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingCandidate(PricedServing):
+    """One machine in one region on one market."""
+
+    listing: Listing
+    zones: tuple[str, ...]
+    date: str  #: The date of the price.
+    cheaper: Way  #: The cheaper of the two ways to answer each request at once.
+    usd_per_million: float  #: What that way costs.
+    usd_per_month: float  #: The same for the requests of a month of 730 hours.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingView:
+    """The machines that could serve the model, the cheapest at the requested rate first."""
+
+    ranked: Sequence[ServingCandidate]
+    left_out: tuple[ExcludedMachines, ...]
+    cold_start_s: float
+    assumptions: tuple[StatedAssumption, ...]
+    warnings: tuple[str, ...]
+
+    def cheapest(self, key: Callable[[ServingCandidate], float | None]) -> ServingCandidate | None:
+        """Return the candidate with the smallest value. Those whose value is None are left out."""
+        known = [(value, one) for one in self.ranked if (value := key(one)) is not None]
+        return min(known, key=lambda each: each[0])[1] if known else None
+
+
+def serving_view(asked: ServingQuestion, catalogue: Catalogue, today: date) -> ServingView:
+    """Price a replica of the model on each machine of the catalogue.
+
+    Raises:
+        Invalid: The description is not valid, or no machine has the requested properties.
+    """
+    left: dict[str, list[str]] = {}
+    ranked: list[ServingCandidate] = []
+    for listing, zones, market in offers(asked.where.markets, check_serving(asked, catalogue)):
+        reason = _unfit(asked, listing)
+        if reason is None:
+            ranked.append(_candidate(asked, listing, zones, market))
+        else:
+            left.setdefault(reason, []).append(listing.instance_type)
+    ranked.sort(key=lambda one: (one.usd_per_million, one.cost.batch, one.listing.cloud, one.listing.region))
+    old = catalogue.warning(today, [one.listing for one in ranked[: asked.limit]])
+    none = "no machine that was looked at can serve the model; see what was left out"
+    return ServingView(
+        ranked=ranked,
+        left_out=excluded(left),
+        cold_start_s=asked.cold_start_s,
+        assumptions=tuple(_assumptions(asked)),
+        warnings=(*([old] if old else []), *([] if ranked else [none])),
+    )
+
+
+def _unfit(asked: ServingQuestion, listing: Listing) -> str | None:
+    """Return the reason why a replica cannot run on a machine, or None."""
+    if not asked.gpus and listing.accelerators:
+        return "it has GPUs, and a replica takes none"
+    if listing.accelerators < asked.gpus:
+        return f"it has {listing.accelerators:g} of the {asked.gpus:g} GPUs that a replica takes"
+    if listing.vcpus < asked.cpus:
+        return f"it has less than the {asked.cpus:g} CPUs that a replica takes, or they are not known"
+    memory = listing.gpu_memory_gib if asked.gpus else listing.memory_gib
+    if memory is not None and asked.model.size_bytes > memory * max(1, asked.gpus) * GIB:
+        return "the file of the model is larger than its memory"
+    return None
+
+
+def _candidate(
+    asked: ServingQuestion, listing: Listing, zones: tuple[str, ...], market: Market
+) -> ServingCandidate:
+    whole = listing.price(market)
+    assert whole is not None  # `offers` omits the listings without a price
+    price = trial_rate(
+        node_price=whole,
+        node_cpus=listing.vcpus,
+        node_gpus=listing.accelerators,
+        cpus=asked.cpus,
+        gpus=asked.gpus,
+    ).price
+    cost = serving_cost(
+        asked.model.speed, price, per_second=asked.per_second, cold_start_s=asked.cold_start_s
+    )
+    ways: dict[Way, float] = {"real_time": cost.real_time}
+    if cost.scale_to_zero is not None:
+        ways["scale_to_zero"] = cost.scale_to_zero
+    cheaper = min(ways, key=lambda way: ways[way])
+    return ServingCandidate(
+        instance_type=listing.instance_type,
+        market=market,
+        region=listing.region,
+        price=price,
+        source=listing.source(market),
+        cost=cost,
+        listing=listing,
+        zones=zones,
+        date=listing.date(market),
+        cheaper=cheaper,
+        usd_per_million=ways[cheaper],
+        usd_per_month=ways[cheaper] / MILLION * asked.per_second * MONTH_S,
+    )
+
+
+def _assumptions(asked: ServingQuestion) -> Iterator[StatedAssumption]:
+    kind = "these machines" if asked.gpus else "every machine without GPUs"
+    yield StatedAssumption("speed elsewhere", f"{kind} as fast as the measured one", "no source: measure it")
+    size = f"{asked.cpus:g} CPUs" + (f" and {asked.gpus:g} GPUs" if asked.gpus else "")
+    yield StatedAssumption(
+        "share", f"a replica pays for {size} of a machine", "others use the rest of the machine"
+    )
+    yield StatedAssumption(
+        "load", f"replicas in real time are at most {BUSY:.0%} busy", "requests queue above"
+    )
+    if asked.model.size_bytes:
+        mbit_s = asked.download_bytes_s * 8 / MILLION
+        yield StatedAssumption("download", f"{mbit_s:g} Mbit/s", "a new machine has no copy of the file")
+    if "spot" in asked.where.markets:
+        yield StatedAssumption(
+            "interruptions", "none", "a replica on spot that is taken away is replaced at the same price"
+        )
