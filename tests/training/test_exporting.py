@@ -14,7 +14,7 @@ from torch import nn
 
 from trainables import digits_cnn
 from tuner.training import Exported, exporting
-from tuner.training.exporting import Exporter, ExportFailed, remove_channels
+from tuner.training.exporting import Exporter, ExportFailed, remove_channels, zero_weights
 from tuner.training.variants import FORMATS
 
 ALONE = """
@@ -98,6 +98,8 @@ def test_formats_of_a_network_are_written_measured_and_close(tmp_path: Path, for
     if "torch" in made:
         assert (made["torch"].difference or 0) <= 1e-4
         assert sizes["pruned"] < sizes["onnx"]
+        assert made["pruned-unstructured"].sparsity == pytest.approx(0.5, abs=0.02)
+        assert sizes["pruned-unstructured"] == pytest.approx(sizes["onnx"], rel=0.02)
 
     images = torch.rand(5, 1, 8, 8)
     given, got = tmp_path / "images.npy", tmp_path / "logits.npy"
@@ -204,3 +206,26 @@ def test_channels_that_something_else_may_read_are_kept() -> None:
         nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]),
     ]
     assert [remove_channels(network, 0.5) for network in networks] == [0, 0, 0, 0]
+
+
+def test_the_smallest_weights_of_all_layers_together_become_zero() -> None:
+    network = nn.Sequential(nn.Conv1d(1, 4, 2), nn.Flatten(), nn.Linear(8, 2), nn.Linear(2, 8))
+    network[3].weight = nn.Parameter(network[2].weight.detach().T.clone())
+    with torch.no_grad():
+        network[0].weight.mul_(100)
+    bias = network[0].bias.detach().clone()
+    assert zero_weights(network, 0.5) == 3
+    zeros = [float((network[i].weight == 0).float().mean()) for i in (0, 2, 3)]
+    assert zeros == pytest.approx([0.0, 0.625, 0.625])  # 20 of 40, all in the layers with small weights
+    assert torch.equal(network[0].bias, bias)
+    assert {"0.weight", "2.weight", "3.weight"} <= network.state_dict().keys()
+
+
+def test_a_weight_that_layers_share_is_pruned_once() -> None:
+    words, head = nn.Embedding(4, 4), nn.Linear(4, 4)
+    head.weight = words.weight
+    network = nn.Sequential(words, head, nn.Sequential(head))
+    assert zero_weights(network, 0.5) == 1
+    assert head.weight is words.weight
+    assert int((words.weight == 0).sum()) == 8
+    assert zero_weights(nn.Sequential(nn.LayerNorm(2)), 0.5) == 0

@@ -30,7 +30,7 @@ def export(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Comma-separated: onnx, torch, int8-dynamic, int8-static, int4-weight, pruned. Default: all.",
+            help="Comma-separated: onnx, torch, int8-dynamic, int8-static, int4-weight, pruned, pruned-unstructured. Default: all.",
         ),
     ] = None,
     max_cost_usd: Annotated[float, typer.Option(help="The most that the export may cost.")] = 0.5,

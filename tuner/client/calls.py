@@ -447,7 +447,8 @@ class Calls(ABC):
         Args:
             job: A job or its id. It must not be running.
             trial: The trial's id. None means the job's best trial.
-            formats: Any of `onnx`, `torch`, `int8-dynamic`, `int8-static`, `int4-weight` and `pruned`. None means all.
+            formats: Any of `onnx`, `torch`, `int8-dynamic`, `int8-static`, `int4-weight`, `pruned` and
+                `pruned-unstructured`. None means all.
             max_cost_usd: The most that the export may cost, in dollars.
             max_drop: The largest drop of the metric, in its own unit, with which a variant is delivered. None accepts any.
             wait: Whether to wait until the export has ended.

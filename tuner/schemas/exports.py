@@ -6,7 +6,9 @@ from pydantic import AliasPath, Field
 
 from tuner.schemas.base import Answer, Body, Six, Time, Usd
 
-Format = Literal["torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned"]
+Format = Literal[
+    "torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned", "pruned-unstructured"
+]
 
 
 class ExportRequest(Body):
@@ -18,9 +20,17 @@ class ExportRequest(Body):
 
     trial: str | None = Field(None, max_length=40, description="The trial. Default: the job's best trial.")
     formats: list[Format] = Field(
-        default=["onnx", "torch", "int8-dynamic", "int8-static", "int4-weight", "pruned"],
+        default=[
+            "onnx",
+            "torch",
+            "int8-dynamic",
+            "int8-static",
+            "int4-weight",
+            "pruned",
+            "pruned-unstructured",
+        ],
         min_length=1,
-        max_length=6,
+        max_length=7,
     )
     max_cost_usd: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.5
     max_drop: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
@@ -58,7 +68,7 @@ class ExportVariant(Answer):
     """One file. If it was not delivered, `file` is null, and `code` and `detail` say why.
 
     `drop` is by how much the metric is worse than that of the module before export. `difference` is the largest difference between the
-    outputs of both.
+    outputs of both. `sparsity` is the share of the weights that are zero, which only `pruned-unstructured` has.
     """
 
     format: str
@@ -67,6 +77,7 @@ class ExportVariant(Answer):
     metric: float | None
     drop: float | None
     difference: float | None
+    sparsity: float | None
     load_ms: Six | None
     latency: list[VariantLatency]
     seconds: Six

@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import prune
 
 from tuner.training.variants import BATCHES, Format, Latency, Variant
 
@@ -28,6 +30,7 @@ TOLERANCE = (
     1e-4  # the largest difference that is accepted between the outputs of the ONNX file and of the module
 )
 PRUNED_SHARE = 0.25  # the share of the channels that `pruned` removes from each layer that allows it
+ZEROED_SHARE = 0.5  # the share of the weights that `pruned-unstructured` sets to zero
 MEASURED_S = 0.25  # how long each batch size is measured
 FEWEST, MOST = 10, 1000  # calls in one measurement
 INT4_BLOCK = 32  # weights that share a scale
@@ -150,16 +153,25 @@ class Exporter:
                 _quantize_static(self._prepared, path, self._exported.calibration)
             case "int4-weight":
                 _quantize_int4(self._prepared, path)
-            case "pruned":
-                pruned = copy.deepcopy(self._module)
-                if remove_channels(pruned, PRUNED_SHARE) == 0:
-                    raise ExportFailed(
-                        "nothing_to_prune",
-                        "no layer allows that channels are removed from it: they are removed where two Linear or Conv2d layers follow "
-                        "each other in one nn.Sequential, with only activations, pooling, dropout and normalisation between them",
-                    )
-                _write_onnx(_trace(pruned, self._example), path)
+            case "pruned" | "pruned-unstructured":
+                _write_onnx(_trace(self._pruned(format), self._example), path)
         return path
+
+    def _pruned(self, format: Format) -> nn.Module:
+        """Return a pruned copy of the module."""
+        copied = copy.deepcopy(self._module)
+        if format == "pruned" and remove_channels(copied, PRUNED_SHARE) == 0:
+            raise ExportFailed(
+                "nothing_to_prune",
+                "no layer allows that channels are removed from it: they are removed where two Linear or Conv2d layers follow "
+                "each other in one nn.Sequential, with only activations, pooling, dropout and normalisation between them",
+            )
+        if format == "pruned-unstructured" and zero_weights(copied, ZEROED_SHARE) == 0:
+            raise ExportFailed(
+                "nothing_to_prune",
+                "the module has no Linear or convolution layer whose weights could be set to zero",
+            )
+        return copied
 
     @cached_property
     def _program(self) -> torch.export.ExportedProgram:
@@ -207,6 +219,7 @@ class Exporter:
             metric=metric,
             drop=drop,
             difference=difference,
+            sparsity=_sparsity(path) if format == "pruned-unstructured" else None,
             load_ms=load_ms,
             latency=tuple(
                 _latency(loaded.caller(rows(self._example, batch)), batch, MEASURED_S) for batch in BATCHES
@@ -423,6 +436,39 @@ def _flat(outputs: Any) -> list[torch.Tensor]:
 
 
 # Pruning
+
+
+def zero_weights(module: nn.Module, share: float) -> int:
+    """Set the smallest weights of all Linear and convolution layers to zero, and return in how many layers.
+
+    Unstructured pruning by the global L1 norm, with `torch.nn.utils.prune`: the share counts over all layers together, and biases are
+    kept. The layers keep their shapes, so a runtime for dense matrices computes as much as before and takes as much time.
+    """
+    layers: dict[int, Any] = {}  # by weight, because layers may share one
+    for layer in module.modules():
+        weight = layer._parameters.get("weight")
+        if isinstance(layer, nn.Linear | _ConvNd) and weight is not None:
+            weight.data = (
+                weight.data.contiguous()
+            )  # torch joins the weights to one vector, and refuses `channels_last`
+            layers.setdefault(id(weight), layer)
+    pairs = [(layer, "weight") for layer in layers.values()]
+    if pairs:
+        prune.global_unstructured(pairs, pruning_method=prune.L1Unstructured, amount=share)
+    for layer, name in pairs:
+        prune.remove(layer, name)  # type: ignore[no-untyped-call]
+    return len(pairs)
+
+
+def _sparsity(path: Path) -> float:
+    """Return the share of the weights in an ONNX file that are zero. Biases and constants of one axis do not count."""
+    import onnx
+    from onnx import numpy_helper
+
+    arrays = [numpy_helper.to_array(one) for one in onnx.load(str(path)).graph.initializer]
+    weights = [one for one in arrays if one.ndim >= 2 and one.dtype.kind == "f"]
+    return float(sum((one == 0).sum() for one in weights) / max(1, sum(one.size for one in weights)))
+
 
 # Layers that compute each channel on its own, so that channels can be removed before and after them.
 _BETWEEN = (

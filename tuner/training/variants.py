@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-Format = Literal["torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned"]
+Format = Literal[
+    "torch", "onnx", "int8-dynamic", "int8-static", "int4-weight", "pruned", "pruned-unstructured"
+]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FILE = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
 BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
@@ -41,6 +43,7 @@ class Variant:
     seconds: float = 0.0  #: How long exporting and measuring took.
     code: str | None = None
     detail: str | None = None
+    sparsity: float | None = None  #: The share of the weights that are zero, of `pruned-unstructured`.
 
     def plain(self) -> dict[str, Any]:
         """Return the variant as a dictionary of JSON values."""
@@ -63,7 +66,7 @@ class Variant:
                 raise ValueError(f"{name} of a variant is not text")
         if known["file"] is not None and not _FILE.fullmatch(known["file"]):
             raise ValueError("the file of a variant is not a folder and a plain name")
-        for name in ("bytes", "metric", "drop", "difference", "load_ms", "seconds"):
+        for name in ("bytes", "metric", "drop", "difference", "sparsity", "load_ms", "seconds"):
             known[name] = None if known[name] is None else _number(name, known[name])
         known["latency"] = tuple(_latency(one) for one in known["latency"] or ())
         known["seconds"] = known["seconds"] or 0.0
