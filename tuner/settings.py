@@ -34,6 +34,9 @@ class Settings:
     storage: str
     database_url_file: str = ""  #: The file that `database_url` was read from, or "".
     storage_region: str = ""
+    cache_dir: str = ""  #: The parent of each worker machine's cache for datasets. "" if the machine chooses.
+    cache_gib: int | None = None  #: Its size limit. None if the machine chooses.
+    data_region: str = ""  #: The region of the buckets from which datasets come.
     ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
@@ -88,6 +91,9 @@ class Settings:
             database_url_file=database_url_file,
             storage=_storage(environ.get("TUNER_STORAGE") or str(home / "storage")),
             storage_region=environ.get("TUNER_STORAGE_REGION", ""),
+            cache_dir=_path(environ.get("TUNER_CACHE_DIR", "")),
+            cache_gib=_int(environ, "TUNER_CACHE_GIB", None, 1, 1_000_000),
+            data_region=environ.get("TUNER_DATA_REGION", ""),
             ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
             host=host,
             port=port,

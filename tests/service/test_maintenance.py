@@ -1,5 +1,6 @@
 """Upgrades of the database before services start, and how remote drivers find its URL."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,20 @@ def test_drivers_and_workers_receive_limits_and_passed_variables() -> None:
         == UserCodeLimits.from_env({})
         == UserCodeLimits()
     )
+
+
+def test_cache_of_the_service_replaces_that_of_a_machine() -> None:
+    """Without a setting of the service, a machine's own variables apply, and its directory for temporary files."""
+
+    def seen(service: dict[str, str], machine: dict[str, str]) -> tuple[str, str]:
+        environ = {**machine, **driver_env(Settings.from_env(service), {})}
+        child = UserCodeLimits.from_env(environ).environment(environ, [])
+        return child["TUNER_CACHE_DIR"], child["TUNER_CACHE_GIB"]
+
+    machine = {"TUNER_CACHE_DIR": "/disk", "TUNER_CACHE_GIB": "7"}
+    assert seen({}, {}) == (tempfile.gettempdir(), "20")
+    assert seen({}, machine) == ("/disk", "7")
+    assert seen({"TUNER_CACHE_DIR": "/big", "TUNER_CACHE_GIB": "9"}, machine) == ("/big", "9")
 
 
 def test_unchanged_url_file_is_not_rewritten(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tuner.settings import Settings
         ("TUNER_CLOUD", "oracle"),
         ("TUNER_METADATA_URL", "169.254.169.254"),
         ("TUNER_RATE_LIMIT", "0"),
+        ("TUNER_CACHE_GIB", "0"),
         ("TUNER_STORAGE", "http://169.254.169.254/latest"),
         ("TUNER_STORAGE", "https://10.0.0.1/bucket"),
         ("TUNER_STORAGE", "simplecache::http://127.0.0.1/x"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.data_server import data_server
 from tests.worker.driving import Driver
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "trainables.md"
@@ -26,11 +27,12 @@ MARKS = {
     "long_steps.py": [pytest.mark.extended],
     "progressive.py": [pytest.mark.extended],
     "with_artifacts.py": [pytest.mark.extended],
+    "from_a_url.py": [pytest.mark.extended],
 }
 PROGRAMS = [
     pytest.param(name, marks=MARKS.get(name, [])) for name, code in BLOCKS.items() if "__main__" in code
 ]
-EXTENDED = ("all_parts.py", "long_steps.py", "progressive.py", "with_artifacts.py")
+EXTENDED = ("all_parts.py", "long_steps.py", "progressive.py", "with_artifacts.py", "from_a_url.py")
 # One for the service and one for Ray Tune are in the gate.
 TRAINABLES = [
     pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name in EXTENDED else [])
@@ -88,12 +90,16 @@ def test_trainable_of_the_guide_resumes_after_a_pause_under_a_supervisor(
     folder: Path, drivers: list[Driver], module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(folder))
-    driver = Driver(folder / "storage", f"{module}:train")
-    drivers.append(driver)
-    waiting: dict[str, Any] = driver.run_to(2, config=CONFIG)
-    assert waiting["error"] is None
-    assert driver.end("pause")["saved_step"] == 2
-    driver.run_to(3, restore=2, config=CONFIG)
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(folder))
+    with data_server() as server:
+        server.content = b"0,1\n1,3\n2,5\n"
+        config = {**CONFIG, "data": server.url()}
+        driver = Driver(folder / "storage", f"{module}:train")
+        drivers.append(driver)
+        waiting: dict[str, Any] = driver.run_to(2, config=config)
+        assert waiting["error"] is None
+        assert driver.end("pause")["saved_step"] == 2
+        driver.run_to(3, restore=2, config=config)
     assert [report["step"] for report in driver.reports] == [1, 2, 3]
 
 

@@ -4,12 +4,22 @@ import os
 import random
 from typing import Any
 
-from tuner.training import prepare
+from tuner.training import dataset, prepare
 
 
 @prepare
 def data(size: int, scale: float = 2.0) -> dict[str, Any]:
     return {"pid": os.getpid(), "size": size, "scale": scale, "drawn": random.random()}
+
+
+@prepare
+def downloaded(url: str) -> str:
+    return f"{os.getpid()} {dataset(url).read_text()}"
+
+
+def reads(config: dict[str, Any]) -> dict[str, Any]:
+    pid, _, text = downloaded(config["url"]).partition(" ")
+    return {"acc": 1, "text": text, "in_this_process": int(pid) == os.getpid()}
 
 
 def prepares(config: dict[str, Any]) -> dict[str, Any]:

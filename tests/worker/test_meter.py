@@ -1,9 +1,11 @@
 """Property tests of the stopwatch of an attempt: a value that was shown never decreases."""
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.worker.metering import Stopwatch
+from tuner.worker.metering import MAX_LOG_BYTES, MAX_READ_BYTES, READS, ReadLog, Stopwatch, UsageMeter
 
 KINDS = st.sampled_from(["setup", "train", "checkpoint", "idle"])
 INSTANTS = st.integers(0, 1000)
@@ -29,3 +31,27 @@ def test_shown_times_never_decrease_or_exceed_the_lease(readings: list[tuple[str
         assert sum(shown.values()) <= lease
         assert all(shown.get(kind, 0) >= ns for kind, ns in before.items())
         before = shown
+
+
+def test_log_of_datasets_counts_valid_lines_once(tmp_path: Path) -> None:
+    log = ReadLog(tmp_path)
+    file = (tmp_path / READS).open("ab", buffering=0)
+
+    def after(text: bytes) -> tuple[int, int] | None:
+        file.write(text)
+        return log.take()
+
+    assert after(b"") is None
+    assert after(b"10 0\n7 7\n5") == (17, 7)
+    assert after(b" 5\n") == (5, 5)
+    assert after(b"0 0\n") == (0, 0)
+    assert after(b"-1 0\nx y\n1 2 3\n\n\xff 1\n1 9\n") == (1, 1)
+    assert after(b"9" * 19 + b" 0\n" + b"9" * 30 + b" 0\n") == (MAX_READ_BYTES, 0)
+    assert after(b"1" * MAX_LOG_BYTES) is None
+    assert after(b"3 0\n") == (3, 0)
+    meter = UsageMeter()
+    for _ in range(3):
+        meter.datasets(MAX_READ_BYTES, 1)
+    assert meter.reading() == {"data_read_bytes": MAX_READ_BYTES, "data_bucket_bytes": 3, "facts": {}}
+    file.close()
+    log.close()

@@ -1,5 +1,6 @@
 """Test checkpoints in S3 with the real client over real HTTP, while requests fail in many ways."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tuner.checkpoints.checkpoints import CheckpointId, CheckpointMissing, Check
 from tuner.checkpoints.chunks import CHUNK_BYTES
 from tuner.checkpoints.removal import remove_trial_files
 from tuner.checkpoints.storage import Storage
+from tuner.training.datasets import DatasetCache
 from tuner.worker import publishing
 
 
@@ -164,3 +166,23 @@ def test_files_of_earlier_attempts_are_measured_and_removed(bucket: Bucket, tmp_
     remove_trial_files(found, 2, *trial)
     remove_trial_files(found, 2, *trial)
     assert bucket.objects() == ["/".join((*trial, "logs", "a1.log"))]
+
+
+def test_folder_of_a_bucket_is_read_as_a_dataset(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TUNER_READ_LOG", str(log))
+    bucket.fs.pipe({f"{bucket.name}/set/a.txt": b"a", f"{bucket.name}/set/deeper/b.txt": bytes(1 << 20)})
+    cache = DatasetCache.from_env(os.environ)
+    folder = cache.get(f"s3://{bucket.name}/set", {})
+    assert (folder / "a.txt").read_text() == "a"
+    assert (folder / "deeper/b.txt").stat().st_size == 1 << 20
+    assert cache.get(f"s3://{bucket.name}/set", {}) == folder
+    bucket.fs.pipe(f"{bucket.name}/set/a.txt", b"changed")
+    assert (cache.get(f"s3://{bucket.name}/set", {}) / "a.txt").read_text() == "changed"
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert sum(int(line[1]) for line in lines) == 2 * (1 << 20) + 8
+    assert cache.get(f"s3://{bucket.name}/set/a.txt", {}).name == "a.txt"

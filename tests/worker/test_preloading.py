@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.data_server import data_server
 from tuner.worker.fork_server import needs_dynamo
 
 OPTIMISES = "import torch\n\ndef train(config):\n    torch.optim.SGD([torch.zeros(1)], 0.1)\n"
@@ -82,6 +83,24 @@ def test_data_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
     assert (first["size"], first["scale"], first["in_this_process"]) == (3, 2.0, 0)
     assert first["pid"] == second["pid"]
     assert first["own"] != second["own"], "each attempt draws its own random numbers"
+
+
+def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork server downloads it, so the download must leave no threads, with which it could not be forked."""
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
+    with data_server() as server:
+        constants = {"url": server.url()}
+        driver = drive("reads", "tests.worker.prepared_cases", fresh=True, constants=constants)
+        ends = []
+        for _ in range(2):
+            driver.run_to(1, config=constants)
+            ends.append(driver.end("stop")["usage"])
+    assert [report["metrics"]["text"] for report in driver.reports] == ["the data"] * 2
+    assert not any(report["metrics"]["in_this_process"] for report in driver.reports)
+    assert (ends[0]["data_read_bytes"], ends[0]["data_bucket_bytes"]) == (8, 0)
+    assert "data_read_bytes" not in ends[1]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests import frameworks
+from tests.data_server import data_server
 from tests.worker.driving import NODE, SECOND, Driver
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
@@ -319,3 +320,17 @@ def test_program_that_fails_on_another_rank_fails_the_attempt(program: Driver, b
     assert (
         "rank 1: the program ended with exit status 3; it printed last: no luck" in failed["error"]["message"]
     )
+
+
+def test_program_gets_a_dataset_whose_bytes_are_counted(
+    drive: Any, bash: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
+    script = bash("""echo '{"text": "'"$(cat $DATA)"'"}' >> $TUNER_METRICS""")
+    with data_server() as server:
+        command = f"python -m tuner.training.datasets DATA={{data}} {script['command']}"
+        driver = drive("run", "tuner.worker.program", fresh=True)
+        driver.run_to(1, config=of(command, data=server.url()))
+        usage = driver.end("stop")["usage"]
+    assert values(driver, "text") == ["the data"]
+    assert usage["data_read_bytes"] == 8

@@ -269,6 +269,8 @@ def _usage(used: Usage) -> answers_models.AttemptUsage:
         saved_bytes=used.saved_bytes,
         restored_bytes=used.restored_bytes,
         artifact_bytes=used.artifact_bytes,
+        data_read_bytes=used.data_read_bytes,
+        data_bucket_bytes=used.data_bucket_bytes,
         facts=dict(used.facts),
     )
 

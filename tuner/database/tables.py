@@ -217,6 +217,8 @@ attempt_usage = Table(
     Column("saved_bytes", BigInteger),
     Column("restored_bytes", BigInteger),
     Column("artifact_bytes", BigInteger),
+    Column("data_read_bytes", BigInteger),
+    Column("data_bucket_bytes", BigInteger),
     Column("facts", Text, nullable=False),
 )
 

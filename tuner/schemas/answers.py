@@ -336,7 +336,8 @@ class AttemptUsage(Answer):
     """Resources that an attempt used while it trained. A figure that was not measured is null.
 
     `cpu_seconds` is the processor time used within `wall_seconds`. `gpu_percent_sum` is the sum of `gpu_samples` samples of GPU
-    utilisation, each in percent. `facts` describes how the attempt trains, as recorded by tuner's training helpers.
+    utilisation, each in percent. `facts` describes how the attempt trains, as recorded by tuner's training helpers. `data_read_bytes` is
+    what `tuner.training.dataset` downloaded, 0 if all was in the cache, and `data_bucket_bytes` the part from a bucket of a cloud.
     """
 
     wall_seconds: float | None
@@ -351,6 +352,8 @@ class AttemptUsage(Answer):
     saved_bytes: int | None
     restored_bytes: int | None = None
     artifact_bytes: int | None = None
+    data_read_bytes: int | None = None
+    data_bucket_bytes: int | None = None
     facts: dict[str, Any]
 
 

@@ -183,6 +183,10 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     env["TUNER_PASS_ENV"] = ",".join(settings.pass_env)
     if settings.node_types:
         env["TUNER_NODE_TYPES"] = node_types_of(settings.node_types).text()
+    if settings.cache_dir:
+        env["TUNER_CACHE_DIR"] = settings.cache_dir
+    if settings.cache_gib is not None:
+        env["TUNER_CACHE_GIB"] = str(settings.cache_gib)
     if settings.prices:
         env["TUNER_PRICES"] = settings.prices
     if settings.node_prices:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from tuner.training.channel import MetricsRefused, StopTraining
     from tuner.training.checkpoint import CheckpointUnreadable
+    from tuner.training.datasets import DatasetRefused, dataset
     from tuner.training.exporting import Exported
     from tuner.training.loaders import Batches, efficient_loader
     from tuner.training.precision import autocast, grad_scaler
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Batches",
     "CheckpointUnreadable",
+    "DatasetRefused",
     "Exported",
     "MetricsRefused",
     "SpotSafe",
     "StopTraining",
     "accumulate",
     "autocast",
+    "dataset",
     "distillation_loss",
     "efficient_loader",
     "fit_batch_size",
@@ -43,12 +46,14 @@ __all__ = [
 _HOMES = {
     "Batches": "loaders",
     "CheckpointUnreadable": "checkpoint",
+    "DatasetRefused": "datasets",
     "Exported": "exporting",
     "MetricsRefused": "channel",
     "SpotSafe": "spot_safe",
     "StopTraining": "channel",
     "accumulate": "accumulation",
     "autocast": "precision",
+    "dataset": "datasets",
     "distillation_loss": "accumulation",
     "efficient_loader": "loaders",
     "fit_batch_size": "accumulation",

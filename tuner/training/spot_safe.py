@@ -1,5 +1,6 @@
 """`SpotSafe`: a training loop that can be stopped at any step and continues on another machine with the same result."""
 
+import os
 import shutil
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from tuner.training import checkpoint
 from tuner.training.channel import StopTraining
+from tuner.training.datasets import dataset
 from tuner.training.environments import Alone, Home, PlainTune, Supervised, find_home
 from tuner.training.estimators import stateful
 from tuner.training.measured import TimedBatches
@@ -174,6 +176,10 @@ class SpotSafe:
         It measures how long training waits for each batch, so that the service can advise when more loader workers would save money.
         """
         return TimedBatches(batches)
+
+    def dataset(self, url: str | os.PathLike[str], **options: Any) -> Path:
+        """Return the path of a local copy of a remote file or folder. See `tuner.training.dataset`."""
+        return dataset(url, **options)
 
     def _check_open(self) -> None:
         """Raise RuntimeError outside the `with` block.

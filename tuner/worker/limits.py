@@ -4,10 +4,12 @@ import ctypes
 import json
 import os
 import resource
+import tempfile
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Literal, Self
 
+from tuner.training.datasets import CACHE_DIR, CACHE_GIB, DEFAULT_GIB
 from tuner.worker.process_tree import descendants, resource_use
 
 ALLOWED_ENV = frozenset(
@@ -56,7 +58,8 @@ class UserCodeLimits:
     def environment(self, environ: Mapping[str, str], import_path: list[str]) -> dict[str, str]:
         """Return the environment variables for user code.
 
-        They contain no Ray token, no database address, and no credentials of the service or a cloud.
+        They contain no Ray token, no database address, and no credentials of the service or a cloud. They name the cache for datasets,
+        because the directory for temporary files of user code is removed with its attempt.
 
         Args:
             environ: The variables of the worker.
@@ -68,7 +71,10 @@ class UserCodeLimits:
         kept["RAY_USAGE_STATS_ENABLED"] = "0"
         # Number the GPUs as NVML and Ray do. Let PyTorch count them through NVML: otherwise a module that counts GPUs when it is
         # imported would make CUDA unusable in every fork.
-        return kept | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        kept |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        kept[CACHE_DIR] = environ.get(CACHE_DIR) or tempfile.gettempdir()
+        kept[CACHE_GIB] = environ.get(CACHE_GIB) or str(DEFAULT_GIB)
+        return kept
 
     def _passes(self, name: str, value: str) -> bool:
         if name.startswith(OURS):

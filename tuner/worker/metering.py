@@ -11,6 +11,7 @@ import importlib
 import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tuner.domain.usage import MAX_FACTS, Fact, count_of, facts_of
@@ -76,6 +77,41 @@ class GpuSample:
     facts: dict[str, Fact]  #: Least memory of the devices, and name and compute capability of the first.
 
 
+READS = "reads"  # the name of the file in the worker's directory
+# Of one line and of one attempt. User code can write any number, and a sum over many attempts has to fit into 63 bits.
+MAX_READ_BYTES = 1 << 46
+MAX_LOG_BYTES = 1 << 16
+
+
+class ReadLog:
+    """The file to which `tuner.training.dataset` adds what it reads. All processes of user code write to it."""
+
+    def __init__(self, home: Path) -> None:
+        """Create the file in a worker's directory."""
+        self._file = (home / READS).open("w+b", buffering=0)
+        self._taken = 0
+
+    def take(self) -> tuple[int, int] | None:
+        """Return the bytes that were read since the last call, and how many of them came from a bucket, or None if there is no new line.
+
+        At most 64 KiB of lines are taken at once. A line that is not valid is skipped.
+        """
+        data = os.pread(self._file.fileno(), MAX_LOG_BYTES, self._taken)
+        lines = data[: data.rfind(b"\n") + 1 or (len(data) if len(data) == MAX_LOG_BYTES else 0)]
+        self._taken += len(lines)
+        counts = [numbers for line in lines.splitlines() if len(numbers := _counts_of(line)) == 2]
+        if not counts:
+            return None
+        return sum(count[0] for count in counts), sum(min(count) for count in counts)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _counts_of(line: bytes) -> list[int]:
+    return [min(int(word), MAX_READ_BYTES) for word in line.split() if word.isdigit() and len(word) < 20]
+
+
 @dataclass
 class UsageMeter:
     """Usage of one attempt. Processor time is counted from the first measurement in training, as is the training time."""
@@ -132,6 +168,12 @@ class UsageMeter:
     def artifacts(self, stored_bytes: int) -> None:
         """Note the size of the artifacts that the attempt has in the storage."""
         self._counts["artifact_bytes"] = stored_bytes
+
+    def datasets(self, read_bytes: int, bucket_bytes: int) -> None:
+        """Add what `tuner.training.dataset` has downloaded, and how much of it from a bucket of a cloud."""
+        self._add(data_read_bytes=read_bytes, data_bucket_bytes=bucket_bytes)
+        for name in ("data_read_bytes", "data_bucket_bytes"):
+            self._counts[name] = min(self._counts[name], MAX_READ_BYTES)
 
     def reading(self) -> dict[str, Any] | None:
         """Return the measurements as a dictionary for the driver, or None if nothing was measured."""

@@ -24,6 +24,7 @@ from typing import Any
 
 from tuner.domain.command import arguments, placeholders, words_of
 from tuner.training.channel import Channel, Reply, StopTraining, current
+from tuner.training.datasets import VARIABLES as DATASET_VARIABLES
 from tuner.worker.limits import is_own
 from tuner.worker.process_tree import become_subreaper, collect_ended, descendants, kill_own_descendants
 from tuner.worker.tune_compat import KeptCheckpoint, scalars
@@ -126,7 +127,11 @@ class Program:
         command = list(arguments(words, {**given, **self._config["values"]}))
         environment = {
             # `tuner train` runs the program with the variables of the user's shell.
-            **{name: value for name, value in os.environ.items() if not is_own(name)},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not is_own(name) or name in DATASET_VARIABLES
+            },
             "RAY_USAGE_STATS_ENABLED": "0",
             # Without the directories of this Python, which another version of Python could not use.
             "PYTHONPATH": os.pathsep.join(own_roots()),

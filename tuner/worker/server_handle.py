@@ -16,8 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tuner.domain.environment import Environment
+from tuner.training.datasets import READ_LOG
 from tuner.worker.environment import environment_of
 from tuner.worker.limits import UserCodeLimits
+from tuner.worker.metering import READS
 from tuner.worker.packages import Stored, unpack
 from tuner.worker.process_tree import kill_descendants
 from tuner.worker.publishing import background
@@ -46,7 +48,7 @@ class ForkServer:
             entry: The trainable to import, or empty for none.
             on_exit: Called as `on_exit(pid, code)` from this object's thread when a child exits. Negative codes are signals.
             limits: The limits on user code.
-            tmp: The directory for temporary files of user code while it is imported.
+            tmp: The directory for temporary files of user code while it is imported. It is in the worker's directory.
             package: The folder that `entry` comes from, or empty.
             constants: The constants of the job, for the data that its trials share.
         """
@@ -62,7 +64,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.worker.fork_server", str(theirs.fileno()), entry, package],
                 pass_fds=[theirs.fileno()],
-                env={**self.variables, "TMPDIR": str(tmp)},
+                env={**self.variables, "TMPDIR": str(tmp), READ_LOG: str(tmp.parent / READS)},
                 start_new_session=True,
                 stdin=stdin,
             )

@@ -33,7 +33,7 @@ from tuner.worker.child_channel import (
 )
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.logs import LogPump
-from tuner.worker.metering import Stopwatch
+from tuner.worker.metering import ReadLog, Stopwatch
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.worker.publishing import (
@@ -101,6 +101,7 @@ class Supervisor:
         self._scratch = Scratch("worker")
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
+        self._reads = ReadLog(self._home)
         self._servers = Servers(entry, package, self._on_exit, self._limits, self._home, constants or {})
         self._attempt: RunningAttempt | None = None
         self._store: CheckpointStore | None = None
@@ -541,12 +542,14 @@ class Supervisor:
             if attempt.state is None:
                 attempt.announced_waiting = attempt.waits_for_driver()
                 self._describe(attempt)
+                self._count_reads(attempt)
                 result = attempt.result("waiting" if attempt.announced_waiting else "running")
                 self.reply_if_due(attempt)  # the child may have waited because too many reports were unsent
                 return result
         self._clear(attempt)
         with self._changed:
             self._describe(attempt)
+            self._count_reads(attempt)
             result = attempt.result(str(attempt.state))
             self._attempt, self._last_end_ns = None, time.monotonic_ns()
             return result
@@ -559,6 +562,14 @@ class Supervisor:
         environment = self.server.environment
         if not attempt.described and attempt.from_step is not None and environment is not None:
             attempt.described, attempt.environment = True, environment.with_seed(attempt.order.get("seed"))
+
+    def _count_reads(self, attempt: RunningAttempt) -> None:
+        """Count the datasets that were downloaded for the attempt.
+
+        What the fork server prepared for all attempts counts for the first one.
+        """
+        if (counts := self._reads.take()) is not None:
+            attempt.use.datasets(*counts)
 
     def _news(self, attempt: RunningAttempt) -> bool:
         return (
@@ -612,6 +623,7 @@ class Supervisor:
             pump.close()
         self._sampler.close()
         self.server.close()
+        self._reads.close()
         self._scratch.close()
 
 

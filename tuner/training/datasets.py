@@ -1,0 +1,457 @@
+"""Data that trainables read: fetch a remote file or folder once for all trials of a machine, and count the bytes that were read.
+
+A cache is a directory with one entry, itself a directory, for each version of a dataset. An entry contains:
+
+- `lock`: its file lock. A process that reads the entry holds it shared until the process ends. A process that downloads or removes the
+  entry holds it exclusively. The kernel releases the locks of a process that is killed. The time of the file is that of the last use.
+- `size`: the bytes that count towards the limit of the cache, from the beginning of the download on.
+- `partial`: an unfinished download. The next process that wants the entry removes what a killed process has left.
+- `data`: the complete content.
+
+The locks work between processes and containers of one machine, on its own disk. Run as a program, this module starts a command with
+datasets: see `main`.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import inspect
+import itertools
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+CACHE_DIR, CACHE_GIB = "TUNER_CACHE_DIR", "TUNER_CACHE_GIB"
+READ_LOG = "TUNER_READ_LOG"  # the file of the supervisor that counts the bytes
+VARIABLES = (CACHE_DIR, CACHE_GIB, READ_LOG)
+DEFAULT_GIB = 20
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
+# What file systems call the facts about a file that change with its content, in lower case and without dashes.
+STAMPS = frozenset(
+    "etag contentmd5 md5hash crc32c digest generation lastmodified updated mtime modified created".split()  # noqa: SIM905
+)
+AT_ONCE = 16  # files of a folder
+LOGGED_BYTES = 16 << 20  # what a killed process has read since its last line in the log is not counted
+HTTP_SILENCE_S = 60
+CREDENTIALS = (
+    "A trial has the credentials of its machine's role, and those that the operator passes with TUNER_PASS_ENV. "
+    "For a public bucket, give dataset(url, anon=True)"
+)
+_held: dict[str, Path] = {}  # the datasets of this process. It holds their locks until it ends.
+_locks: list[int] = []
+
+
+class DatasetRefused(ValueError):
+    """A dataset cannot be fetched: its URL or the name of a file is not valid, or it is too large for the cache of the machine."""
+
+
+def dataset(url: str | os.PathLike[str], **options: Any) -> Path:
+    """Return the path of a local copy of a remote file or folder. Do not change the copy, because other trials read it, too.
+
+    The copy is in a cache of the machine, `TUNER_CACHE_DIR`, and stays there until the process ends. The first process downloads the data,
+    and others wait for it. Each process asks the server whether the data has changed since; if so, it is downloaded again. In one
+    process, further calls return the same path.
+
+    Args:
+        url: `s3://`, `gs://`, `az://`, `http://` and other URLs of fsspec. The path of a local file or folder is returned unchanged.
+        options: Options of the file system, such as `anon=True` for a public bucket of S3.
+
+    Raises:
+        DatasetRefused: The URL cannot be used, a file's name leads out of the folder, or the cache has no room for the data.
+        FileNotFoundError: There is no such file, or the folder is empty.
+        ImportError: The package for this kind of URL, such as s3fs, is not installed.
+    """
+    text = os.fspath(url)
+    scheme, is_url, rest = text.partition("://")
+    if not is_url or scheme in ("file", "local"):
+        path = Path(rest if is_url else text)
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return path.absolute()
+    key = json.dumps([text, options], sort_keys=True, default=repr)
+    if key not in _held:
+        _held[key] = DatasetCache.from_env(os.environ).get(text, options)
+    return _held[key]
+
+
+class DatasetCache:
+    """The datasets on the disk of one machine. Several processes may use it at once."""
+
+    def __init__(self, parent: Path, limit_bytes: int) -> None:
+        """Use the cache in a directory. It belongs to this user alone, because others could change the data.
+
+        Raises:
+            DatasetRefused: Another user has created its directory.
+        """
+        self._root, self._limit_bytes = parent / f"tuner-datasets-{os.getuid()}", limit_bytes
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._root.is_symlink() or self._root.stat().st_uid != os.getuid():
+            raise DatasetRefused(
+                f"{self._root} belongs to another user; remove it, or set {CACHE_DIR} to another directory"
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "DatasetCache":
+        """Use the cache that the variables name. By default it is in the directory for temporary files, with 20 GiB."""
+        gib = environ.get(CACHE_GIB) or str(DEFAULT_GIB)
+        if not gib.isdecimal():
+            raise DatasetRefused(f"{CACHE_GIB}: {gib!r} must be a whole number of GiB")
+        return cls(Path(environ.get(CACHE_DIR) or tempfile.gettempdir()).absolute(), int(gib) << 30)
+
+    def get(self, url: str, options: Mapping[str, Any]) -> Path:
+        """Return the path of the data, and keep it in the cache while this process lives. See `dataset`."""
+        with _source(url, options) as source:
+            entry = self._root / source.key
+            while True:
+                lock = _opened(entry)
+                try:
+                    # The first process looks whether the entry is complete. Others would have to wait until all that use it have ended.
+                    with contextlib.suppress(BlockingIOError):
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        if _is_lock_of(lock, entry) and not _is_complete(entry):
+                            self._download(source, entry)
+                    fcntl.flock(lock, fcntl.LOCK_SH)  # waits for a process that downloads
+                except BaseException:
+                    _unlock(lock)
+                    raise
+                data = entry / "data"
+                if _is_lock_of(lock, entry) and data.is_dir():
+                    break
+                _unlock(lock)  # the other process has failed, or the entry was removed
+            os.utime(lock)
+            _locks.append(lock)
+            _log(0, from_bucket=False)  # so that an attempt that only uses the cache has read zero bytes
+            return data if source.is_folder else data / next(iter(source.files))
+
+    def _download(self, source: "Source", entry: Path) -> None:
+        """Download into an entry whose lock this process holds. Nothing is left of a download that fails."""
+        partial, data = entry / "partial", entry / "data"
+        try:
+            for left in (partial, data):
+                shutil.rmtree(left, ignore_errors=True)
+            self._reserve(entry, source.size)
+            transfer = Transfer(source, lambda size: self._reserve(entry, size))
+            transfer.fetch(partial)
+            for file in partial.rglob("*"):
+                if file.is_file():
+                    file.chmod(0o444)
+            self._reserve(entry, _bytes_in(partial))
+            partial.rename(data)
+        except BaseException:
+            self._remove(entry)
+            raise
+
+    def _reserve(self, entry: Path, size: int) -> None:
+        """Note the size of an entry, and remove the entries that were not used for longest if there is no room for it.
+
+        Raises:
+            DatasetRefused: There is no room, because of the limit or because the other entries are in use.
+        """
+        lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in self._root.glob(".removed-*"):  # of a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            others = [other for other in self._root.iterdir() if other.is_dir() and other != entry]
+            sizes = {other: _noted_size(other) for other in others}
+            for other in sorted(others, key=_last_use):
+                if sum(sizes.values()) + size <= self._limit_bytes:
+                    break
+                if self._evict(other):
+                    del sizes[other]
+            in_use = sum(sizes.values())
+            if in_use + size > self._limit_bytes:
+                raise DatasetRefused(
+                    f"the dataset has {size} bytes or more, and the cache may have {self._limit_bytes}, of which other trials use "
+                    f"{in_use}; have the operator raise {CACHE_GIB}, or read less data"
+                )
+            (entry / "size").write_text(str(size))
+        finally:
+            _unlock(lock)
+
+    def _evict(self, entry: Path) -> bool:
+        """Remove an entry unless a process uses it. Return whether it is gone."""
+        try:
+            lock = os.open(entry / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return not entry.exists()  # otherwise another process is just creating it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._remove(entry)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            _unlock(lock)
+
+    def _remove(self, entry: Path) -> None:
+        gone = self._root / f".removed-{secrets.token_hex(8)}"
+        entry.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _opened(entry: Path) -> int:
+    """Open the lock of an entry. Create the entry if it does not exist."""
+    while True:
+        entry.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process has just removed the entry
+            return os.open(entry / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _unlock(lock: int) -> None:
+    # A process that was forked meanwhile has the descriptor, too, so closing it would not be enough.
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def _is_lock_of(lock: int, entry: Path) -> bool:
+    """Return False if the entry was removed, and perhaps created again, before this process had the lock."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(lock), (entry / "lock").stat())
+    return False
+
+
+def _is_complete(entry: Path) -> bool:
+    """Return whether an entry has all of its bytes. If the machine crashed, files may be shorter than they were."""
+    data = entry / "data"
+    return data.is_dir() and _bytes_in(data) == _noted_size(entry)
+
+
+def _noted_size(entry: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int((entry / "size").read_text())
+    return 0
+
+
+def _last_use(entry: Path) -> int:
+    with contextlib.suppress(OSError):
+        return (entry / "lock").stat().st_mtime_ns
+    return 0
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+# Remote files
+
+
+@dataclass(frozen=True)
+class Source:
+    """One version of a remote file or folder."""
+
+    file_system: Any  #: Of fsspec.
+    files: Mapping[str, str]  #: The remote path of each file by its name, with the folders in it.
+    is_folder: bool
+    size: int  #: In bytes; 0 for a file whose server does not send its size.
+    key: str  #: Changes with the URL, the options and the content.
+    from_bucket: bool  #: Whether it is in the object storage of a cloud.
+
+
+@contextlib.contextmanager
+def _source(url: str, options: Mapping[str, Any]) -> Iterator[Source]:
+    """Look for the files of a URL. Connections are closed at the end of the block, and their threads have ended.
+
+    The threads of fsspec's own event loop would remain. A worker could then fork no trials from a process that has prepared data.
+    """
+    import asyncio  # here, because a worker imports this module for its constants, too
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="dataset", daemon=True)
+    thread.start()
+    file_system: Any = None
+    try:
+        file_system, path = _file_system(url, {**options, "loop": loop})
+        yield _source_at(file_system, path, url, options)
+    except (DatasetRefused, ImportError, FileNotFoundError):
+        raise
+    except Exception as error:
+        error.add_note(f"The dataset is {url.partition('?')[0]}. {CREDENTIALS}.")
+        raise
+    finally:
+        asyncio.run_coroutine_threadsafe(_end_connections(file_system), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    import fsspec
+
+    if "::" in url:
+        raise DatasetRefused(f"{url.partition('?')[0]!r} has '::'; give the URL of one file or folder")
+    scheme = url.partition("://")[0]
+    if scheme in ("http", "https"):
+        import aiohttp
+
+        # By default a download may take five minutes, and the proxies of the environment are ignored.
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=HTTP_SILENCE_S, sock_read=HTTP_SILENCE_S)
+        options.setdefault("client_kwargs", {"timeout": limits, "trust_env": True})
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ValueError as error:
+        raise DatasetRefused(f"{scheme}:// is not a kind of URL that fsspec knows: {error}") from error
+    file_system, path = fsspec.core.url_to_fs(
+        url, skip_instance_cache=True, use_listings_cache=False, **options
+    )
+    return file_system, str(path)
+
+
+async def _end_connections(file_system: Any) -> None:
+    import asyncio
+
+    for name in ("_session", "_s3", "service_client"):  # of http and gcsfs, s3fs, adlfs
+        connection = getattr(file_system, name, None)
+        with contextlib.suppress(Exception):
+            closing = connection.close() if connection is not None else None
+            if inspect.isawaitable(closing):
+                await closing
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def _source_at(file_system: Any, path: str, url: str, options: Mapping[str, Any]) -> Source:
+    about = file_system.info(path)
+    is_folder = about["type"] == "directory"
+    if is_folder:
+        root = f"{path.rstrip('/')}/"
+        listed = {
+            name: info
+            for name, info in file_system.find(path, detail=True).items()
+            if info["type"] == "file" and not name.endswith("/")
+        }
+        if not listed:
+            raise FileNotFoundError(errno.ENOENT, "the folder has no files", url)
+        files = {_checked(name.removeprefix(root)): name for name in listed}
+    else:
+        listed = {path: about}
+        files = {_file_name(url): path}
+    stamps = {name: _stamp(info) for name, info in listed.items()}
+    # Without a stamp nobody can say whether the data has changed, so each process fetches it.
+    version = sorted(stamps.items()) if all(stamps.values()) else secrets.token_hex()
+    named = json.dumps([url, options, version], sort_keys=True, default=repr)
+    size = sum(int(info.get("size") or 0) for info in listed.values())
+    key = hashlib.sha256(named.encode()).hexdigest()[:40]
+    return Source(file_system, files, is_folder, size, key, url.partition("://")[0] in BUCKETS)
+
+
+def _stamp(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts about a file that change with its content. Return nothing if its server sends none."""
+    facts = ((re.sub("[-_]", "", name).lower(), str(value)) for name, value in info.items() if value)
+    stamp = sorted(fact for fact in facts if fact[0] in STAMPS)
+    return [*stamp, ("size", str(info.get("size")))] if stamp else []
+
+
+def _file_name(url: str) -> str:
+    """Return the name for the local copy of a file: the end of the URL, with its suffix, in characters that are safe."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", Path(urlsplit(url).path).name).lstrip(".")[-100:] or "data"
+
+
+def _checked(name: str) -> str:
+    """Return the name of a file within its folder.
+
+    Raises:
+        DatasetRefused: The name would lead out of the folder, or no local file can have it.
+    """
+    if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
+        raise DatasetRefused(f"the folder has a file with the name {name!r:.120}; rename or remove it")
+    return name
+
+
+class Transfer:
+    """One download. Its bytes are counted for the attempt, and have to fit into the cache."""
+
+    def __init__(self, source: Source, reserve: Callable[[int], None]) -> None:
+        """Begin without bytes. `reserve` takes the size that the data has at least, and raises if there is no room."""
+        self._source, self._reserve = source, reserve
+        self._counting = threading.Lock()
+        self._reserved, self._read, self._logged = source.size, 0, 0
+
+    def fetch(self, folder: Path) -> None:
+        """Download the files into a new folder. If one fails, those that were not begun are left out, and its error is raised."""
+        for parent in {(folder / name).parent for name in self._source.files}:
+            parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                downloads = [
+                    pool.submit(self._fetch_file, remote, folder / name)
+                    for name, remote in self._source.files.items()
+                ]
+                try:
+                    for download in downloads:
+                        download.result()
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        finally:
+            self._log()
+
+    def _fetch_file(self, remote: str, local: Path) -> None:
+        import fsspec
+
+        counted = 0
+
+        def count(size: int | None, value: int, **_: Any) -> None:
+            nonlocal counted
+            more, counted = max(0, value - counted), max(value, counted)
+            self._add(more)
+
+        callback = fsspec.callbacks.Callback(hooks={"bytes": count})
+        self._source.file_system.get_file(remote, str(local), callback=callback)
+        size = local.stat().st_size
+        count(size, size)  # not every file system calls back
+
+    def _add(self, count: int) -> None:
+        with self._counting:
+            self._read += count
+            if self._read - self._logged >= LOGGED_BYTES:
+                self._log()
+            if self._read > self._reserved:
+                self._reserved = self._read + self._read // 8  # so that not every piece is reserved
+                self._reserve(self._reserved)
+
+    def _log(self) -> None:
+        more, self._logged = self._read - self._logged, self._read
+        _log(more, from_bucket=self._source.from_bucket)
+
+
+def _log(count: int, *, from_bucket: bool) -> None:
+    """Add a line to the log of the worker's supervisor: the bytes that were read, and how many of them came from a bucket."""
+    with contextlib.suppress(OSError, KeyError):
+        log = os.open(os.environ[READ_LOG], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(log, f"{count} {count if from_bucket else 0}\n".encode())
+        finally:
+            os.close(log)
+
+
+def main(words: list[str]) -> NoReturn:
+    """Run `NAME=URL ... PROGRAM [ARGUMENT ...]`: the program, with the path of each dataset in an environment variable.
+
+    The program replaces this process and keeps the locks, so the data stays in the cache until it ends.
+    """
+    given = list(itertools.takewhile(re.compile(r"[A-Za-z_]\w*=.").match, words))
+    program = words[len(given) :]
+    if not given or not program:
+        sys.exit("usage: python -m tuner.training.datasets NAME=URL ... PROGRAM [ARGUMENT ...]")
+    for text in given:
+        name, _, url = text.partition("=")
+        os.environ[name] = str(dataset(url))
+    for lock in _locks:
+        os.set_inheritable(lock, True)
+    os.execvp(program[0], program)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
