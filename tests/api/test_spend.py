@@ -211,18 +211,25 @@ def test_invalid_query_is_refused_with_a_suggestion(
     assert message in problem["errors"][0]["detail"]
 
 
-def test_checkpoints_that_leave_a_region_are_priced_outside_the_bill(tmp_path: Path) -> None:
+def test_checkpoints_and_datasets_that_leave_a_region_are_priced_outside_the_bill(tmp_path: Path) -> None:
     """A region that is not known leaves the dollars unknown."""
     made = fakes.service_in(tmp_path)
     client = fakes.client_of(made)
     job = fakes.submit(client, tags={"owner": "ann"})
     fakes.simulate(made, job)
-    settings = replace(made.settings, storage_region="eu-west-1", egress_usd_per_gb=Decimal("0.02"))
+    settings = replace(
+        made.settings,
+        storage_region="eu-west-1",
+        data_region="us-east-1",
+        egress_usd_per_gb=Decimal("0.02"),
+    )
     placed = replace(made, settings=settings)
 
     def put(trial: str, region: str | None, read: int, written: int) -> None:
+        data = {"data_read_bytes": 9 * 10**9, "data_bucket_bytes": 8 * 10**9}
+        usage = Usage(restored_bytes=read, saved_bytes=written, **data)
         with made.database.write() as db:
-            attempt_rows.put(db, "default", (job, trial, 1), Usage(restored_bytes=read, saved_bytes=written))
+            attempt_rows.put(db, "default", (job, trial, 1), usage)
             mine = (attempts.c.job == job) & (attempts.c.trial == trial) & (attempts.c.attempt == 1)
             db.execute(update(attempts).where(mine).values(region=region))
 
@@ -231,13 +238,17 @@ def test_checkpoints_that_leave_a_region_are_priced_outside_the_bill(tmp_path: P
     (row,) = spend_of(placed, ("owner",)).rows
     assert (row.read_bytes, row.written_bytes, row.moved_bytes) == (4 * 10**9, 6 * 10**9, 7 * 10**9)
     assert row.transfer_usd == Money(140_000)
+    assert (row.data_read_bytes, row.data_moved_bytes) == (18 * 10**9, 8 * 10**9)
+    assert row.data_transfer_usd == Money(160_000)
     figures = get(client)["total"]
     assert (figures["read_bytes"], figures["written_bytes"], figures["transfer_usd"]) == (
         4 * 10**9,
         6 * 10**9,
         None,
     )
+    assert (figures["data_read_bytes"], figures["data_transfer_usd"]) == (18 * 10**9, None)
     put("trial_00001", None, 1, 0)
     (row,) = spend_of(placed, ("owner",)).rows
     assert (row.unplaced_bytes, row.transfer_usd) == (1, None)
+    assert (row.data_unplaced_bytes, row.data_transfer_usd) == (8 * 10**9, None)
     made.database.dispose()

@@ -36,6 +36,7 @@ from tuner.planning.advice.finding import AdviceFinding
 from tuner.planning.advice.missing import not_measured
 from tuner.planning.advice.overheads import (
     checkpoint_interval,
+    data_apart,
     idle_dear,
     interruptions_dear,
     regions_apart,
@@ -249,6 +250,23 @@ def test_traffic_between_regions_is_reported() -> None:
         JobRegions("us-east-1"),
     ):
         assert regions_apart(evidence(piece(usage=usage), places=places)) is None
+
+
+def test_datasets_from_another_region_are_reported() -> None:
+    usage = Usage(data_read_bytes=60 * 10**9, data_bucket_bytes=50 * 10**9)
+    apart = JobRegions("us-east-1", data="eu-west-1", data_usd_per_gb=usd("0.02"))
+    advice = made(data_apart(evidence(piece(train="1.00", usage=usage), places=apart)))
+    assert (advice.saves, advice.change.then) == (usd("1.00"), "eu-west-1")
+    unpriced = JobRegions("us-east-1", data="eu-west-1")
+    assert made(data_apart(evidence(piece(usage=usage), places=unpriced))).saves is None
+    for places in (
+        JobRegions("us-east-1", data="US-east-1"),
+        JobRegions(data="us-east-1"),
+        JobRegions("us-east-1"),
+    ):
+        assert data_apart(evidence(piece(usage=usage), places=places)) is None
+    unknown = not_measured(evidence(piece(usage=usage), places=JobRegions("us-east-1", "us-east-1")))
+    assert "datasets from another region" in {missing.what for missing in unknown}
 
 
 def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:

@@ -76,7 +76,7 @@ def markdown(report: MonthlyReport) -> str:
     state = "" if report.is_complete else ", which is not over yet"
     parts = [
         f"# {report.project} in {report.month}{state}",
-        f"From {report.since} to {report.until} ({report.timezone}). Storage and idle machines are in no bill and no budget.",
+        f"From {report.since} to {report.until} ({report.timezone}). Storage, transfer and idle machines are in no bill and no budget.",
         _table(("figure", "value"), _figures(report)),
         "## Spend by kind",
         _table(
@@ -153,6 +153,8 @@ def _figures(report: MonthlyReport) -> list[Row]:
         ("idle machines", usd(report.cluster_idle_usd)),
         ("storage, in GB-months", number(total.storage_gb_months)),
         ("storage", usd(total.storage_usd)),
+        ("checkpoints that left a region", usd(total.transfer_usd)),
+        ("datasets that left a region", usd(total.data_transfer_usd)),
     ]
 
 

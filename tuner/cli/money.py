@@ -247,6 +247,7 @@ def _with_idle(answer: SpendAnswer) -> RenderableType:
     cluster, total = answer.cluster, answer.total
     lines = [Text(_stored(total))] if total.storage_gb_months else []
     lines += [Text(_moved(total))] if total.read_bytes or total.written_bytes else []
+    lines += [Text(_downloaded(total))] if total.data_read_bytes else []
     if cluster is None:
         return Group(_spend(answer), *lines)
     by_kind = [_machines(cluster)] if cluster.kinds else []
@@ -254,12 +255,16 @@ def _with_idle(answer: SpendAnswer) -> RenderableType:
 
 
 def _moved(total: SpendFigures) -> str:
-    cost = (
-        ""
-        if total.transfer_usd is None
-        else f", {escape.usd(total.transfer_usd)} of it for moving them between regions"
-    )
+    cost = _transfer(total.transfer_usd)
     return f"checkpoints: {total.read_bytes} bytes read, {total.written_bytes} written{cost}"
+
+
+def _downloaded(total: SpendFigures) -> str:
+    return f"datasets: {total.data_read_bytes} bytes read{_transfer(total.data_transfer_usd)}"
+
+
+def _transfer(cost: float | None) -> str:
+    return "" if cost is None else f", {escape.usd(cost)} of it for moving them between regions"
 
 
 def _stored(total: SpendFigures) -> str:

@@ -58,6 +58,8 @@ class SpendFigures(Answer):
 
     `read_bytes` and `written_bytes` are the checkpoints that attempts restored and saved, counted when the attempt ended. `transfer_usd` is
     what the part of them cost that left a region, or null if a region or the price is not known. It is in no bill and no budget, either.
+    `data_read_bytes` are the datasets that the same attempts downloaded with `tuner.training.dataset`, and `data_transfer_usd` is what the
+    part of them from buckets in another region cost, or null in the same cases.
     """
 
     usd: Usd = Field(validation_alias="cost")
@@ -73,6 +75,8 @@ class SpendFigures(Answer):
     read_bytes: int = 0
     written_bytes: int = 0
     transfer_usd: Usd | None = None
+    data_read_bytes: int = 0
+    data_transfer_usd: Usd | None = None
     storage_gb_months: float | None = None
     storage_usd: Usd | None = None
 

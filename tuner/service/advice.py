@@ -29,7 +29,7 @@ from tuner.planning.advice.finding import Figure as Figure
 from tuner.planning.advice.missing import MissingMeasurement as MissingMeasurement
 from tuner.planning.advice.missing import not_measured
 from tuner.service.bootstrap import Service
-from tuner.service.catalogue import catalogue, data_rates
+from tuner.service.catalogue import catalogue, data_transfer_price, rates_of_region
 from tuner.service.node_prices import priced_kind
 from tuner.settings import Settings
 from tuner.store import evidence as recorded
@@ -175,10 +175,13 @@ def _is_priced(settings: Settings, kind: str) -> bool:
 def _places(service: Service, row: JobRow) -> JobRegions:
     settings = service.settings
     region = row.spec.resources.region or row.offer.region
-    listed = catalogue(settings).find(region=region) if region else []
-    cloud = listed[0].cloud if listed else None
-    rates = next((rate for rate in data_rates(settings) if rate.cloud == cloud), None)
+    rates = rates_of_region(settings, region)
     price = None if rates is None else rates.between_regions
     return JobRegions(
-        region, settings.storage_region or None, price, rates.source if rates is not None else ""
+        region,
+        settings.storage_region or None,
+        price,
+        rates.source if rates is not None else "",
+        settings.data_region or None,
+        data_transfer_price(settings),
     )

@@ -133,6 +133,24 @@ def transfer_price(settings: Settings) -> Money | None:
     return None if rates is None else rates.between_regions
 
 
+def data_transfer_price(settings: Settings) -> Money | None:
+    """Return the dollars for moving a GB (10^9 bytes) from the region of the datasets to another one.
+
+    TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of that region's cloud. Return None for a region that the
+    catalogue does not list.
+    """
+    if settings.egress_usd_per_gb is not None:
+        return Money.from_usd(settings.egress_usd_per_gb)
+    rates = rates_of_region(settings, settings.data_region)
+    return None if rates is None else rates.between_regions
+
+
+def rates_of_region(settings: Settings, region: str | None) -> DataRates | None:
+    """Return the prices of a region's cloud, or None if the catalogue does not list the region."""
+    listed = catalogue(settings).find(region=region) if region else []
+    return next((rates for rates in data_rates(settings) if listed and rates.cloud == listed[0].cloud), None)
+
+
 def _rates_of_storage(settings: Settings) -> DataRates | None:
     scheme, is_url, _ = settings.storage.partition("://")
     cloud = CLOUDS_OF_STORAGE.get(scheme) if is_url else None

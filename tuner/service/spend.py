@@ -15,7 +15,7 @@ from tuner.ledger import ledger
 from tuner.planning.search_estimates import End, ReplayEvidence, ReplayPoint, ReplayTrial, estimates, rungs_of
 from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
 from tuner.service.bootstrap import Service
-from tuner.service.catalogue import storage_price, transfer_price
+from tuner.service.catalogue import data_transfer_price, storage_price, transfer_price
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
 from tuner.store import best, curves, jobs, spend, stored_files
 from tuner.store.answers import StepReport
@@ -122,9 +122,12 @@ def spend_of(
         begin = max(known.since, known.since if first is None else first)
         end = min(known.until, known.until if last is None else last)
         span = Span(begin, Instant(max(begin, end)), timezone)
-        region = service.settings.storage_region
-        found = spend.rows(db, service.project, keys, span, storage_region=region)
-        (total,) = spend.rows(db, service.project, (), span, storage_region=region)
+        regions = {
+            "storage_region": service.settings.storage_region,
+            "data_region": service.settings.data_region,
+        }
+        found = spend.rows(db, service.project, keys, span, **regions)
+        (total,) = spend.rows(db, service.project, (), span, **regions)
         rows, total = _with_storage(db, service, keys, (found, total), (first, last, timezone))
     rows = sorted(rows, key=lambda row: _place(keys, row))
     cluster = cluster_cost(service, first, last) if _sees_cluster(service.actor) else None
@@ -156,13 +159,15 @@ def _with_storage(
             key = tuple(_value(row, name, day) for name in keys)
             sums[key] = sums.get(key, 0) + span.size_bytes * ns
     price, transfer = storage_price(service.settings), transfer_price(service.settings)
+    of_data = data_transfer_price(service.settings)
 
     def with_cost(row: SpendRow, byte_ns: int | None) -> SpendRow:
         return replace(
             row,
             storage_byte_ns=byte_ns,
             storage_usd=storage_cost(price, byte_ns),
-            transfer_usd=_transfer_cost(transfer, row),
+            transfer_usd=_transfer_cost(transfer, row.moved_bytes, row.unplaced_bytes),
+            data_transfer_usd=_transfer_cost(of_data, row.data_moved_bytes, row.data_unplaced_bytes),
         )
 
     found = [
@@ -179,11 +184,11 @@ def storage_cost(price: Money | None, byte_ns: int | None) -> Money | None:
     return Money(0 if price is None else spend.round_half_up(price.micro_usd * byte_ns, spend.GB_MONTH))
 
 
-def _transfer_cost(price: Money | None, row: SpendRow) -> Money | None:
-    """Return what moving checkpoints between regions cost. It is not known if a region or the price is not."""
-    if row.unplaced_bytes or (row.moved_bytes and price is None):
+def _transfer_cost(price: Money | None, moved_bytes: int, unplaced_bytes: int) -> Money | None:
+    """Return what moving bytes between regions cost. It is not known if a region or the price is not."""
+    if unplaced_bytes or (moved_bytes and price is None):
         return None
-    return Money(0 if price is None else spend.round_half_up(price.micro_usd * row.moved_bytes, 10**9))
+    return Money(0 if price is None else spend.round_half_up(price.micro_usd * moved_bytes, 10**9))
 
 
 def _value(row: JobRow, key: spend.Key, day: str) -> str | None:

@@ -30,6 +30,15 @@ TAG = "tag:"
 Key = str
 """`tag:KEY`, `trainable`, `market`, `day` or `job`."""
 FAILED = ("failed", "lost")
+TRANSFERRED = (
+    "read_bytes",
+    "written_bytes",
+    "moved_bytes",
+    "unplaced_bytes",
+    "data_read_bytes",
+    "data_moved_bytes",
+    "data_unplaced_bytes",
+)
 GB_MONTH = 10**9 * 730 * 3600 * NS  # in bytes times nanoseconds
 
 
@@ -66,6 +75,15 @@ class SpendRow:
     unplaced_bytes: int = 0  #: The part of both for which that is not known.
     transfer_usd: Money | None = None  #: What moving them between regions cost. None if that is not known.
 
+    data_read_bytes: int = 0  #: Datasets that these attempts downloaded.
+    data_moved_bytes: int = (
+        0  #: The part from buckets whose attempts ran in another region than that of the buckets.
+    )
+    data_unplaced_bytes: int = 0  #: The part from buckets for which that is not known.
+    data_transfer_usd: Money | None = (
+        None  #: What the buckets' cloud charges for it. None if that is not known.
+    )
+
     @property
     def storage_gb_months(self) -> float | None:
         return None if self.storage_byte_ns is None else gb_months(self.storage_byte_ns)
@@ -94,12 +112,19 @@ def extent(db: Connection, project: str) -> Span | None:
 
 
 def rows(
-    db: Connection, project: str, keys: Sequence[Key], span: Span, *, storage_region: str = ""
+    db: Connection,
+    project: str,
+    keys: Sequence[Key],
+    span: Span,
+    *,
+    storage_region: str = "",
+    data_region: str = "",
 ) -> list[SpendRow]:
     """Return one row for each combination of values of the grouping keys that has a ledger entry, a preemption, a retry or
-    moved checkpoints in the time span.
+    moved checkpoints or datasets in the time span.
 
-    With no keys, return a single row with the totals. Without `storage_region` it is not known which bytes left a region.
+    With no keys, return a single row with the totals. Without `storage_region` it is not known which checkpoints left a region, and
+    without `data_region` which datasets did.
     """
     groups: dict[tuple[str | None, ...], SpendRow] = {}
     for row in db.execute(_sums(project, keys, span)):
@@ -116,16 +141,11 @@ def rows(
         for row in db.execute(query(project, keys, span)):
             key = _keys(keys, row)
             groups[key] = replace(groups.get(key, SpendRow(key)), **{name: row.number})
-    for row in db.execute(_transferred(project, keys, span, storage_region)):
+    for row in db.execute(_transferred(project, keys, span, storage_region, data_region)):
         key = _keys(keys, row)
-        if row.read_bytes or row.written_bytes:
-            groups[key] = replace(
-                groups.get(key, SpendRow(key)),
-                read_bytes=int(row.read_bytes),
-                written_bytes=int(row.written_bytes),
-                moved_bytes=int(row.moved_bytes),
-                unplaced_bytes=int(row.unplaced_bytes),
-            )
+        sizes: dict[str, Any] = {name: int(getattr(row, name) or 0) for name in TRANSFERRED}
+        if any(sizes.values()):
+            groups[key] = replace(groups.get(key, SpendRow(key)), **sizes)
     return list(groups.values())
 
 
@@ -201,20 +221,32 @@ def _retried(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
     return query.where(*wanted).group_by(*_names(keys))
 
 
-def _transferred(project: str, keys: Sequence[Key], span: Span, storage_region: str) -> Select[Any]:
+def _transferred(
+    project: str, keys: Sequence[Key], span: Span, storage_region: str, data_region: str
+) -> Select[Any]:
     a, u = attempts.c, attempt_usage.c
     of_attempt = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
     source, columns = _grouped(attempts.join(attempt_usage, of_attempt), keys, a.job, a.ended_at, span)
-    read, written = func.coalesce(u.restored_bytes, 0), func.coalesce(u.saved_bytes, 0)
-    region = a.region if storage_region else null()
-    moved = case((func.lower(region) != storage_region.lower(), read + written), else_=0)
-    sums = {
-        "read_bytes": read,
-        "written_bytes": written,
-        "moved_bytes": moved,
-        "unplaced_bytes": case((region.is_(None), read + written), else_=0),
-    }
-    query = select(*columns, *(func.sum(amount).label(name) for name, amount in sums.items()))
+    restored, saved, read, from_buckets = (
+        func.coalesce(size, 0)
+        for size in (u.restored_bytes, u.saved_bytes, u.data_read_bytes, u.data_bucket_bytes)
+    )
+
+    def by_place(size: ColumnElement[int], other: str) -> tuple[ColumnElement[int], ColumnElement[int]]:
+        """Return the size if the attempt ran in another region than `other`, and the size if that is not known."""
+        region = a.region if other else null()
+        moved = case((func.lower(region) != other.lower(), size), else_=0)
+        return moved, case((region.is_(None), size), else_=0)
+
+    sizes = (
+        restored,
+        saved,
+        *by_place(restored + saved, storage_region),
+        read,
+        *by_place(from_buckets, data_region),
+    )
+    sums = (func.sum(size).label(name) for name, size in zip(TRANSFERRED, sizes, strict=True))
+    query = select(*columns, *sums)
     wanted = (a.project == project, *_within(a.ended_at, span))
     return query.select_from(source).where(*wanted).group_by(*_names(keys))
 

@@ -18,6 +18,7 @@ RULES: tuple[Rule, ...] = (
     overheads.spot_unused,
     overheads.interruptions_dear,
     overheads.regions_apart,
+    overheads.data_apart,
 )
 
 

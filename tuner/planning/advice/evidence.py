@@ -60,12 +60,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class JobRegions:
-    """The regions of the job's machines and of its checkpoints. A region that is not known is None."""
+    """The regions of the job's machines, of its checkpoints and of its datasets. A region that is not known is None."""
 
     compute: str | None = None
     storage: str | None = None
     egress_usd_per_gb: Money | None = None  #: The price of a GB that leaves the region `compute`.
     source: str = ""
+    data: str | None = None
+    data_usd_per_gb: Money | None = None  #: The price of a GB that leaves the region `data`.
 
 
 @dataclass(frozen=True)

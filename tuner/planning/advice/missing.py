@@ -80,3 +80,9 @@ def _of_market(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
             f"it is not known {missing}",
             "set TUNER_STORAGE_REGION, and resources.region or the nodes' region labels",
         )
+    if places.data is None and sums(evidence.pieces).get("data_bucket_bytes"):
+        yield MissingMeasurement(
+            "datasets from another region",
+            "it is not known where their buckets are",
+            "set TUNER_DATA_REGION",
+        )

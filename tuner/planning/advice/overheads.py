@@ -327,3 +327,38 @@ def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
         verify="nothing about the training changes; the cloud's bill shows data transfer between the regions",
         confidence="medium",
     )
+
+
+def data_apart(evidence: JobEvidence) -> AdviceFinding | None:
+    """Find datasets that are read from another region, because the cloud bills each GB that leaves a region."""
+    places, read = evidence.places, sums(evidence.pieces).get("data_bucket_bytes")
+    if places.compute is None or places.data is None or not read:
+        return None
+    if places.compute.casefold() == places.data.casefold():
+        return None
+    price = places.data_usd_per_gb
+    usd = None if price is None else Money(price.micro_usd * read // GB)
+    return AdviceFinding(
+        kind="data_apart",
+        title=f"Trials ran in {places.compute}, and read their data from {places.data}",
+        evidence={
+            "compute_region": places.compute,
+            "data_region": places.data,
+            "read_gb": Fraction(read, GB),
+            "egress_usd_per_gb": price,
+            "egress_usd": usd,
+        },
+        change=AdvisedChange(
+            "resources.region",
+            places.compute,
+            places.data,
+            f"or a copy of the data in {places.compute}, which costs one transfer and the storage",
+        ),
+        saves=usd,
+        saves_note="data that was read from buckets, by the price of a GB that leaves their region; billed by the cloud, so not in this "
+        "job's bill"
+        if usd is not None
+        else "what a GB costs that leaves the region of the data is not known",
+        verify="nothing about the training changes; compare the prices of the machines in both regions",
+        confidence="medium",
+    )
