@@ -75,6 +75,17 @@ def test_training_saved_in_the_middle_of_a_step_is_neither_lost_nor_free() -> No
     assert job.loop.state.trial(job.trial).trained_ns == 6 * NS
 
 
+def test_preemption_after_a_save_in_the_middle_of_a_step_has_brought_progress() -> None:
+    """With three preemptions in a row without progress, a trial leaves spot."""
+    job = Job()
+    trial, meter = job.loop.state.trial(job.trial), Meter({"restore": NS, "train": NS})
+    counts = []
+    for attempt, part in ((2, None), (3, SavedPart(1, NS)), (4, SavedPart(1, NS)), (5, None)):
+        job.loop.progress(Progress(job.trial, attempt, "preempted", meter, part=part))
+        counts.append(trial.preemptions_without_progress)
+    assert counts == [1, 0, 0, 1]
+
+
 def test_driver_that_died_continues_from_a_checkpoint_it_did_not_record() -> None:
     job = Job()
     report = StepReport(3, {"acc": 0.5}, True, Meter({"train": NS}), Instant(2))

@@ -131,6 +131,8 @@ class Preempted:
     trial: str
     step: int  #: Step of the newest checkpoint. 0 if there is none.
     reason: str = ""
+    #: Whether the attempt saved a checkpoint in the middle of the step after `step`.
+    in_step: bool = field(default=False, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ class AttemptLease:
     #: Training time at the step of the newest checkpoint and at each later reported step.
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0  #: The last reported step.
+    #: The last finished step before the newest checkpoint in the middle of a step. None if there is no such checkpoint.
+    part_after: int | None = None
     reported: Meter = field(default_factory=Meter)  #: The meter reading at the last report.
     node: str = ""  #: Ray's id of the node; empty: unknown.
     leaving: bool = False  #: The machine is about to be taken away.

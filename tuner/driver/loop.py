@@ -121,6 +121,7 @@ class Loop:
             if progress.part is not None:
                 self._on_saved(turn, lease, progress.part.step)
                 lease.trained_ns[progress.part.step] = progress.part.train_ns
+                lease.part_after = progress.part.step
             if progress.state in ENDED:
                 self._on_end(turn, lease, progress)
             else:
@@ -456,7 +457,9 @@ class Loop:
         self._close(turn, lease, end, reason, detail)
         stalled = self.stalled.pop(trial, None)
         failed = ev.Failed(turn.at, trial, stalled) if stalled is not None else None
-        self._record_and_decide(turn, failed or event_of(end, turn.at, trial, saved=saved, reason=reason))
+        in_step = lease.part_after == saved
+        ended = event_of(end, turn.at, trial, saved=saved, reason=reason, in_step=in_step)
+        self._record_and_decide(turn, failed or ended)
 
     def _close(
         self, turn: LoopTurn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = ""

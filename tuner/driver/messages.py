@@ -203,8 +203,19 @@ def cause_of(trouble: Trouble | None) -> AttemptCause:
     return next((cause for cause in CAUSES if cause == trouble.kind), "other")
 
 
-def event_of(end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: str) -> AttemptEvent:
-    """Return the event of an attempt's end. `saved` is the step of the trial's newest checkpoint (0: none)."""
+def event_of(
+    end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: str, in_step: bool = False
+) -> AttemptEvent:
+    """Return the event of an attempt's end.
+
+    Args:
+        end: How it ended.
+        at: When it ended.
+        trial: The trial.
+        saved: The step of the trial's newest checkpoint. 0 if there is none.
+        reason: Why it failed, was lost or was preempted.
+        in_step: Whether the attempt saved a checkpoint in the middle of the step after `saved`.
+    """
     match end:
         case "completed":
             return ev.Completed(at, trial)
@@ -215,6 +226,6 @@ def event_of(end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: st
         case "lost":
             return ev.Lost(at, trial, saved, reason)
         case "preempted":
-            return ev.Preempted(at, trial, saved, reason)
+            return ev.Preempted(at, trial, saved, reason, in_step)
         case "paused":
             return ev.Paused(at, trial, saved)

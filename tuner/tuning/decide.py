@@ -229,7 +229,7 @@ def _on_preempted(state: State, trial: TrialRecord, event: ev.Preempted) -> list
     """
     trial.preemptions += 1
     trial.preemptions_without_progress = (
-        0 if event.step > trial.kept else trial.preemptions_without_progress + 1
+        0 if event.step > trial.kept or event.in_step else trial.preemptions_without_progress + 1
     )
     trial.kept, trial.was_preempted = event.step, True
     return _interrupt(state, trial, event.step)

@@ -51,9 +51,7 @@ class TrialRecord:
     #: highest one. A report of a new step resets it to 0.
     losses: int = 0
     preemptions: int = 0  #: How many of its attempts were preempted.
-    preemptions_without_progress: int = (
-        0  #: How many of the latest preemptions in a row brought no newer checkpoint.
-    )
+    preemptions_without_progress: int = 0  #: How many of the latest preemptions in a row brought no newer checkpoint, not even in the middle of a step.
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
     #: A user promoted it. Until it reaches its `until` step, it resumes before others and no reserve is kept from it.
     by_user: bool = False
