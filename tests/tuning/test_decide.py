@@ -327,6 +327,28 @@ def test_trial_that_loses_workers_at_different_steps_keeps_running() -> None:
         story.report(0, step, 0.5)
 
 
+def test_trial_that_loses_workers_without_progress_fails_after_a_bounded_number_of_attempts() -> None:
+    """Newer checkpoints and new steps are progress. Steps that were reported before are not."""
+    story = Story(fidelity=Fidelity(min=9, max=9))
+    trial = story.state.trial("trial_00000")
+
+    def lose(saved: int, times: int, *, in_step: bool = False) -> None:
+        for _ in range(times):
+            assert trial.status == "running"
+            story.report(0, saved + 1, 0.5)
+            story.tell(ev.Lost(AT, trial.id, saved, "node gone", in_step, most=3))
+
+    story.report(0, 6, 0.5)
+    lose(0, 2)
+    lose(1, 3)  # the first of them brought a newer checkpoint
+    lose(1, 1, in_step=True)
+    lose(1, 2)
+    story.report(0, 7, 0.5)
+    lose(1, 3)
+    assert (trial.status, trial.losses_without_progress) == ("failed", 3)
+    assert trial.reason == "3 attempts in a row were lost without a new step or a newer checkpoint: node gone"
+
+
 def test_unsaveable_trial_continues_or_stops_at_its_rung() -> None:
     story = Story()
     assert story.report(0, 1, 0.9, resumable=False) == [do.Continue("trial_00000", 3)]

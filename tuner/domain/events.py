@@ -121,6 +121,11 @@ class Lost:
     trial: str
     step: int  #: Step of the newest checkpoint. 0 if there is none.
     reason: str = ""
+    #: Whether the attempt saved a checkpoint in the middle of the step after `step`.
+    in_step: bool = field(default=False, metadata={"new": True})
+    #: How many attempts in a row may be lost without progress. The trial fails with the last of them. None if any number may, as in
+    #: records of older releases.
+    most: int | None = field(default=None, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

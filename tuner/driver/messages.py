@@ -16,6 +16,9 @@ from tuner.domain.usage import Usage
 T = TypeVar("T")
 WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
 ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
+# How many attempts of a trial in a row may be lost without a new step or a newer checkpoint. Otherwise a trial that is lost at another step
+# each time would use up the budget. Each `Lost` event has the number, so a change of it leaves replays of recorded jobs as they are.
+MOST_LOST = 10
 # Limits for listing the metrics that were reported instead of the objective.
 NAMES_KEPT, NAME_CHARS = 30, 60
 TROUBLE = ("kind", "type", "message", "traceback")
@@ -224,7 +227,7 @@ def event_of(
         case "failed":
             return ev.Failed(at, trial, reason)
         case "lost":
-            return ev.Lost(at, trial, saved, reason)
+            return ev.Lost(at, trial, saved, reason, in_step, MOST_LOST)
         case "preempted":
             return ev.Preempted(at, trial, saved, reason, in_step)
         case "paused":

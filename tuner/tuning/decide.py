@@ -158,7 +158,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     trial.other_metrics = event.names or trial.other_metrics
     if event.step <= trial.steps:
         return at_step(state, trial, event.step)
-    trial.losses = 0
+    trial.losses = trial.losses_without_progress = 0
     if event.value is not None and not stopping.usable(event.value):
         metric = state.spec.objective.metric
         return drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
@@ -216,8 +216,16 @@ def _on_gone(state: State, trial: TrialRecord, event: ev.Lost | ev.Preempted) ->
 def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
     brought_nothing = trial.last_report is None or trial.last_report >= trial.steps
     trial.losses = trial.losses + 1 if brought_nothing else 0
+    progressed = event.step > trial.saved or event.in_step
+    trial.losses_without_progress = 0 if progressed else trial.losses_without_progress + 1
     if trial.losses >= LOSSES_WITHOUT_PROGRESS:
         reason = f"{trial.losses} attempts were lost without a new step in between: {event.reason}"
+        return _ended_for_good(state, trial, "failed", reason)
+    if event.most is not None and trial.losses_without_progress >= event.most:
+        count = trial.losses_without_progress
+        reason = (
+            f"{count} attempts in a row were lost without a new step or a newer checkpoint: {event.reason}"
+        )
         return _ended_for_good(state, trial, "failed", reason)
     return _interrupt(state, trial, event.step)
 
@@ -241,6 +249,7 @@ def _interrupt(state: State, trial: TrialRecord, saved: int) -> list[Command]:
     A trial that has done its last step is complete if that step was saved, or if the trial cannot save checkpoints. Otherwise it
     has to run its last step again.
     """
+    trial.saved = saved
     finished = state.max_step is not None and trial.steps >= state.max_step
     trial.last_step_unsaved = finished and trial.resumable and saved < trial.steps
     state.set(trial, "completed" if finished and not trial.last_step_unsaved else "paused")

@@ -50,6 +50,9 @@ class TrialRecord:
     #: Number of attempts in a row whose worker was lost before its first report, or after it had only repeated steps up to the
     #: highest one. A report of a new step resets it to 0.
     losses: int = 0
+    #: Number of attempts in a row that were lost without a report of a new step and without a newer checkpoint.
+    losses_without_progress: int = 0
+    saved: int = 0  #: The step of the newest checkpoint when the latest attempt ended.
     preemptions: int = 0  #: How many of its attempts were preempted.
     preemptions_without_progress: int = 0  #: How many of the latest preemptions in a row brought no newer checkpoint, not even in the middle of a step.
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.

@@ -146,7 +146,8 @@ def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | 
         trial.steps, trial.value = step, value
         record_rungs(state, trial)
         stopping.lead(state, trial, value)
-    trial.kept, trial.trained_ns = inherited.step, inherited.trained_ns
+    trial.kept = trial.saved = inherited.step
+    trial.trained_ns = inherited.trained_ns
     trial.pace_ns = inherited.trained_ns // inherited.step
     if state.max_step is not None and trial.steps >= state.max_step:
         state.set(trial, "completed")
