@@ -1,6 +1,7 @@
 """Programs as trainables, under a real supervisor."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from tuner.cluster.notices.notice import Notice
 from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.job import program_config
 from tuner.domain.time import Instant
+from tuner.training import dataset
 from tuner.worker.self_test import self_test
 
 FILES = Path(str(frameworks.__file__)).parent
@@ -322,15 +324,26 @@ def test_program_that_fails_on_another_rank_fails_the_attempt(program: Driver, b
     )
 
 
-def test_program_gets_a_dataset_whose_bytes_are_counted(
+def test_program_waits_for_a_dataset_that_another_one_downloads(
     drive: Any, bash: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is billed as setup, and reported to the driver, which would otherwise take it for a program that hangs."""
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     script = bash("""echo '{"text": "'"$(cat $DATA)"'"}' >> $TUNER_METRICS""")
     with data_server() as server:
+        server.may_end.clear()
+        other = multiprocessing.get_context("fork").Process(target=dataset, args=(server.url(),))
+        other.start()
+        assert server.half_sent.wait(60)
         command = f"python -m tuner.training.datasets DATA={{data}} {script['command']}"
         driver = drive("run", "tuner.worker.program", fresh=True)
-        driver.run_to(1, config=of(command, data=server.url()))
-        usage = driver.end("stop")["usage"]
+        driver.begin(until=1, config=of(command, data=server.url()))
+        driver.until(lambda result: result["outage_ns"] > SECOND)
+        server.may_end.set()
+        driver.until_state("waiting")
+        ended = driver.end("stop")
+        other.join()
     assert values(driver, "text") == ["the data"]
-    assert usage["data_read_bytes"] == 8
+    assert ended["usage"]["data_read_bytes"] == 0
+    assert ended["meter"]["setup"] - ended["warming_ns"] >= ended["outage_ns"]
+    assert ended["meter"]["train"] > 0

@@ -115,7 +115,8 @@ class Progress:
     leaving: bool = False  #: Whether the worker's machine is about to be taken away.
     #: The checkpoint that the attempt continued from. 0: none. None: not known yet.
     from_step: int | None = None
-    #: The part of the restore and of the last save that was spent on retries because the storage failed.
+    #: The part of the restore and of the last save that was spent on retries because the storage failed, and the part of the setup in
+    #: which a dataset arrived.
     outage_ns: int = 0
     #: Facts about the machine from its cloud, such as its type and region. Empty: not known yet.
     machine: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import secrets
@@ -26,6 +27,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,7 +45,8 @@ STAMPS = frozenset(
     "etag contentmd5 md5hash crc32c digest generation lastmodified updated mtime modified created".split()  # noqa: SIM905
 )
 AT_ONCE = 16  # files of a folder
-LOGGED_BYTES = 16 << 20  # what a killed process has read since its last line in the log is not counted
+LOG_EVERY_S = 0.5  # what a killed process has read since its last line in the log is not counted
+WAIT_S = 0.2  # between two looks whether another process has finished its download
 HTTP_SILENCE_S = 60
 CREDENTIALS = (
     "A trial has the credentials of its machine's role, and those that the operator passes with TUNER_PASS_ENV. "
@@ -82,7 +85,10 @@ def dataset(url: str | os.PathLike[str], **options: Any) -> Path:
         return path.absolute()
     key = json.dumps([text, options], sort_keys=True, default=repr)
     if key not in _held:
-        _held[key] = DatasetCache.from_env(os.environ).get(text, options)
+        try:
+            _held[key] = DatasetCache.from_env(os.environ).get(text, options)
+        finally:
+            _log(0)
     return _held[key]
 
 
@@ -122,7 +128,7 @@ class DatasetCache:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         if _is_lock_of(lock, entry) and not _is_complete(entry):
                             self._download(source, entry)
-                    fcntl.flock(lock, fcntl.LOCK_SH)  # waits for a process that downloads
+                    _wait_for_download(lock)
                 except BaseException:
                     _unlock(lock)
                     raise
@@ -132,7 +138,6 @@ class DatasetCache:
                 _unlock(lock)  # the other process has failed, or the entry was removed
             os.utime(lock)
             _locks.append(lock)
-            _log(0, from_bucket=False)  # so that an attempt that only uses the cache has read zero bytes
             return data if source.is_folder else data / next(iter(source.files))
 
     def _download(self, source: "Source", entry: Path) -> None:
@@ -208,6 +213,17 @@ def _opened(entry: Path) -> int:
         entry.mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # another process has just removed the entry
             return os.open(entry / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _wait_for_download(lock: int) -> None:
+    """Lock an entry shared. If a process downloads it, wait for that, and let the supervisor know that its process waits."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            _log(0, waits=_is_waited_for())
+            time.sleep(WAIT_S)
 
 
 def _unlock(lock: int) -> None:
@@ -375,8 +391,9 @@ class Transfer:
     def __init__(self, source: Source, reserve: Callable[[int], None]) -> None:
         """Begin without bytes. `reserve` takes the size that the data has at least, and raises if there is no room."""
         self._source, self._reserve = source, reserve
+        self._waits = _is_waited_for()
         self._counting = threading.Lock()
-        self._reserved, self._read, self._logged = source.size, 0, 0
+        self._reserved, self._read, self._logged, self._logged_at = source.size, 0, 0, 0.0
 
     def fetch(self, folder: Path) -> None:
         """Download the files into a new folder. If one fails, those that were not begun are left out, and its error is raised."""
@@ -415,25 +432,35 @@ class Transfer:
     def _add(self, count: int) -> None:
         with self._counting:
             self._read += count
-            if self._read - self._logged >= LOGGED_BYTES:
+            if time.monotonic() - self._logged_at >= LOG_EVERY_S:
                 self._log()
             if self._read > self._reserved:
                 self._reserved = self._read + self._read // 8  # so that not every piece is reserved
                 self._reserve(self._reserved)
 
     def _log(self) -> None:
-        more, self._logged = self._read - self._logged, self._read
-        _log(more, from_bucket=self._source.from_bucket)
+        more, self._logged, self._logged_at = self._read - self._logged, self._read, time.monotonic()
+        _log(more, from_bucket=self._source.from_bucket, waits=self._waits)
 
 
-def _log(count: int, *, from_bucket: bool) -> None:
-    """Add a line to the log of the worker's supervisor: the bytes that were read, and how many of them came from a bucket."""
+def _log(count: int, *, from_bucket: bool = False, waits: bool = False) -> None:
+    """Add a line to the log of the worker's supervisor.
+
+    It has the bytes that were read, how many of them came from a bucket, and 1 if the training waits for more, otherwise 0. Even a
+    process that finds all data in the cache writes a line, so that it is known to have read zero bytes.
+    """
     with contextlib.suppress(OSError, KeyError):
         log = os.open(os.environ[READ_LOG], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.write(log, f"{count} {count if from_bucket else 0}\n".encode())
+            os.write(log, f"{count} {count if from_bucket else 0} {int(waits)}\n".encode())
         finally:
             os.close(log)
+
+
+def _is_waited_for() -> bool:
+    """Return whether training cannot go on meanwhile: not if a thread or a worker of a data loader reads ahead."""
+    is_main_process = multiprocessing.parent_process() is None
+    return is_main_process and threading.current_thread() is threading.main_thread()
 
 
 def main(words: list[str]) -> NoReturn:

@@ -57,7 +57,15 @@ class RunningAttempt:
     restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
     from_step: int | None = None  # `from_step`, once the child has begun; sent to the driver
     warming_ns: int = 0  # setup time until the attempt had a child
-    outage_ns: int = 0  # how long the attempt waited for storage that failed
+    outage_ns: int = (
+        0  # how long the attempt waited for storage that failed, or for datasets while they arrived
+    )
+    data_seen_at: int = (
+        0  # when the child was last seen to wait for a dataset, if that was at the last look; otherwise 0
+    )
+    data_is_setup: bool = (
+        False  # whether time is counted as setup, and not as training, because the child waits for a dataset
+    )
     durable: int = 0  # the newest step whose checkpoint is in shared storage
     announced: int = 0  # `durable` when the last result was returned
     recorded: int = 0  # the newest durable step that the driver has recorded
@@ -167,6 +175,26 @@ class RunningAttempt:
         if self.watch.kind in ("restore", "checkpoint"):
             self.outage_ns += ns
 
+    def waited_for_data(self, waits: bool | None) -> None:
+        """Note whether the child waits for a dataset. None if nothing is known to have arrived since the last call.
+
+        Before the first report, this time is setup. While data arrives, it is no sign that the child hangs. Later it may read data ahead.
+        """
+        now, before = time.monotonic_ns(), self.data_seen_at
+        is_first_step = self.step == self.restored and self.held is None
+        self.data_seen_at = now if waits and is_first_step else 0
+        if self.data_seen_at:
+            if self.watch.kind == "train":
+                self.watch.switch("setup")
+                self.data_is_setup = True
+            waited_ns = now - before if before else 0
+            self.outage_ns += waited_ns
+            if self.data_is_setup and self.stepped_at:
+                self.stepped_at += waited_ns
+        elif waits is not None and self.data_is_setup:
+            self.watch.switch("train")
+            self.data_is_setup = False
+
     def left_ns(self) -> int:
         return self.lease_ns - self.watch.total_ns()
 
@@ -178,6 +206,7 @@ class RunningAttempt:
 
     def phase(self, message: PhaseMessage) -> None:
         """Note the kind of work that the child does from `message.at` on."""
+        self.data_is_setup = False
         self.watch.switch(message.kind, message.at)
         self.saves.phase(message.kind, message.at)
         if message.kind == "train" and not self.stepped_at:
@@ -198,6 +227,7 @@ class RunningAttempt:
         if self.stepped_at:
             trained = self.saves.stepped(max(0, at - self.stepped_at))
             self.step_ns.append(trained + (self.carried_ns if self.step == self.restored else 0))
+        self.data_is_setup = False
         self.watch.switch("idle", at)
         self.reported_train_ns, self.asked_at = self.watch.of("train"), 0
         self.step, self.held, self.resumable = step, step, message.resumable
@@ -232,6 +262,7 @@ class RunningAttempt:
                 1  # a child that asks as often as it should does not flood the channel
             )
         self.asked_at, self.held, self.asks, self.resumable = message.at, self.step, True, True
+        self.data_is_setup = False
         self.watch.switch("idle", message.at)
 
     def _in_step_ns(self) -> int:

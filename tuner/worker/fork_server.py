@@ -24,6 +24,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -45,6 +46,7 @@ IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 COSTLY = ("numpy", "torch", "torch._dynamo", "ray.tune")
 MAX_REQUEST = 1 << 16
 PREPARING = "tuner.training.preparing"
+THREADS_END_S = 1.0
 
 
 def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
@@ -91,26 +93,33 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
     forked safely, so the server restarts itself without the trainable, with those costly modules that the trainable needs.
     """
     module, before = entry.partition(":")[0], set(sys.modules)
-    native_threads = 0  # that preparing the data has started, such as those of OpenMP
+    has_native_threads = False  # whether preparing the data has started some, such as those of OpenMP
     with contextlib.suppress(BaseException), _output_discarded():
         imported = importlib.import_module(module)
         if IMPORTS_RAY.search(inspect.getsource(imported)):
             importlib.import_module("ray.tune")
         # An error of user code is suppressed here. It is raised again in each child that calls the function.
         if PREPARING in sys.modules:
-            native_threads -= len(os.listdir("/proc/self/task"))
+            threads = _thread_count()
             try:
                 sys.modules[PREPARING].prepare_all(constants)
             finally:
-                native_threads += len(os.listdir("/proc/self/task"))
+                # The kernel lists a thread that has ended for some milliseconds more.
+                deadline = time.monotonic() + THREADS_END_S
+                while (has_native_threads := _thread_count() > threads) and time.monotonic() < deadline:
+                    time.sleep(0.01)
     brought = sys.modules.keys() - before
     if _may_import_torch(brought):
         _import("numpy", "torch")
     if needs_dynamo(brought):
         _import("torch._dynamo")
-    if native_threads > 0 or threading.active_count() > 1 or _cuda_is_lost_to_forks():
+    if has_native_threads or threading.active_count() > 1 or _cuda_is_lost_to_forks():
         needed = [name for name in COSTLY if name in sys.modules]
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
+
+
+def _thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 @contextlib.contextmanager

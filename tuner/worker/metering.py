@@ -83,6 +83,15 @@ MAX_READ_BYTES = 1 << 46
 MAX_LOG_BYTES = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class DatasetReads:
+    """What `tuner.training.dataset` has read since the last look."""
+
+    read_bytes: int
+    bucket_bytes: int  #: The part that came from buckets of clouds.
+    waits: bool  #: Whether training waits for more.
+
+
 class ReadLog:
     """The file to which `tuner.training.dataset` adds what it reads. All processes of user code write to it."""
 
@@ -91,18 +100,19 @@ class ReadLog:
         self._file = (home / READS).open("w+b", buffering=0)
         self._taken = 0
 
-    def take(self) -> tuple[int, int] | None:
-        """Return the bytes that were read since the last call, and how many of them came from a bucket, or None if there is no new line.
+    def take(self) -> DatasetReads | None:
+        """Return what the new lines say, or None if there is no new line.
 
         At most 64 KiB of lines are taken at once. A line that is not valid is skipped.
         """
         data = os.pread(self._file.fileno(), MAX_LOG_BYTES, self._taken)
         lines = data[: data.rfind(b"\n") + 1 or (len(data) if len(data) == MAX_LOG_BYTES else 0)]
         self._taken += len(lines)
-        counts = [numbers for line in lines.splitlines() if len(numbers := _counts_of(line)) == 2]
+        counts = [numbers for line in lines.splitlines() if len(numbers := _counts_of(line)) == 3]
         if not counts:
             return None
-        return sum(count[0] for count in counts), sum(min(count) for count in counts)
+        from_buckets = sum(min(read, from_bucket) for read, from_bucket, _ in counts)
+        return DatasetReads(sum(count[0] for count in counts), from_buckets, counts[-1][2] > 0)
 
     def close(self) -> None:
         self._file.close()
@@ -169,9 +179,9 @@ class UsageMeter:
         """Note the size of the artifacts that the attempt has in the storage."""
         self._counts["artifact_bytes"] = stored_bytes
 
-    def datasets(self, read_bytes: int, bucket_bytes: int) -> None:
-        """Add what `tuner.training.dataset` has downloaded, and how much of it from a bucket of a cloud."""
-        self._add(data_read_bytes=read_bytes, data_bucket_bytes=bucket_bytes)
+    def datasets(self, reads: DatasetReads) -> None:
+        """Add what `tuner.training.dataset` has downloaded."""
+        self._add(data_read_bytes=reads.read_bytes, data_bucket_bytes=reads.bucket_bytes)
         for name in ("data_read_bytes", "data_bucket_bytes"):
             self._counts[name] = min(self._counts[name], MAX_READ_BYTES)
 

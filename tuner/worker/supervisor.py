@@ -564,12 +564,14 @@ class Supervisor:
             attempt.described, attempt.environment = True, environment.with_seed(attempt.order.get("seed"))
 
     def _count_reads(self, attempt: RunningAttempt) -> None:
-        """Count the datasets that were downloaded for the attempt.
+        """Count the datasets that were downloaded for the attempt, and the time that it waited for them. Call it under the lock.
 
         What the fork server prepared for all attempts counts for the first one.
         """
-        if (counts := self._reads.take()) is not None:
-            attempt.use.datasets(*counts)
+        reads = self._reads.take()
+        if reads is not None:
+            attempt.use.datasets(reads)
+        attempt.waited_for_data(None if reads is None else reads.waits)
 
     def _news(self, attempt: RunningAttempt) -> bool:
         return (
