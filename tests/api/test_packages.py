@@ -1,11 +1,16 @@
 """Packages over REST, with both clients and on the command line, with real archives and a real prober."""
 
 import json
+import subprocess
+import sys
 import tempfile
+import threading
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -209,3 +214,72 @@ def test_same_files_are_packed_to_the_same_bytes(tmp_path: Path) -> None:
     assert packed(file) == ("w-1.0-py3-none-any", alone[1])
     with pytest.raises(ValueError, match=r"no \.py file"):
         packed(folder(tmp_path / "empty", {"a.txt": ""}))
+
+
+class Marked:
+    """A value that leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture
+def own(on: TestClient) -> Client:
+    return Client("http://tuner", fakes.KEY, transport=on._transport)
+
+
+def test_function_is_sent_by_value_and_unpickled_only_where_it_is_called(
+    own: Client, service: FakeService, tmp_path: Path
+) -> None:
+    marked, factor = Marked(tmp_path / "mark"), np.float64(3)
+
+    def train(config: dict[str, float]) -> dict[str, float]:
+        return {"acc": float(factor * config["x"]), "marked": marked is None}
+
+    space = fakes.body()["search_space"]
+    objective = {"metric": "acc", "mode": "max"}
+    job = own.submit(train, space=space, budget=0.001, objective=objective)
+    assert (job.name, job.trainable, job.budget["usd"]) == ("train", "pickled_train:train", 0.001)
+    assert own.package(str(job.package)).name == "train"
+    named = own.submit(train, name="mine", search_space=space, budget={"usd": 1}, objective=objective)
+    assert (named.name, named.package) == ("mine", job.package)
+    fakes.simulate(service, job.id)
+    assert own.replay(job).difference is None
+    assert not (tmp_path / "mark").exists()
+    (stored,) = (service.settings.home / "storage").rglob("*.zip")
+    program = f"import sys; sys.path.insert(0, {str(stored)!r}); import pickled_train; print('numpy' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"True\n"
+    )
+    assert not (tmp_path / "mark").exists()
+    with zipfile.ZipFile(stored) as archive:
+        archive.extractall(tmp_path / "files")
+        assert "#         return {" in archive.read("pickled_train.py").decode()
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'files')!r}); import pickled_train; print(pickled_train.train({{'x': 2}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"{'acc': 6.0, 'marked': True}\n"
+    assert (tmp_path / "mark").exists()
+
+
+def test_function_that_cannot_be_sent_is_refused(own: Client, client: TestClient) -> None:
+    lock = threading.Lock()
+
+    def train(config: dict[str, float]) -> None:
+        lock.acquire()
+
+    for function, says in (
+        (train, "train uses something that cannot be sent"),
+        (lambda config: None, "not a function with a name"),
+        (Marked, "not a function with a name"),
+    ):
+        with pytest.raises(ApiError, match=says):
+            own.submit(function, space={}, budget=1)
+    with pytest.raises(TypeError, match="into the dictionary"):
+        own.submit({"name": "digits"}, budget=1)
+    off = Client("http://tuner", fakes.KEY, transport=client._transport)
+    with pytest.raises(ApiError, match="TUNER_PACKAGES=on") as refusal:
+        off.submit(push, space={}, budget=1)
+    assert refusal.value.status == 409

@@ -54,6 +54,7 @@ class Served:
             "TUNER_LOCAL_CPUS": "2",
             "TUNER_LOCAL_GPUS": str(gpus),
             "TUNER_ALLOWED_MODULES": "*",
+            "TUNER_PACKAGES": "on",
             "TUNER_CLOUD": "none",
             "PYTHONPATH": str(USER_CODE),
             **settings,

@@ -58,16 +58,52 @@ class Calls(ABC):
     # Jobs
 
     @call
-    async def submit(self, job: Mapping[str, Any], *, idempotency_key: str | None = None) -> JobFacts:
+    async def submit(
+        self,
+        /,
+        job: Mapping[str, Any] | Callable[..., Any],
+        *,
+        space: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | float | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> JobFacts:
         """Submit a tuning job.
 
         Args:
-            job: The fields of a job file, as a dictionary.
+            job: The fields of a job file, as a dictionary, or a function to tune. A function is pickled by value and uploaded as a
+                package. The service must allow packages, and its workers must have the modules that the function imports.
+            space: The `search_space` of a function.
+            budget: The budget of a function, in dollars or as in a job file.
             idempotency_key: A second submission with the same key returns the first job. Without a key, the client generates one,
                 so that its own retries never create a second job.
+            fields: Further fields of the job file, such as `objective`, for a function. `name` is the function's unless given.
+
+        Raises:
+            ApiError: With status 409 if the service does not allow packages, and with 422 if the function cannot be pickled.
         """
+        if callable(job):
+            given = {
+                "search_space": space,
+                "budget": {"usd": budget} if isinstance(budget, int | float) else budget,
+            }
+            fields |= {name: value for name, value in given.items() if value is not None}
+            job = await self._packaged(job, fields)
+        elif space is not None or budget is not None or fields:
+            raise TypeError("keyword arguments describe the job of a function; put them into the dictionary")
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return await self._ask_job("POST", "/v1/jobs", body=job, headers=headers, repeat=True)
+
+    async def _packaged(self, function: Callable[..., Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Upload a function, and return the fields of its job."""
+        from tuner.client.packing import packed_function
+
+        try:
+            packed = packed_function(function)
+        except ValueError as error:
+            raise ApiError(Problem(title="Not a trainable", status=422, detail=str(error))) from error
+        package = await self._upload(packed.name, packed.data)
+        return {"name": packed.name, **fields, "trainable": packed.entry, "package": package.id}
 
     @call
     async def job(self, job: AnyJob) -> JobFacts:
@@ -649,9 +685,11 @@ class Calls(ABC):
             own, data = packed(Path(path))
         except (OSError, ValueError) as error:
             raise ApiError(Problem(title="Not a package", status=422, detail=str(error))) from error
-        query = {"name": name or own}
+        return await self._upload(name or own, data)
+
+    async def _upload(self, name: str, data: bytes) -> answers.Package:
         return await self._http.ask(
-            answers.Package, "POST", "/v1/packages", query=query, body=data, repeat=True
+            answers.Package, "POST", "/v1/packages", query={"name": name}, body=data, repeat=True
         )
 
     @series

@@ -1,9 +1,16 @@
-"""Pack a folder as a package. The same files give the same bytes, at any time and on any machine."""
+"""Pack a folder or a function as a package. The same files give the same bytes, at any time and on any machine."""
 
+import inspect
 import io
+import keyword
 import os
+import sys
 import zipfile
+from collections.abc import Callable, Set
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 LEFT_OUT = ("__pycache__", "node_modules", "venv")
 BEGINNING = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can hold
@@ -28,7 +35,7 @@ def packed(path: Path) -> tuple[str, bytes]:
     files = [path] if path.is_file() else _files(path)
     if not any(file.suffix == ".py" for file in files):
         raise ValueError(f"{path} has no .py file: name a folder with Python, a .py file, a .zip or a .whl")
-    return _name(path.stem), _zipped({file.relative_to(top).as_posix(): file for file in files})
+    return _name(path.stem), _zipped({file.relative_to(top).as_posix(): file.read_bytes() for file in files})
 
 
 def _files(folder: Path) -> list[Path]:
@@ -49,13 +56,13 @@ def _is_left_out(path: Path) -> bool:
     return path.is_dir() and (path / "pyvenv.cfg").exists()
 
 
-def _zipped(files: dict[str, Path]) -> bytes:
+def _zipped(files: dict[str, bytes]) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(files):
             info = zipfile.ZipInfo(name, BEGINNING)
             info.compress_type, info.external_attr, info.create_system = zipfile.ZIP_DEFLATED, PLAIN, 3
-            archive.writestr(info, files[name].read_bytes())
+            archive.writestr(info, files[name])
     return data.getvalue()
 
 
@@ -63,3 +70,93 @@ def _name(stem: str) -> str:
     """Return a name that the service accepts: ASCII letters, digits, spaces, `.`, `_` and `-`, at most 100 characters."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in " ._-") else "-" for c in stem)
     return plain.lstrip(" ._-")[:100] or "package"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFunction:
+    """A function as a package."""
+
+    name: str  #: The name of the package.
+    entry: str  #: The trainable, `module:function`.
+    data: bytes
+
+
+# The module of a packed function. It imports what the function uses, so that workers load that once for all attempts. The function itself is
+# unpickled only by the process that calls it: neither when the service looks at the module, nor when a worker imports it.
+MODULE = '''"""The function `{name}`, pickled by value by the Python client of tuner."""
+
+import pickle
+import sys
+from pathlib import Path
+
+if sys.version_info[:2] != {version}:
+    raise ImportError("{name} was pickled by Python {version[0]}.{version[1]}, and only this version can read it; submit it from the version that runs here")
+
+{imports}
+
+
+def {name}(config):
+    return pickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())(config)
+
+{source}'''
+
+
+def packed_function(function: Callable[..., Any]) -> PackedFunction:
+    """Pickle a function by value, with the functions, classes and global values of its module that it uses.
+
+    Modules that it imports are not packed.
+
+    Raises:
+        ValueError: It is not a plain function, or something that it uses cannot be pickled.
+    """
+    name = getattr(function, "__name__", "")
+    if not inspect.isfunction(function) or not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(
+            f"{name or function!r} is not a function with a name; define it with def, or upload its file and name it as module:function"
+        )
+    pickled, modules = _by_value(function)
+    try:
+        source = "".join(f"# {line}\n" for line in inspect.getsource(function).splitlines())
+    except (OSError, TypeError):  # a function that was typed into an interpreter has no source
+        source = ""
+    text = MODULE.format(
+        name=name,
+        version=tuple(sys.version_info[:2]),
+        imports="\n".join(f"import {module}  # noqa: F401" for module in sorted(modules | {"cloudpickle"})),
+        source=source and f"\n# Its source, to read and not to run:\n#\n{source}",
+    )
+    files = {f"pickled_{name}.py": text.encode(), f"pickled_{name}.pickle": pickled}
+    return PackedFunction(_name(name), f"pickled_{name}:{name}", _zipped(files))
+
+
+def _by_value(function: Callable[..., Any]) -> tuple[bytes, Set[str]]:
+    """Return a pickled function, and the modules that must be importable where it is unpickled."""
+    import cloudpickle
+
+    modules = set[str]()
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        """Note the modules of everything that is pickled by its name."""
+
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, ModuleType):
+                modules.add(value.__name__)
+            elif inspect.isroutine(value) or inspect.isclass(value):
+                modules.add(str(value.__module__).partition(".")[0])
+            return super().reducer_override(value)
+
+    own = sys.modules.get(function.__module__)
+    is_named = own is not None and own.__name__ != "__main__"
+    if is_named:
+        cloudpickle.register_pickle_by_value(own)
+    data = io.BytesIO()
+    try:
+        Pickler(data).dump(function)
+    except Exception as error:  # `__reduce__` of any object may raise anything
+        raise ValueError(
+            f"{function.__name__} uses something that cannot be sent: {error}; create it inside the function"
+        ) from error
+    finally:
+        if is_named:
+            cloudpickle.unregister_pickle_by_value(own)
+    return data.getvalue(), modules - {"__main__", "None", "builtins", function.__module__.partition(".")[0]}
