@@ -100,7 +100,8 @@ def test_unknown_paths_and_methods_return_problem_documents(
     client: TestClient, verb: str, path: str, status: int
 ) -> None:
     answer = client.request(verb, path)
-    check_problem(answer, status)
+    kind = "no-such-path" if status == 404 else "method-not-allowed"
+    assert check_problem(answer, status)["type"] == f"urn:tuner:problem:{kind}"
     assert status != 405 or answer.headers["allow"]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import HealthCheck, given
@@ -49,6 +50,18 @@ def test_recorded_space_has_the_configurations_of_the_objective(space: Space) ->
     for seed in range(20):
         assert recorded.contains(space.sample(Random(seed)))
         assert space.contains(recorded.sample(Random(seed)))
+
+
+def test_choices_of_numpy_become_plain_numbers() -> None:
+    """Otherwise the job file, which is YAML, could not be written."""
+
+    def objective(trial: Any) -> float:
+        return float(
+            trial.suggest_categorical("rate", [np.float64(0.5), np.float64(0.1), np.str_("auto")]) == "auto"
+        )
+
+    choices = recorded_space(objective).parameters["rate"].choices  # type: ignore[union-attr]
+    assert [type(choice) for choice in choices] == [float, float, str]
 
 
 def test_conditional_suggestions_get_conditions() -> None:

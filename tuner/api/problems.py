@@ -36,6 +36,23 @@ STATUS: dict[type[errors.TunerError], int] = {
     errors.TunerError: 500,
 }
 
+# The kind of a problem that is no error of ours, by status.
+KINDS = {
+    400: "bad-request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    408: "body-too-slow",
+    413: "body-too-large",
+    414: "path-too-long",
+    416: "range-not-satisfiable",
+    422: "invalid",
+    429: "too-many-requests",
+    431: "headers-too-large",
+    503: "unavailable",
+}
+
 
 def status_of(error: errors.TunerError) -> int:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
@@ -85,7 +102,7 @@ def _on_http(_request: Request, error: Exception) -> JSONResponse:
         error.status_code,
         title.get(error.status_code, "The request was refused"),
         detail,
-        kind="invalid" if fields else None,
+        kind="no-such-path" if error.status_code == 404 else None,
         fields=fields,
     )
     response.headers.update(error.headers or {})
@@ -100,8 +117,9 @@ def _on_surprise(_request: Request, _error: Exception) -> JSONResponse:
 def answer(
     status: int, title: str, detail: str, *, kind: str | None = None, fields: Sequence[FieldProblem] = ()
 ) -> JSONResponse:
+    """Return a problem document. `kind` is the end of its `type`, by which programs know it. None means the one of the status."""
     problem = Problem(
-        type=f"urn:tuner:problem:{kind}" if kind else "about:blank",
+        type=f"urn:tuner:problem:{kind or KINDS.get(status, f'http-{status}')}",
         title=title,
         status=status,
         detail=detail,

@@ -9,8 +9,8 @@ Instant = NewType("Instant", int)
 
 NS = 1_000_000_000
 MAX_SECONDS = 30 * 366 * 86400
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhd]|)")
 
 
 def seconds_ns(seconds: float) -> int:
@@ -18,18 +18,20 @@ def seconds_ns(seconds: float) -> int:
 
 
 def parse_duration_ns(text: str | int | float) -> int:
-    """Return the nanoseconds of a duration such as `90s`, `15m`, `6h`, `2d` or a number of seconds.
+    """Return the nanoseconds of a duration such as `200ms`, `90s`, `15m`, `6h`, `2d` or a number of seconds.
 
     Raise ValueError for any other text, and above 30 years.
 
     >>> parse_duration_ns("15m") // NS
     900
+    >>> parse_duration_ns("200ms")
+    200000000
     """
     if isinstance(text, bool):
         raise ValueError("must be a duration such as 90s, 15m, 6h or 2d")
     match = _DURATION.fullmatch(str(text).strip())
     if match is None:
-        raise ValueError("must be a duration such as 90s, 15m, 6h or 2d, or a number of seconds")
+        raise ValueError("must be a duration such as 200ms, 90s, 15m, 6h or 2d, or a number of seconds")
     seconds = float(match[1]) * _UNITS[match[2] or "s"]
     if seconds > MAX_SECONDS:
         raise ValueError("must be at most 30 years")

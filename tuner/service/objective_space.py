@@ -242,14 +242,7 @@ def _parameter(name: str, distribution: BaseDistribution) -> Parameter:
     """Return a distribution of Optuna as a parameter. Raise SpaceRefused if a job has no such parameter."""
     match distribution:
         case CategoricalDistribution(choices=choices):
-            parameter: Parameter = Categorical(tuple(choices))
-            for choice in choices:
-                if not (choice is None or isinstance(choice, bool | int | float | str)):
-                    raise SpaceRefused(
-                        "choice",
-                        f"{name!r} has the choice {choice!r}; a job has numbers, text, booleans and None: suggest a name, and look the "
-                        "choice up in the objective",
-                    )
+            parameter: Parameter = Categorical(tuple(_plain_choice(name, choice) for choice in choices))
         case IntDistribution(low=low, high=high, log=log, step=step):
             parameter = Int(low, high, log, step=None if step == 1 else step)
         case FloatDistribution(low=low, high=high, log=log, step=step):
@@ -259,6 +252,24 @@ def _parameter(name: str, distribution: BaseDistribution) -> Parameter:
     if not isinstance(parameter, Categorical) and parameter.low == parameter.high:
         return Categorical((parameter.low,))  # a range with one value, which Optuna allows
     return parameter
+
+
+def _plain_choice(name: str, choice: Any) -> Value:
+    """Return a choice as a value of a job file. `np.float64` and other subclasses become the type that they derive from.
+
+    Raises:
+        SpaceRefused: A job file has no such values.
+    """
+    if choice is None:
+        return None
+    for kind in (bool, int, float, str):
+        if isinstance(choice, kind):
+            return kind(choice)
+    raise SpaceRefused(
+        "choice",
+        f"{name!r} has the choice {choice!r}; a job has numbers, text, booleans and None: suggest a name, and look the "
+        "choice up in the objective",
+    )
 
 
 @contextmanager
