@@ -11,6 +11,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from hypothesis import given
+from sqlalchemy import delete, func, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from tests.postgres import SharedServer
 from tests.store import hammer
@@ -18,8 +20,9 @@ from tests.store import test_pareto_front as fronts
 from tests.store.builders import PROJECT, budget, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
-from tuner.database.database import Database, newest_revision
+from tuner.database.database import Connection, Database, newest_revision
 from tuner.database.ledger_tables import metadata
+from tuner.database.tables import jobs as jobs_rows
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
@@ -214,6 +217,20 @@ def test_budget_change_waits_for_a_settlement_in_progress(database: Database, bu
         assert shared_budget_changes.violations(db, project, Instant(0)) == []
         assert shared_budgets.standing(db, project, one, Instant(0)).account.posted == Cost(Money(3))
         assert jobs.get(db, job).budget == budget(200)
+
+
+def test_queries_of_a_read_see_the_same_state_and_cannot_write(database: Database) -> None:
+    def count(db: Connection) -> int:
+        return int(db.execute(select(func.count()).select_from(jobs_rows)).scalar_one())
+
+    with database.read() as db:
+        before = count(db)
+        create(database, new_job("job_0000000000000089"))
+        assert count(db) == before
+    with database.read() as db:
+        assert count(db) == before + 1
+        with pytest.raises(SQLAlchemyError, match="read-only"):
+            db.execute(delete(jobs_rows))
 
 
 def test_two_drivers_settling_the_same_hold_post_it_once(database: Database) -> None:

@@ -154,14 +154,14 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a read transaction.
-
-        With SQLite, all its queries see the same state. With PostgreSQL (isolation level READ COMMITTED by default), each
-        query sees everything that was committed before it began.
-        """
+        """Open a read transaction. All its queries see the same state, with SQLite and with PostgreSQL."""
         turn = nullcontext() if self._file_lock is None else self._file_lock.reading()
-        with _as_unavailable(), turn, self._connected() as connection, connection.begin():
-            yield connection
+        with _as_unavailable(), turn, self._connected() as connection:
+            if not self.is_sqlite:
+                # With the default, READ COMMITTED, a bill could have entries of a trial that is not in its list of trials.
+                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
 
     def _connected(self) -> Connection:
         """Open a connection, retrying for `patience_s`. Retrying is safe, because no statement was sent yet."""

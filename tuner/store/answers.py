@@ -241,7 +241,6 @@ def changes_after(
         limit: About how many reports to return at most. All reports of one event are returned together.
     """
     r = reports.c
-    # Read the newest event's number first. If a later query sees newer commits, as on PostgreSQL, `last` leaves them for the next call.
     last = jobs.newest_event(db, job) if until is None else until
     query = select(reports).where(r.job == job).order_by(r.seq, r.step)
     rows = list(db.execute(query.where(r.seq > seq, r.seq <= last).limit(limit)))
