@@ -6,8 +6,10 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import fsspec
@@ -155,6 +157,56 @@ def test_entries_unused_for_longest_are_removed_unless_a_process_uses_them(
     assert [name for name, path in paths.items() if path.exists()] == ["a", "c"]
     paths["d"] = cache.get("memory://d", {})  # c is in use
     assert [name for name, path in paths.items() if path.exists()] == ["c", "d"]
+
+
+def test_what_killed_processes_left_makes_room(memory: Any, tmp_path: Path) -> None:
+    cache = DatasetCache(tmp_path / "cache", 15)
+    (root,) = tmp_path.glob("cache/*")
+    (root / ".removed-before/data").mkdir(parents=True)
+    for left in ("partial", "nothing"):
+        (root / left / "partial").mkdir(parents=True)
+    (root / "partial/size").write_text("10")
+    (root / "partial/lock").touch()
+    memory.pipe_file("/a", bytes(10))
+    cache.get("memory://a", {})
+    assert {path.name for path in root.iterdir() if path.is_dir()} - {"nothing"} == {
+        datasets._source_at(memory, "/a", "memory://a", {}).key
+    }
+
+
+@pytest.mark.extended
+def test_many_processes_that_are_killed_never_see_wrong_data_or_exceed_the_limit(
+    memory: Any, tmp_path: Path
+) -> None:
+    cache = DatasetCache(tmp_path / "cache", 350_000)
+    contents = {name: name.encode() * 100_000 for name in "abcde"}
+    for name, content in contents.items():
+        memory.pipe_file(f"/{name}", content)
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(60):
+            name = random.choice("abcde")
+            try:
+                path = cache.get(f"memory://{name}", {})
+            except DatasetRefused:  # the other processes use what is there
+                continue
+            assert path.read_bytes() == contents[name]
+            if random.random() < 0.8:
+                release()
+
+    random, killed = Random(1), 0
+    processes = [in_process(lambda seed=seed: work(seed)) for seed in range(24)]
+    while any(process.is_alive() for process in processes):
+        assert sum(datasets._noted_size(entry) for entry in tmp_path.glob("cache/*/[!.]*")) <= 350_000
+        if killed < 12 and random.random() < 0.1:
+            random.choice(processes).kill()
+            killed += 1
+        time.sleep(0.02)
+    assert {process.exitcode for process in processes} <= {0, -signal.SIGKILL}
+    for name, content in contents.items():
+        assert cache.get(f"memory://{name}", {}).read_bytes() == content
+        release()
 
 
 def test_damaged_entry_is_downloaded_again(memory: Any) -> None:

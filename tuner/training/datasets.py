@@ -169,7 +169,7 @@ class DatasetCache:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for left in self._root.glob(".removed-*"):  # of a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
-            others = [other for other in self._root.iterdir() if other.is_dir() and other != entry]
+            others = [other for other in self._root.iterdir() if _is_entry(other) and other != entry]
             sizes = {other: _noted_size(other) for other in others}
             for other in sorted(others, key=_last_use):
                 if sum(sizes.values()) + size <= self._limit_bytes:
@@ -207,10 +207,15 @@ class DatasetCache:
         shutil.rmtree(gone, ignore_errors=True)
 
 
+def _is_entry(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith(".")
+
+
 def _opened(entry: Path) -> int:
     """Open the lock of an entry. Create the entry if it does not exist."""
     while True:
-        entry.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(entry, 0o700)
         with contextlib.suppress(FileNotFoundError):  # another process has just removed the entry
             return os.open(entry / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -289,13 +294,15 @@ def _source(url: str, options: Mapping[str, Any]) -> Iterator[Source]:
     thread.start()
     file_system: Any = None
     try:
-        file_system, path = _file_system(url, {**options, "loop": loop})
-        yield _source_at(file_system, path, url, options)
-    except (DatasetRefused, ImportError, FileNotFoundError):
-        raise
-    except Exception as error:
-        error.add_note(f"The dataset is {url.partition('?')[0]}. {CREDENTIALS}.")
-        raise
+        try:
+            file_system, path = _file_system(url, {**options, "loop": loop})
+            source = _source_at(file_system, path, url, options)
+        except (DatasetRefused, ImportError, FileNotFoundError):
+            raise
+        except Exception as error:
+            error.add_note(f"The dataset is {url.partition('?')[0]}. {CREDENTIALS}.")
+            raise
+        yield source
     finally:
         asyncio.run_coroutine_threadsafe(_end_connections(file_system), loop).result()
         loop.call_soon_threadsafe(loop.stop)
