@@ -352,7 +352,8 @@ def test_leader_suspended_during_a_write_is_rolled_back_and_gets_an_error(
                     if not other.exec_driver_sql(alive.format(pid)).scalar_one():
                         return
 
-    with pytest.raises(Unavailable, match="stood still"):
+    # The server's last message names the reason, but it is lost if the client sends its query just before it is read.
+    with pytest.raises(Unavailable, match="stood still|server closed the connection"):
         write()
     with database.write() as db:
         assert leadership.take(db, "stands", "another", now=Instant(0), until=until)
