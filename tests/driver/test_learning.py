@@ -1,6 +1,7 @@
 """Test which reports the sampler receives, and what it is asked to suggest for a free worker."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tests.tuning.test_reserve import Trial, state_of
 from tests.tuning.test_schedulers import paused
@@ -68,6 +69,8 @@ def test_trial_that_earned_promotion_comes_before_a_new_one() -> None:
     assert (found.trial, found.go) == ("trial_00002", True)
     nobody = answers(state, order, {})
     assert isinstance(nobody, ev.Suggested)
+    state.queue.append({"x": 0.25})
+    assert answers(state, order, {2: (0.9, 0.0)}) == replace(nobody, config={"x": 0.25})
     assert nobody.trial == "trial_00004"
 
 

@@ -71,6 +71,9 @@ def test_posted_amounts_are_summed_by_job_trial_and_attempt(database: Database) 
             one = hold(number, cost(9), trial=trial, attempt=attempt)
             assert ledger.place(db, PROJECT, JOB, one)
             ledger.settle(db, PROJECT, JOB, one.id, {"train": cost(number)}, NOW)
+        assert ledger.open_hold(db, one.id) is None
+        assert ledger.place(db, PROJECT, JOB, last := hold(4, cost(9)))
+        assert ledger.open_hold(db, last.id) == last
         assert ledger.posted_by_kind(db, JOB) == {"train": cost(6)}
         assert ledger.posted_by_kind(db, JOB, "trial_00000") == {"train": cost(3)}
         assert ledger.posted_by_kind(db, JOB, "trial_00000", 2) == {"train": cost(2)}

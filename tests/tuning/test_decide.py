@@ -462,6 +462,7 @@ def test_stopped_trial_frees_its_worker_and_is_never_promoted() -> None:
 def test_paused_trial_that_a_user_promotes_resumes_next() -> None:
     story = paused_trials(0.5, 0.1)
     assert story.tell(ev.PromoteRequested(AT, 1, "trial_00001")) == []
+    assert story.tell(ev.PromoteRequested(AT, 2, "trial_00001")) == []  # it resumes already, to the same rung
     story.report(2, 1, 0.2)
     assert begins(story.paused(2, 1)) == [("trial_00001", 3)]
 
