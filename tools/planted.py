@@ -329,8 +329,8 @@ MUTANTS = (
     Mutant(
         "rung-of-the-wrong-mode",
         "tuner/tuning/steps.py",
-        "rung.record(trial.number, state.spec.objective.score(trial.value))",
-        "rung.record(trial.number, trial.value)",
+        "rung.record(trial.number, state.spec.objective.score(trial.value), trial.violation)",
+        "rung.record(trial.number, trial.value, trial.violation)",
         "a metric that should fall has its worst trials promoted",
         (f"{DECISIONS}::test_minimised_objective_promotes_lowest_value",),
     ),

@@ -1,10 +1,11 @@
 """The real loop of a job with one trial. The test acts as its worker and chooses the messages."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.simulation.test_simulated_jobs import loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind, Meter
+from tuner.domain.objective import Constraint
 from tuner.domain.time import NS, Instant
 from tuner.driver.loop import Loop
 from tuner.driver.messages import Progress, Saved, StepReport
@@ -43,9 +44,10 @@ class Job:
 
     trial = "trial_00000"
 
-    def __init__(self) -> None:
+    def __init__(self, *constraints: Constraint, **metrics: float) -> None:
+        self.metrics = {"acc": 0.5, **metrics}
         self.world, clock = World(), SimulatedClock()
-        job, its = spec("1", scheduler="none"), loop_config(1)
+        job, its = replace(spec("1", scheduler="none"), constraints=constraints), loop_config(1)
         self.journal = journal = MemoryJournal(its.job, job.budget)
         self.loop = Loop(job, its, sampler=sampler_for(job), journal=journal, world=self.world, clock=clock)
         recover(self.loop, died_at=None, now=clock.now())
@@ -56,7 +58,7 @@ class Job:
         """Train up to each of these steps and save it. Then preempt the attempt."""
         for number, step in enumerate(steps, start=1):
             meter = Meter({"setup": NS, "train": number * NS})
-            report = StepReport(step, {"acc": 0.5}, True, meter, Instant(1))
+            report = StepReport(step, self.metrics, True, meter, Instant(1))
             saved = Saved(step, f"memory://{step}", 1, 0.1)
             self.loop.progress(Progress(self.trial, attempt, "running", meter, (report,), (saved,)))
         self.loop.progress(Progress(self.trial, attempt, "preempted", meter, saved_step=steps[-1]))

@@ -34,7 +34,16 @@ class Listener(RandomSampler):
     def adopt(self, number: int, config: Config | None) -> None:
         pass
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+    def tell(
+        self,
+        number: int,
+        step: int,
+        score: float,
+        trained_ns: int,
+        *,
+        at_rung: bool,
+        violation: float = 0.0,
+    ) -> None:
         self.heard.append((number, step, score, trained_ns, at_rung))
 
 

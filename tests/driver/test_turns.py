@@ -11,6 +11,7 @@ from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
+from tuner.domain.objective import Constraint
 from tuner.domain.offer import Offer
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
 from tuner.domain.time import NS, Instant
@@ -64,6 +65,21 @@ def test_repeated_report_counts_as_one_step() -> None:
         job.loop.progress(Progress(job.trial, 2, "running", meter, (report,)))
     assert job.loop.state.trial(job.trial).steps == 2
     assert job.loop.state.steps == 2
+
+
+def test_report_is_recorded_with_its_violation() -> None:
+    limit = Constraint("latency_ms", max=20)
+    job = Job(limit, latency_ms=25)
+    (reported,) = [event for event in job.journal.events() if isinstance(event, ev.Reported)]
+    assert (reported.violation, reported.lacks) == (0.25, None)
+    assert job.journal.tables.reports[job.trial, 1].violation == 0.25
+    assert job.world.begun[job.trial].job_best is None, "an infeasible score is no score to beat"
+
+    lacking = Job(limit)
+    assert lacking.journal.tables.reports[job.trial, 1].violation is None
+    record = lacking.loop.state.trial(job.trial)
+    assert (record.status, record.value) == ("failed", None)
+    assert "did not report 'latency_ms' at step 1" in record.reason
 
 
 def test_hung_trial_fails_regardless_of_worker_outcome() -> None:

@@ -130,7 +130,7 @@ def test_rung_uses_last_reported_value_if_metric_is_missing() -> None:
     story = Story(fidelity=Fidelity(min=2, max=8, reduction_factor=2))
     story.report(0, 1, 0.5)
     assert story.report(0, 2, None) == [do.Pause("trial_00000")]
-    assert story.state.rungs[0].recorded == {0: 0.5}
+    assert story.state.rungs[0].ranked == [(0.0, -0.5, 0)]
 
 
 def test_three_identical_failures_at_start_end_the_job() -> None:

@@ -354,7 +354,7 @@ def _batch(changes: JobChanges) -> EventBatch:
 
 def _report(point: answers.StepReport) -> dict[str, Any]:
     shown = serialize_jobs.best_of(point).model_dump(exclude={"config", "checkpoint"})
-    return {**shown, "seq": point.seq}
+    return {**shown, "violation": point.violation, "seq": point.seq}
 
 
 def _message(kind: str, body: dict[str, Any], seq: int | None = None) -> str:

@@ -121,6 +121,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             else {"config": dict(point.config), "metric": point.metric}
             for point in spec.start
         ],
+        "constraints": [_fields(limit) for limit in spec.constraints],
         "checkpoint": {
             "interval": "auto" if interval is None else seconds(interval),
             "keep": spec.checkpoint.keep,
@@ -196,6 +197,7 @@ def trial_detail_of(view: TrialView) -> answers_models.TrialDetail:
                 step=point.step,
                 metric=point.value,
                 metrics=dict(point.metrics),
+                violation=point.violation,
                 cost_usd=point.cost.usd.usd,
                 cost_to_train_usd=point.cost.usd.usd,
                 gpu_hours=hours(point.cost),

@@ -13,7 +13,7 @@ from tuner.domain.command import name_of
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources, StartPoint, TrialLimits
 from tuner.domain.money import MS_PER_HOUR, Money
-from tuner.domain.objective import Fidelity, Objective
+from tuner.domain.objective import Constraint, Fidelity, Objective
 from tuner.domain.retention import RetentionPolicy
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import job as job_models
@@ -75,6 +75,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         plateau=_plateau(read, request.stop.plateau),
         trial_limits=_trial_limits(read, request.stop.trial),
         start=tuple(_start_point(space, entry) for entry in request.start),
+        constraints=tuple(Constraint(**limit.model_dump()) for limit in request.constraints),
         checkpoint=CheckpointPolicy(
             interval_ns=read.take("/checkpoint/interval", parse_duration_ns, interval),
             keep=request.checkpoint.keep,

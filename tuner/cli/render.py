@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tuner.cli import tables
 from tuner.cli.escape import config, number, plural, usd
+from tuner.domain.objective import Constraint
 
 if TYPE_CHECKING:
     from tuner.client import Job
@@ -72,6 +73,8 @@ def job(one: Job) -> RenderableType:
     if driver is not None and driver.version is not None:
         versions = f"tuner {driver.version}, Ray {driver.ray}, Python {driver.python}"
         table.add_row("driver", f"launch {driver.launch}, {versions}")
+    if one.constraints:
+        table.add_row("constraints", ", ".join(str(Constraint(**limit)) for limit in one.constraints))
     if one.best_so_far:
         table.add_row("best", best_line(one.best_so_far, one.objective["metric"]))
         table.add_row("", config(one.best_so_far.config))
@@ -86,7 +89,8 @@ def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> Rende
     """Return a table of trials. If their job has ended, a line below the table says why some trials are still pending or paused."""
     table = tables.plain("trial", "state", "steps", "best", "latest", "paid", "attempts", "configuration")
     for one in items:
-        text = config(one.config) if not one.reason else f"{config(one.config)}\n{one.reason}"
+        limits = f"violates the constraints by {one.violation:.0%}" if one.violation else ""
+        text = "\n".join(filter(None, (config(one.config), one.reason, limits)))
         metrics = (number(one.metric), number(one.latest_metric))
         cells = (str(one.steps), *metrics, usd(one.paid_usd), str(one.attempts))
         table.add_row(one.id, one.state, *cells, Text(text))

@@ -64,6 +64,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Resources": job.Resources,
     "Fidelity": objective.Fidelity,
     "Objective": objective.Objective,
+    "Constraint": objective.Constraint,
     "Offer": offer.Offer,
     "Space": space.Space,
     "Float": space.Float,

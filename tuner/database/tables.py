@@ -162,6 +162,8 @@ trials = Table(
     Column("reason", Text, nullable=False),
     Column("steps", Integer, nullable=False),
     Column("value", Float),
+    # The violation of the report that `value` is from.
+    Column("violation", Float, server_default="0"),
     Column("seq", Integer, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
@@ -232,6 +234,8 @@ reports = Table(
     Column("attempt", Integer, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("value", Float),
+    # The total violation of the job's constraints: 0 for a feasible report, NULL if one of their metrics is missing.
+    Column("violation", Float, server_default="0"),
     Column("metrics", Text, nullable=False),
     Column("usd", BigInteger, nullable=False),
     Column("gpu_ms", BigInteger, nullable=False),

@@ -138,8 +138,12 @@ def _word_details(word: str, known: Iterable[str]) -> Iterator[str]:
             yield f"{{{name}}} is neither a parameter nor a constant; {hint} of the command itself write {{{{ and }}}}"
 
 
-def pattern_faults(pattern: str, metric: str) -> list[Fault]:
-    """Return the faults of a regular expression that finds metrics in a program's output."""
+def pattern_faults(pattern: str, metrics: Mapping[str, str]) -> list[Fault]:
+    """Return the faults of a regular expression that finds metrics in a program's output.
+
+    Args:
+        metrics: The metrics that it must find, by the pointer to each.
+    """
     at = "/metrics_pattern"
     if len(pattern) > MAX_PATTERN:
         return [Fault(at, f"use at most {MAX_PATTERN} characters")]
@@ -147,17 +151,17 @@ def pattern_faults(pattern: str, metric: str) -> list[Fault]:
         groups = re.compile(pattern).groupindex
     except (re.error, OverflowError, RecursionError) as error:
         return [Fault(at, f"is not a valid Python regular expression: {error}")]
-    if metric in groups:
-        return []
-    if not metric.isidentifier():
-        return [
-            Fault(
-                "/objective/metric",
-                "with metrics_pattern, use letters, digits and underscores, a letter first, because it names a group of the pattern",
-            )
-        ]
     named = f"its groups are named {', '.join(groups)}" if groups else "it has no named group"
-    return [Fault(at, f"has no group for the objective's metric; write (?P<{metric}>...); {named}")]
+    return [
+        Fault(at, f"has no group for the metric {metric}; write (?P<{metric}>...); {named}")
+        if metric.isidentifier()
+        else Fault(
+            pointer,
+            "with metrics_pattern, use letters, digits and underscores, a letter first, because it names a group of the pattern",
+        )
+        for pointer, metric in metrics.items()
+        if metric not in groups
+    ]
 
 
 def _fault(detail: str) -> Fault:

@@ -35,6 +35,8 @@ class Inherited:
     trial: str
     curve: tuple[tuple[int, float], ...]  #: Step and metric, up to the step of the checkpoint.
     trained_ns: int  #: Training time of these steps.
+    #: The total violation of this job's constraints at each step of the curve. None if all steps are feasible.
+    violations: tuple[float, ...] | None = field(default=None, metadata={"new": True})
 
     @property
     def step(self) -> int:
@@ -72,11 +74,15 @@ class Reported:
     resumable: bool = True  #: Whether a checkpoint of this step can be saved.
     train_ns: int = 0  #: Training time since the last report.
     price: Price | None = None  #: Price of the attempt's machine. None if it is the job's own price.
-    #: Names of the metrics that were reported instead of the objective's. None if `value` is there.
+    #: Names of the metrics that were reported, if the objective's or a constraint's is missing. None if none is missing.
     names: tuple[str, ...] | None = field(default=None, metadata={"new": True})
     #: How long it takes, and what it costs, to train the configuration to this step. None if the job has no limits of single trials.
     duration_ns: int | None = field(default=None, metadata={"new": True})
     cost: Money | None = field(default=None, metadata={"new": True})
+    #: The total violation of the job's constraints. None if the job has none, or if one of their metrics is missing.
+    violation: float | None = field(default=None, metadata={"new": True})
+    #: The first metric of a constraint that was not reported as a finite number. None if none is missing.
+    lacks: str | None = field(default=None, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from tuner.domain.calendar import Window
 from tuner.domain.command import PROGRAM_ENTRY, command_faults, name_of, pattern_faults
 from tuner.domain.errors import Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
-from tuner.domain.objective import Fidelity, Objective
+from tuner.domain.objective import Constraint, Fidelity, Objective, constraint_faults
 from tuner.domain.retention import RetentionPolicy
 from tuner.domain.space import Config, Space, Value
 
@@ -194,6 +194,8 @@ class JobSpec:
     trial_limits: TrialLimits | None = field(default=None, metadata={"new": True})
     #: Configurations to try first, and known results.
     start: tuple[StartPoint, ...] = field(default=(), metadata={"new": True})
+    #: Limits on metrics that a good configuration must keep.
+    constraints: tuple[Constraint, ...] = field(default=(), metadata={"new": True})
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     warm_start_jobs: tuple[str, ...] = ()
     warm_start_checkpoints: bool = False
@@ -235,6 +237,7 @@ class JobSpec:
         faults = [*_name_faults(self.name), *self._code_faults(), *_package_faults(self.package)]
         for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
             faults += part.faults()
+        faults += constraint_faults(self.constraints)
         faults += self.window.faults() if self.window is not None else []
         faults += self.retention.faults() if self.retention is not None else []
         faults += self.trial_limits.faults() if self.trial_limits is not None else []
@@ -267,7 +270,9 @@ class JobSpec:
         if self.kind is not None:
             faults.append(Fault("/kind", "says how a function is called; leave it out for a command"))
         if self.metrics_pattern is not None:
-            faults += pattern_faults(self.metrics_pattern, self.objective.metric)
+            limits = {f"/constraints/{i}/metric": limit.metric for i, limit in enumerate(self.constraints)}
+            metrics = {"/objective/metric": self.objective.metric, **limits}
+            faults += pattern_faults(self.metrics_pattern, metrics)
         return faults
 
     def _value_faults(self) -> list[Fault]:

@@ -1,6 +1,7 @@
-"""What a job optimizes: a metric, a direction and optionally a target, over steps of fidelity."""
+"""What a job optimizes: a metric, a direction and optionally a target, over steps of fidelity. And constraints on other metrics."""
 
 import math
+import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ def stage_of(step: int, rungs: Sequence[int]) -> int:
 
 
 Mode = Literal["max", "min"]
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +105,80 @@ class Objective:
         if self.target is not None and not math.isfinite(self.target):
             found.append(Fault("/objective/target", "must be a finite number"))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """The range in which a reported metric must lie. At least one end is given."""
+
+    metric: str
+    min: float | None = None
+    max: float | None = None
+
+    def violation(self, value: float) -> float:
+        """Return by how much a value lies outside of the range, relative to the end that it exceeds. It is 0 within the range.
+
+        If that end is 0, the difference itself is returned.
+
+        >>> [Constraint("latency_ms", max=20).violation(value) for value in (20, 25)]
+        [0.0, 0.25]
+        """
+        if self.max is not None and value > self.max:
+            return (value - self.max) / (abs(self.max) or 1.0)
+        if self.min is not None and value < self.min:
+            return (self.min - value) / (abs(self.min) or 1.0)
+        return 0.0
+
+    def __str__(self) -> str:
+        least = [] if self.min is None else [f"at least {self.min:g}"]
+        most = [] if self.max is None else [f"at most {self.max:g}"]
+        return f"{self.metric} {' and '.join([*least, *most])}"
+
+
+def number(reported: object) -> float | None:
+    """Return a reported value as a number, or None if it is not one. NaN and infinities may be reported as text."""
+    if isinstance(reported, str):
+        return _SPECIAL.get(reported)
+    if isinstance(reported, bool) or not isinstance(reported, int | float):
+        return None
+    try:
+        return float(reported)
+    except OverflowError:  # an integer too large for a float
+        return math.inf if reported > 0 else -math.inf
+
+
+def violation(constraints: Sequence[Constraint], metrics: Mapping[str, object]) -> float | None:
+    """Return the total violation of the constraints by the metrics of a report. The report is feasible if it is 0.
+
+    Return None if `lacking` names a metric.
+    """
+    if lacking(constraints, metrics) is not None:
+        return None
+    values = ((limit, number(metrics[limit.metric])) for limit in constraints)
+    total = sum((limit.violation(value) for limit, value in values if value is not None), start=0.0)
+    return min(total, sys.float_info.max)  # an infinity is not JSON
+
+
+def lacking(constraints: Sequence[Constraint], metrics: Mapping[str, object]) -> str | None:
+    """Return the first metric of a constraint that is missing or not a finite number, or None if there is none."""
+    values = {limit.metric: number(metrics.get(limit.metric)) for limit in constraints}
+    return next((name for name, value in values.items() if value is None or not math.isfinite(value)), None)
+
+
+def constraint_faults(constraints: Sequence[Constraint]) -> list[Fault]:
+    faults, seen = [], set[str]()
+    for i, limit in enumerate(constraints):
+        at, ends = f"/constraints/{i}", [end for end in (limit.min, limit.max) if end is not None]
+        if not limit.metric.strip():
+            faults.append(Fault(f"{at}/metric", "name a metric that the trainable reports"))
+        elif limit.metric in seen:
+            detail = f"{limit.metric!r} has a constraint already; give min and max in one"
+            faults.append(Fault(f"{at}/metric", detail))
+        seen.add(limit.metric)
+        if not ends:
+            faults.append(Fault(at, "give min, max or both"))
+        elif not all(map(math.isfinite, ends)):
+            faults.append(Fault(at, "min and max must be finite numbers"))
+        elif ends[0] > ends[-1]:
+            faults.append(Fault(at, f"min must be at most max ({limit.max:g})"))
+    return faults

@@ -31,6 +31,8 @@ class ReportRow:
     metrics: Mapping[str, object]
     cost: Cost
     duration_ns: int
+    #: The total violation of the job's constraints, which is 0 without any. None if one of their metrics is missing.
+    violation: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +118,6 @@ class PastTrial:
     #: (step, score, nanoseconds of training up to it including the first setup), ascending by step. A higher score is better.
     curve: tuple[tuple[int, float, int], ...]
     failed: bool = False  #: It failed, regardless of its scores.
+    violation: float = 0.0  #: The total violation of the new job's constraints at its last report.
     #: The user gave the result. The configuration is not proposed again.
     is_given: bool = False

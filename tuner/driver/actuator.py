@@ -186,6 +186,7 @@ class BeginMessages:
             "keep": spec.checkpoint.keep,
             "metric": spec.objective.metric,
             "mode": spec.objective.mode,
+            "constraints": spec.constraints,
             "best": best,
             "job_best": assignment.job_best,
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,

@@ -13,6 +13,7 @@ from tuner.domain.events import Limit
 from tuner.domain.ids import hold_id
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Cost, Money, Rate
+from tuner.domain.objective import violation
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHold, ReportRow
 from tuner.domain.time import Instant
@@ -137,7 +138,7 @@ class AttemptLease:
         self.trained_ns[step], self.last_step = ns, step
         self.again_ns = ns if step <= self.again_until else self.again_ns
 
-    def row_of(self, report: StepReport, value: float | None) -> ReportRow:
+    def row_of(self, report: StepReport, spec: JobSpec) -> ReportRow:
         """Return the record of a report.
 
         Its cost and duration are those of reaching the step without interruptions. They include all training,
@@ -149,7 +150,8 @@ class AttemptLease:
         )
         cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
         where = (self.trial, self.attempt, report.step, report.at)
-        return ReportRow(*where, value, report.metrics, cost, duration_ns)
+        value, violates = report.value(spec.objective.metric), violation(spec.constraints, report.metrics)
+        return ReportRow(*where, value, report.metrics, cost, duration_ns, violates)
 
     @property
     def row(self) -> AttemptRow:

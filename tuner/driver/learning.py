@@ -144,4 +144,5 @@ class Learner:
         assert record.value is not None
         score = self._spec.objective.score(record.value)
         trained_ns = record.trained_ns * step // record.steps
-        self._sampler.tell(record.number, step, score, trained_ns, at_rung=at_rung)
+        violation = record.violation
+        self._sampler.tell(record.number, step, score, trained_ns, at_rung=at_rung, violation=violation)

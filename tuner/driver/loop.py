@@ -17,6 +17,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
+from tuner.domain.objective import lacking
 from tuner.domain.offer import Machine
 from tuner.domain.preemption_policy import pause_ns
 from tuner.domain.time import NS, Instant
@@ -364,27 +365,30 @@ class Loop:
             self.pace.stepped(lease.trial, train_ns)
         lease.trained(report.step, trained)
         lease.reported = report.meter
-        value = report.value(self.state.spec.objective.metric)
-        row = lease.row_of(report, value)
+        spec = self.state.spec
+        row = lease.row_of(report, spec)
         turn.tx.put_report(row)
         # A report carries the job's spend so far and, if the machine has another price than the job's usual one, that
         # price.
         spent = self.hold_service.spent(turn.tx, self.leases.values())
         price = lease.rate.price if lease.rate.price != self.state.rate.price else None
-        names = report.names() if value is None else None
-        report_values = (
+        lacks = lacking(spec.constraints, report.metrics)
+        event = ev.Reported(
             report.at,
             lease.trial,
             report.step,
-            value,
+            row.value,
             spent,
             report.resumable,
             train_ns,
             price,
-            names,
-            *(() if self.state.spec.trial_limits is None else (row.duration_ns, row.cost.usd)),
+            report.names() if row.value is None or lacks is not None else None,
+            duration_ns=None if spec.trial_limits is None else row.duration_ns,
+            cost=None if spec.trial_limits is None else row.cost.usd,
+            violation=row.violation if spec.constraints else None,
+            lacks=lacks,
         )
-        self._record_and_decide(turn, ev.Reported(*report_values))
+        self._record_and_decide(turn, event)
 
     def _on_end(self, turn: LoopTurn, lease: AttemptLease, progress: Progress) -> None:
         trial, trouble = lease.trial, progress.trouble
@@ -492,12 +496,11 @@ class Loop:
         return ev.Refused(turn.at, trial, self._hours.binding_limit(limit), running, above)
 
     def _job_best(self) -> float | None:
-        """Return the best score that any trial reported, or None before the first."""
-        if (
-            self.state.leader is None or self.state.spec.fidelity.proxies
-        ):  # scores of other rungs are not comparable
+        """Return the best score of all feasible reports, or None before the first."""
+        state = self.state
+        if state.leader is None or state.spec.fidelity.proxies:  # scores of other rungs are not comparable
             return None
-        return self.state.leader_score
+        return None if state.leader_violation else state.leader_score
 
     def _snapshot(self, trial: str) -> TrialSnapshot:
         """Return the trial's snapshot for the placement."""

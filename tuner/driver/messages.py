@@ -1,6 +1,5 @@
 """The messages that a worker sends to its driver, parsed as they arrive, and the outcome of an attempt."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -8,6 +7,7 @@ from typing import Any, Literal, TypeVar
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.environment import Environment
+from tuner.domain.objective import number
 from tuner.domain.text import storable
 from tuner.domain.time import Instant
 from tuner.domain.trial import CAUSES, AttemptCause, AttemptEnd
@@ -22,7 +22,6 @@ MOST_LOST = 10
 # Limits for listing the metrics that were reported instead of the objective.
 NAMES_KEPT, NAME_CHARS = 30, 60
 TROUBLE = ("kind", "type", "message", "traceback")
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +36,7 @@ class StepReport:
 
     def value(self, metric: str) -> float | None:
         """Return the metric as a number, or None if it is missing or is not a number."""
-        reported = self.metrics.get(metric)
-        if isinstance(reported, str):
-            return _SPECIAL.get(reported)
-        if isinstance(reported, bool) or not isinstance(reported, int | float):
-            return None
-        try:
-            return float(reported)
-        except OverflowError:  # an integer too large for a float
-            return math.inf if reported > 0 else -math.inf
+        return number(self.metrics.get(metric))
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the first metrics, cut to a length that fits an error message."""

@@ -136,6 +136,8 @@ class OptunaMirror:
                 self._storage.set_trial_user_attr(known.id, name, value)
         known.attrs = attrs
         if trial.is_final:
+            for name, violations in _violation(trial).items():
+                self._storage.set_trial_system_attr(known.id, name, violations)
             state, value = _outcome(trial)
             self._storage.set_trial_state_values(known.id, state, None if value is None else [value])
             known.finished = True
@@ -176,14 +178,19 @@ def is_written(step: int, max_step: int | None, rungs: Sequence[int]) -> bool:
 
 def _outcome(trial: MirroredTrial) -> tuple[TrialState, float | None]:
     match trial.state:
-        case "completed" if trial.best is not None:
-            return TrialState.COMPLETE, trial.best
+        case "completed" if trial.value is not None:
+            return TrialState.COMPLETE, trial.value if trial.best is None else trial.best
         case "completed" | "failed":  # Optuna has no completed trials without a value
             return TrialState.FAIL, None
         case "stopped":
-            return TrialState.PRUNED, trial.best
+            return TrialState.PRUNED, trial.value if trial.best is None else trial.best
         case _:
             return TrialState.RUNNING, None
+
+
+def _violation(trial: MirroredTrial) -> dict[str, Any]:
+    """Return the attribute by which Optuna knows that a trial without a feasible report violates a constraint."""
+    return {"constraints:violation": trial.violation} if trial.best is None and trial.violation else {}
 
 
 def _frozen(
@@ -200,7 +207,7 @@ def _frozen(
         params=dict(trial.config),
         distributions={name: distribution(job.parameters[name]) for name in trial.config},
         user_attrs=dict(attrs),
-        system_attrs={},
+        system_attrs=_violation(trial),
         intermediate_values=dict(values),
     )
 

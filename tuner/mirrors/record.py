@@ -97,7 +97,8 @@ class MirroredReport:
 class MirroredTrial:
     """A trial after a set of changes, and its `reports` in these changes.
 
-    `value` is the objective's metric of its newest step, and `best` the best of all its steps.
+    `value` is the objective's metric of its newest step, `violation` that step's violation of the job's constraints, and `best` the best
+    metric of all steps that violate none.
     """
 
     id: str
@@ -107,6 +108,7 @@ class MirroredTrial:
     reason: str
     value: float | None
     best: float | None
+    violation: float | None
     cost: Cost
     attempts: int
     preemptions: int

@@ -302,6 +302,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         plateau=spec.plateau if knows_curves else None,
         budget=replace(budget, on_exhausted="finish"),
         start=(),
+        constraints=(),
         trial_limits=None,
         window=None,
     )

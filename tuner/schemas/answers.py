@@ -224,6 +224,8 @@ class Trial(Answer):
     """A trial and its totals.
 
     `metric` is the best value of the objective that the trial reported at any step. `latest_metric` is the value at its newest step.
+    `violation` is by how much that step violates the job's constraints. It is 0 if the step keeps all of them, and null before the first
+    report. Only steps that keep them count for `metric`.
     `paid_usd`, also available as `cost_usd`, is the amount paid for the trial. `preemptions` counts the attempts that ended because the
     cloud took their machine away.
     """
@@ -235,6 +237,7 @@ class Trial(Answer):
     steps: int
     metric: float | None = Field(validation_alias="best")
     latest_metric: float | None = Field(validation_alias="value")
+    violation: float | None
     cost_usd: Usd = Field(validation_alias="cost")
     paid_usd: Usd = Field(validation_alias="cost")
     gpu_hours: GpuHours = Field(validation_alias="cost")
@@ -252,6 +255,7 @@ class TrialPage(Answer):
 class CurvePoint(Answer):
     """One step of a learning curve.
 
+    `violation` is by how much the step violates the job's constraints. It is 0 if it keeps all of them.
     `cost_to_train_usd`, also available as `cost_usd`, is the cost of training the configuration from step 0 to this step.
     `duration_seconds` is likewise counted from step 0.
     """
@@ -259,6 +263,7 @@ class CurvePoint(Answer):
     step: int
     metric: float | None
     metrics: dict[str, Any]
+    violation: float | None
     cost_usd: float
     cost_to_train_usd: float
     gpu_hours: float

@@ -10,6 +10,7 @@ Value = bool | int | float | str | None
 When = dict[str, list[Value]]
 Duration = int | float | str
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
+MAX_CONSTRAINTS = 20
 MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
 
 
@@ -68,6 +69,16 @@ class Objective(Request):
     metric: str
     mode: Literal["max", "min"]
     target: float | None = None
+
+
+class Constraint(Request):
+    """The range in which a metric must lie: at least `min`, at most `max`, or both. The trainable reports it with each report of the
+    objective's metric.
+    """
+
+    metric: str
+    min: float | None = None
+    max: float | None = None
 
 
 class Fidelity(Request):
@@ -232,6 +243,8 @@ class JobRequest(Body):
     `artifacts` says how long the job's files are kept after its end. If it is null, the service's own setting applies.
     `start` lists configurations that are tried first, in this order. An entry `{config: {...}, metric: 0.91}` with a known metric is not
     trained and costs nothing: samplers that learn take it as the result of a complete training.
+    `constraints` limit other metrics that the trainable reports. A report that keeps all of them is feasible. Feasible trials are ranked
+    before all others, and only feasible reports count for the best result, the Pareto front, the target and the plateau.
     """
 
     name: str
@@ -249,6 +262,7 @@ class JobRequest(Body):
     algorithm: Algorithm = Field(default_factory=Algorithm)
     stop: Stop = Field(default_factory=Stop)
     start: list[Start] = Field(default_factory=list)
+    constraints: list[Constraint] = Field(default_factory=list, max_length=MAX_CONSTRAINTS)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     artifacts: Artifacts | None = None
     warm_start: WarmStart = Field(default_factory=WarmStart)
@@ -369,6 +383,7 @@ class JobFacts(Answer):
     algorithm: dict[str, Any]
     stop: dict[str, Any]
     start: list[Any] = []
+    constraints: list[dict[str, Any]] = []
     checkpoint: dict[str, Any]
     artifacts: dict[str, Any] | None = None
     warm_start: dict[str, Any]
@@ -391,7 +406,7 @@ class JobFacts(Answer):
 
 
 class Job(JobFacts):
-    """A job. `best` is the best result so far, or null before the first report."""
+    """A job. `best` is the best result so far, or null before the first report that keeps the job's constraints."""
 
     best: Best | None
 

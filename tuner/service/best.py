@@ -83,7 +83,7 @@ def best(
         row = jobs.get(db, job, service.project)
         view = _best(db, row, limits, pricing(db, service, row, asked))
         if view is None:
-            raise NothingAffordable(_nothing(_cheapest(db, service, row, asked), row))
+            raise NothingAffordable(_nothing(db, _cheapest(db, service, row, asked), row))
     if not with_forecast:
         return view
     return BestView(row, view.best, view.next_better, view.pricing, forecast(service.database, row))
@@ -119,7 +119,7 @@ def best_of_all(
         cheapest = [(_cheapest(db, service, row, asked), row) for row in rows]
         known = [(point, row) for point, row in cheapest if point is not None]
         raise NothingAffordable(
-            _nothing(*min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0])))
+            _nothing(db, *min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0])))
         )
 
 
@@ -212,9 +212,21 @@ def _cheapest(db: Connection, service: Service, row: JobRow, asked: MachineQuery
     return None if point is None else PricedPoint(point)
 
 
-def _nothing(cheapest: PricedPoint | None, row: JobRow) -> str:
-    if cheapest is None:
+def without_best(db: Connection, row: JobRow) -> str:
+    """Say why a job without a point on its front has no best trial."""
+    near, limits = fronts.nearest(db, row.id), row.spec.constraints
+    if near is None or not limits:
         return f"no trial has reported {row.spec.objective.metric!r} yet"
+    values = ", ".join(f"{limit.metric} {near.metrics[limit.metric]:g}" for limit in limits)
+    return (
+        f"no trial has met the constraints ({', '.join(map(str, limits))}) yet; "
+        f"the nearest is {near.trial} at step {near.step}, with {values}"
+    )
+
+
+def _nothing(db: Connection, cheapest: PricedPoint | None, row: JobRow) -> str:
+    if cheapest is None:
+        return without_best(db, row)
     point, cost = cheapest.point, cheapest.cost
     return (
         f"the cheapest is {point.trial} at step {point.step}, for {cost.usd}, "

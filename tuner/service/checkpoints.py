@@ -60,6 +60,8 @@ def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
 def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> DurableCheckpoint:
     """Return a trial's checkpoint of `step`, or if that is None the one with the best metric.
 
+    A checkpoint of a feasible report is better than any other.
+
     Raises:
         NotFound: The job has no such trial, or the trial has no such checkpoint.
     """
@@ -77,5 +79,9 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
             steps = ", ".join(str(one.step) for one in stored)
             raise NotFound(f"{trial} has no checkpoint of step {step}; it has those of {steps}")
         return chosen
-    scored = [(spec.objective.score(one.value), -one.step, one) for one in stored if one.value is not None]
-    return max(scored)[2] if scored else stored[-1]
+    scored = [
+        (one.violation, -spec.objective.score(one.value), one.step, one)
+        for one in stored
+        if one.value is not None and one.violation is not None
+    ]
+    return min(scored)[3] if scored else stored[-1]

@@ -12,6 +12,7 @@ from tuner.domain.time import NS
 from tuner.ledger import ledger, shared_budgets
 from tuner.planning.serving import PricedServing, ServedModel, Speed, pareto_front, serving_cost
 from tuner.service import audit_log
+from tuner.service.best import without_best
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
 from tuner.service.machines import MachineQuery, machine
@@ -78,9 +79,7 @@ def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> E
         if trial is None:
             best = fronts.best(db, job)
             if best is None:
-                raise NotFound(
-                    f"no trial of {job} has reported {row.spec.objective.metric!r}, so none is the best"
-                )
+                raise NotFound(f"{job} has no best trial: {without_best(db, row)}")
             trial = best.trial
         stored_files.lock_job(db, job)  # nothing removes the checkpoint between the choice and the commit
         chosen = choose(db, row, trial, None)

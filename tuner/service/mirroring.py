@@ -92,6 +92,7 @@ def _trial(trial: ChangedTrial) -> MirroredTrial:
         row.reason,
         row.value,
         row.best,
+        row.violation,
         row.cost,
         row.attempts,
         row.preemptions,

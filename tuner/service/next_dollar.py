@@ -63,7 +63,8 @@ def forecast(database: Database, row: JobRow) -> NextDollarForecast:
         leader = best.best(db, row.id)
     cut = [trial for trial in known if trial.curve[-1][0] < last and trial.state != "failed"][:ASKED]
     if leader is None or leader.value is None:
-        return NextDollarForecast((), f"no trial has reported {objective.metric!r} yet", as_of)
+        kept = " and met the constraints" if row.spec.constraints else ""
+        return NextDollarForecast((), f"no trial has reported {objective.metric!r}{kept} yet", as_of)
     if not cut:
         return NextDollarForecast(
             (), f"the best {len(known)} trials are at their last step, or failed", as_of

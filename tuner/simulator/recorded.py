@@ -146,8 +146,17 @@ class RowsSampler:
             self._use(row)
         self._inner.adopt(number, config)
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
-        self._inner.tell(number, step, score, trained_ns, at_rung=at_rung)
+    def tell(
+        self,
+        number: int,
+        step: int,
+        score: float,
+        trained_ns: int,
+        *,
+        at_rung: bool,
+        violation: float = 0.0,
+    ) -> None:
+        self._inner.tell(number, step, score, trained_ns, at_rung=at_rung, violation=violation)
 
     def forecast(self) -> Mapping[int, Forecast] | None:
         return self._inner.forecast()

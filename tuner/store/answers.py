@@ -42,6 +42,7 @@ class StepReport:
     metrics: Mapping[str, Any]
     config: Config = field(default_factory=dict)
     checkpoint_uri: str | None = None
+    violation: float | None = 0.0  #: See `ReportRow`. The report is feasible if it is 0.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class TrialRow:
     reason: str
     steps: int
     value: float | None  #: The metric of the newest step that has one.
-    best: float | None  #: The best metric of all steps.
+    best: float | None  #: The best metric of all feasible steps.
+    violation: float | None  #: The violation of the constraints at the newest step that has a metric.
     cost: Cost
     attempts: int
     preemptions: int
@@ -74,6 +76,7 @@ class DurableCheckpoint:
     size_bytes: int
     at: Instant
     value: float | None  #: The objective's metric at this step. None if the step reported none.
+    violation: float | None  #: The violation of the constraints at this step. None if it is not known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def checkpoints_of(db: Connection, job: str, trial: str) -> list[DurableCheckpoi
     """Return the trial's durable checkpoints by step, each with the objective's value there."""
     c, r = checkpoints.c, reports.c
     query = (
-        select(c.step, c.attempt, c.uri, c.size_bytes, c.at, r.value)
+        select(c.step, c.attempt, c.uri, c.size_bytes, c.at, r.value, r.violation)
         .outerjoin(reports, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
         .where(c.job == job, c.trial == trial)
         .order_by(c.step)
@@ -263,7 +266,15 @@ def step_report(row: Row[Any]) -> StepReport:
     cost = Cost(Money(row.usd), row.gpu_ms)
     metrics = json.loads(row.metrics)
     return StepReport(
-        row.trial, row.step, row.value, cost, row.duration_ns, Instant(row.at), row.seq, metrics
+        row.trial,
+        row.step,
+        row.value,
+        cost,
+        row.duration_ns,
+        Instant(row.at),
+        row.seq,
+        metrics,
+        violation=row.violation,
     )
 
 
@@ -292,13 +303,14 @@ def _spent_usd() -> ColumnElement[int]:
 
 
 def _best(mode: Mode) -> ColumnElement[float | None]:
-    """Return a subquery of the best metric that a trial reported, correlated with the row of `trials`."""
+    """Return a subquery of the best metric of a trial's feasible reports, correlated with the row of `trials`."""
     r = reports.c
     # Adding 0.0 keeps SQLite from using the index on (job, value): it would walk through the reports of the whole job
     # until it finds one of this trial. With 10,000 trials of 27 reports each, a page then took 52 s instead of 0.07 s.
     value = r.value + 0.0
     best = func.max(value) if mode == "max" else func.min(value)
-    return select(best).where(r.job == trials.c.job, r.trial == trials.c.trial).scalar_subquery()
+    mine = (r.job == trials.c.job, r.trial == trials.c.trial, r.violation == 0)
+    return select(best).where(*mine).scalar_subquery()
 
 
 def _sort_key(sort: Sort, mode: Mode, descending: bool) -> ColumnElement[Any]:
@@ -328,6 +340,7 @@ def _trial(row: Row[Any]) -> TrialRow:
         row.steps,
         row.value,
         row.best,
+        row.violation,
         Cost(Money(int(row.usd)), int(row.gpu_ms)),
         row.attempts,
         row.preemptions,

@@ -33,7 +33,10 @@ class BestTrial:
 
 
 def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[BestTrial]:
-    """Return up to `limit` trials, ordered by the metric of their newest report, best first. Trials without a metric are left out."""
+    """Return up to `limit` trials, ordered by the metric of their newest report, best first.
+
+    Trials without a metric are left out, and those whose newest report violates a constraint.
+    """
     rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
     points = db.execute(_METRICS, {"of": job, "trials": names})
@@ -61,7 +64,7 @@ def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[BestTr
 def _best_trials(mode: Mode) -> Select[Any]:
     t = trials.c
     order = (t.value.desc() if mode == "max" else t.value.asc(), t.number)
-    known = select(trials).where(t.job == bindparam("of"), t.value.is_not(None))
+    known = select(trials).where(t.job == bindparam("of"), t.value.is_not(None), t.violation == 0)
     return known.order_by(*order).limit(bindparam("most"))
 
 
@@ -180,6 +183,14 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, StepReport
 def next_better(db: Connection, job: str, mode: Mode, than: float) -> StepReport | None:
     """Return the cheapest report of the front whose metric is better than `than`, or None if there is none."""
     return _first(db, job, _NEXT_BETTER, below=loss_of(mode, than))
+
+
+def nearest(db: Connection, job: str) -> StepReport | None:
+    """Return the report that violates the constraints least, without its configuration. Return None if no report has all metrics."""
+    r = reports.c
+    known = (r.job == job, r.value.is_not(None), r.violation.is_not(None))
+    row = db.execute(select(reports).where(*known).order_by(r.violation, r.seq, r.step).limit(1)).first()
+    return None if row is None else step_report(row)
 
 
 def cheapest(db: Connection, job: str) -> StepReport | None:

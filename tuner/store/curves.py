@@ -51,13 +51,13 @@ class TrainedTrial:
 
 
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
-    """Return the reports that improved the job's best metric, in the order of their events. Their `spent` never decreases."""
+    """Return the feasible reports that improved the job's best metric, in the order of their events. Their `spent` never decreases."""
     r, e = reports.c, events.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     before = best.over(order_by=(r.seq, r.step), rows=(None, -1))
     ranked = (
         select(r.trial, r.step, r.value, r.seq, before.label("before"))
-        .where(r.job == job, r.value.is_not(None))
+        .where(r.job == job, r.value.is_not(None), r.violation == 0)
         .subquery()
     )
     n = ranked.c

@@ -156,13 +156,13 @@ class SqlJournal:
 def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[float, int] | None:
     """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric.
 
-    Of equal metrics the lowest step wins, as in the job's answers.
+    Only feasible reports count. Of equal metrics the lowest step wins, as in the job's answers.
     """
     c, r = checkpoints.c, reports.c
     query = (
         select(r.value, c.step)
         .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
-        .where(r.job == job, r.trial == trial, r.value.is_not(None))
+        .where(r.job == job, r.trial == trial, r.value.is_not(None), r.violation == 0)
         .order_by(r.value.desc() if mode == "max" else r.value, c.step)
     )
     row = db.execute(query.limit(1)).first()
@@ -209,7 +209,9 @@ class SqlTx:
                     "trial": trial,
                     "number": trial_number(trial),
                 }
-                self._db.execute(_INSERT_TRIAL, {"steps": 0, "value": None, **row, **values})
+                self._db.execute(
+                    _INSERT_TRIAL, {"steps": 0, "value": None, "violation": None, **row, **values}
+                )
                 self._recorded.trials.add(trial)
 
     def append(self, event: Event) -> int:
@@ -281,6 +283,7 @@ class SqlTx:
                 "attempt": report.attempt,
                 "at": report.at,
                 "value": value,
+                "violation": report.violation,
                 "metrics": metrics_json(report.metrics),
                 "usd": report.cost.usd.micro_usd,
                 "gpu_ms": report.cost.gpu_ms,
@@ -289,13 +292,13 @@ class SqlTx:
                 "seq": self.seq + 1,
             },
         )
-        if value is not None:
+        if value is not None and report.violation == 0:
             self._recorded.front.note(self._db, report, seq=self.seq + 1)
         if report.step > steps:
             self._recorded.steps[report.trial] = report.step
             new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
             if value is not None:
-                new["value"] = value
+                new |= {"value": value, "violation": report.violation}
             self._trials[report.trial] = {**self._trials.get(report.trial, {}), **new}
         return True
 

@@ -20,7 +20,7 @@ class ChangedTrial:
 
     row: TrialRow
     is_as_of_then: bool  #: False if the trial has changed after the last included event. Its state is then newer than the reports.
-    #: Each report with the trial's best value up to that step.
+    #: Each report with the trial's best feasible value up to that step.
     reports: list[tuple[StepReport, float | None]] = field(default_factory=list)
 
 
@@ -58,7 +58,8 @@ def read_changes(
     trials = {row.trial: ChangedTrial(row, row.seq <= changes.seq) for row in rows}
     bests = _bests(db, job, mode, reported, upto=after)
     for report in changes.reports:
-        values = [value for value in (bests.get(report.trial), report.value) if value is not None]
+        new = report.value if report.violation == 0 else None
+        values = [value for value in (bests.get(report.trial), new) if value is not None]
         best = bests[report.trial] = (max if mode == "max" else min)(values, default=None)
         trials[report.trial].reports.append((report, best))
     return changes.seq, sorted(trials.values(), key=lambda trial: trial.row.number)
@@ -67,8 +68,8 @@ def read_changes(
 def _bests(
     db: Connection, job: str, mode: Mode, names: Collection[str], *, upto: int
 ) -> dict[str, float | None]:
-    """Return the best value that each of these trials reported up to event `upto`."""
+    """Return the best value of the feasible reports of each of these trials up to event `upto`."""
     r = reports.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
-    query = select(r.trial, best).where(r.job == job, r.trial.in_(names), r.seq <= upto).group_by(r.trial)
-    return {trial: value for trial, value in db.execute(query)}
+    mine = (r.job == job, r.trial.in_(names), r.seq <= upto, r.violation == 0)
+    return {trial: value for trial, value in db.execute(select(r.trial, best).where(*mine).group_by(r.trial))}

@@ -3,7 +3,8 @@
 A report is on the front unless another report is at least as good in metric, dollars, GPU time and duration all at once
 (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front.
 Queries read the front instead of all reports, because of a million reports only some hundreds are on it. The front is
-derived from the reports alone, and updated in the transaction that records each report.
+derived from the reports alone, and updated in the transaction that records each report. Reports that violate a constraint of
+the job are not on the front.
 """
 
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class ParetoFront:
     def note(self, db: Connection, report: ReportRow, *, seq: int) -> None:
         """Add the report to the front unless a report there is at least as good, and remove the reports that it beats.
 
-        The report must have a metric. Call this in the order of the job's events: of equal reports, the first stays.
+        The report must have a metric and be feasible. Call this in the order of the job's events: of equal reports, the first stays.
         """
         assert report.value is not None
         cost = report.cost

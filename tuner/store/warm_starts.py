@@ -19,9 +19,9 @@ from tuner.domain.events import Inherited
 from tuner.domain.history import MAX_TRIALS, most_informative, transferred
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Objective, violation
 from tuner.domain.records import CheckpointRow, PastTrial, ReportRow, WarmStart
-from tuner.domain.space import Config, Space
+from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
 TRIALS_PAGE = 100
@@ -47,6 +47,7 @@ class _End:
     score: float
     step: int
     failed: bool
+    violation: float  #: Of the new job's constraints.
 
 
 def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
@@ -81,7 +82,7 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
     """
     with database.read() as db:
         counted = marks(db, job)
-    ends = [end for mark in counted for end in _ends(database, mark, spec.space, spec.objective)]
+    ends = [end for mark in counted for end in _ends(database, mark, spec)]
     chosen = [ends[i] for i in most_informative([(end.score, end.step) for end in ends], limit)]
     curves: dict[tuple[str, str], Curve] = {}
     for mark in counted:
@@ -90,17 +91,22 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
             page = names[first : first + TRIALS_PAGE]
             for trial, curve in _curves(database, mark, page, spec.objective):
                 curves[mark.source, trial] = curve
-    return [PastTrial(end.config, curves[end.mark.source, end.trial], end.failed) for end in chosen]
+    return [
+        PastTrial(end.config, curves[end.mark.source, end.trial], end.failed, end.violation) for end in chosen
+    ]
 
 
-def _ends(database: Database, mark: Mark, space: Space, objective: Objective) -> Iterator[_End]:
-    """Yield the last report of each trial whose configuration can be transferred to `space`, by trial number."""
+def _ends(database: Database, mark: Mark, spec: JobSpec) -> Iterator[_End]:
+    """Yield the last report of each trial whose configuration can be transferred to the job's space, by trial number.
+
+    A report without a metric of the job's constraints is left out.
+    """
     r, t = reports.c, trials.c
     counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
     last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()
     failed = ((t.state == "failed") & (t.seq <= mark.until_seq)).label("failed")
     query = (
-        select(r.trial, r.step, r.value, t.config, failed)
+        select(r.trial, r.step, r.value, *([r.metrics] if spec.constraints else []), t.config, failed)
         .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
         .join(trials, (t.job == r.job) & (t.trial == r.trial))
         .where(r.job == mark.source)
@@ -109,9 +115,11 @@ def _ends(database: Database, mark: Mark, space: Space, objective: Objective) ->
     with database.read() as db:
         rows = db.execute(query).all()
     for row in rows:
-        config = transferred(space, json.loads(row.config))
-        if config is not None:
-            yield _End(mark, row.trial, config, objective.score(row.value), row.step, bool(row.failed))
+        config = transferred(spec.space, json.loads(row.config))
+        violates = violation(spec.constraints, json.loads(row.metrics)) if spec.constraints else 0.0
+        if config is not None and violates is not None:
+            score = spec.objective.score(row.value)
+            yield _End(mark, row.trial, config, score, row.step, bool(row.failed), violates)
 
 
 def _curves(
@@ -131,19 +139,23 @@ def _curves(
 def find_warm_starts(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[WarmStart]:
     """Return up to `limit` trials of earlier jobs that the job may continue, best score first.
 
-    Only source jobs whose trainable's code has the digest `code` are considered. Each trial is returned with its newest
+    Feasible trials come before all others, which are ordered by how much they violate the job's constraints. Only source jobs whose
+    trainable's code has the digest `code` are considered. Each trial is returned with its newest
     checkpoint whose step has a metric that was reported by the source's cut-off event (`Mark.until_seq`). Its score is
     that metric. Failed trials, and trials outside the job's search space, are left out. If several trials have the same
     configuration, only the best is kept. Equal scores are ordered by source, as the job lists them, and then by trial number.
     """
-    candidates: list[tuple[float, Mark, Row[Any]]] = []
+    candidates: list[tuple[float, float, Mark, Row[Any]]] = []
     for mark in marks(db, job):
         if db.execute(select(jobs.c.code).where(jobs.c.id == mark.source)).scalar() == code:
-            candidates += [(spec.objective.score(row.value), mark, row) for row in _saved(db, mark, spec)]
+            for row in _saved(db, mark, spec):
+                violates = violation(spec.constraints, json.loads(row.metrics))
+                if violates is not None:
+                    candidates.append((violates, -spec.objective.score(row.value), mark, row))
     chosen: dict[str, tuple[Mark, Row[Any]]] = {}
-    for _, mark, row in sorted(candidates, key=lambda candidate: -candidate[0]):
+    for *_, mark, row in sorted(candidates, key=lambda candidate: candidate[:2]):
         chosen.setdefault(json.dumps(json.loads(row.config), sort_keys=True), (mark, row))
-    return [_warm_start(db, mark, row) for mark, row in list(chosen.values())[:limit]]
+    return [_warm_start(db, mark, row, spec) for mark, row in list(chosen.values())[:limit]]
 
 
 def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
@@ -159,7 +171,7 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
         select(c.trial, func.max(c.step).label("step")).join(reports, at_step).where(counts).group_by(c.trial)
     ).subquery()
     query = (
-        select(checkpoints, r.value, t.config)
+        select(checkpoints, r.value, r.metrics, t.config)
         .join(last, (c.trial == last.c.trial) & (c.step == last.c.step))
         .join(reports, at_step)
         .join(trials, (t.job == c.job) & (t.trial == c.trial))
@@ -170,7 +182,7 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
     return [row for row in rows if transferred(spec.space, (was := json.loads(row.config))) == was]
 
 
-def _warm_start(db: Connection, mark: Mark, row: Row[Any]) -> WarmStart:
+def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> WarmStart:
     r = reports.c
     mine = (r.job == mark.source) & (r.trial == row.trial) & (r.step <= row.step) & r.value.is_not(None)
     curve = tuple(
@@ -183,6 +195,7 @@ def _warm_start(db: Connection, mark: Mark, row: Row[Any]) -> WarmStart:
             json.loads(one.metrics),
             Cost(Money(one.usd), one.gpu_ms),
             one.duration_ns,
+            violation(spec.constraints, json.loads(one.metrics)),
         )
         for one in db.execute(select(reports).where(mine).order_by(r.step))
     )

@@ -23,6 +23,7 @@ from tuner.tuning.steps import (
     continue_trial,
     drop,
     inherit,
+    lacks_constraint,
     make_room,
     no_metric,
     pause_at_rung,
@@ -51,9 +52,16 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
 
 
 def _unless_nothing_was_learned(state: State, ending: Ending) -> Ending:
-    """Turn success into failure if no trial ever reported the objective's metric, because the job then has no result."""
-    if ending.state != "succeeded" or any(trial.value is not None for trial in state.trials):
+    """Turn success into failure if no trial ever reported the objective's metric, because the job then has no result.
+
+    If no report was feasible, say so.
+    """
+    if ending.state != "succeeded":
         return ending
+    if any(trial.value is not None for trial in state.trials):
+        limits = ", ".join(map(str, state.spec.constraints))
+        infeasible = f"no trial has met the constraints: {limits}" if state.leader_violation else ""
+        return replace(ending, detail="; ".join(filter(None, [ending.detail, infeasible])))
     detail = f"no trial reported the metric {state.spec.objective.metric!r} before the job ended"
     return replace(ending, state="failed", detail=detail)
 
@@ -162,8 +170,10 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if event.value is not None and not stopping.usable(event.value):
         metric = state.spec.objective.metric
         return drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
+    if event.lacks is not None and event.value is not None:
+        return drop(state, trial, "failed", lacks_constraint(trial, event.lacks, event.step))
     if event.value is not None:
-        trial.value = event.value
+        trial.value, trial.violation = event.value, event.violation or 0.0
     latest_ns = event.train_ns // (event.step - trial.steps)
     trial.pace_ns = (3 * trial.pace_ns + latest_ns) // 4 if trial.pace_ns else latest_ns
     state.steps, trial.steps = state.steps + event.step - trial.steps, event.step

@@ -38,6 +38,9 @@ class Reserve:
         left = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit) - _spent_ns(state)
         leader = state.trials[state.leader]
         waits = leader.status in ("running", "pausing", "paused") and leader.resumable
+        waits = (
+            waits and not state.leader_violation
+        )  # no money is kept for a trial that violates a constraint
         affordable = waits and leader.number not in state.skipped and _finishing_ns(state, leader) <= left
         return cls(state, left, leader if affordable else None)
 

@@ -31,43 +31,49 @@ def ladder(spec: JobSpec) -> Fidelity:
     return Fidelity(fidelity.unit, first, fidelity.max, AUTO_FACTOR)
 
 
+Rank = tuple[float, float]  # the violation of the constraints, and the negated score: the lower, the better
+
+
 @dataclass(slots=True)
 class Rung:
     """The trials that reached `step`."""
 
     step: int
-    #: All trials that reached the step, best first, as (-score, number), so that ties go to the older trial.
-    ranked: list[tuple[float, int]] = field(default_factory=list)
+    #: All trials that reached the step, best first, as (violation, -score, number), so that ties go to the older trial.
+    ranked: list[tuple[float, float, int]] = field(default_factory=list)
     #: The trials that were not promoted, in the same order, so that the next one to promote is found without a search of all.
-    waiting: list[tuple[float, int]] = field(default_factory=list)
+    waiting: list[tuple[float, float, int]] = field(default_factory=list)
     promoted: set[int] = field(default_factory=set)
-    recorded: dict[int, float] = field(default_factory=dict)  #: Score by trial number.
+    recorded: dict[int, Rank] = field(default_factory=dict)  #: The rank by trial number.
 
-    def record(self, number: int, score: float) -> None:
-        """Record the score of a trial. Each trial counts once, with its first score at this rung."""
+    def record(self, number: int, score: float, violation: float = 0.0) -> None:
+        """Record the score of a trial. Each trial counts once, with its first score at this rung.
+
+        Trials that violate no constraint come first, by their scores. The others follow by how much they violate.
+        """
         if number not in self.recorded:
-            self.recorded[number] = score
-            insort(self.ranked, (-score, number))
-            insort(self.waiting, (-score, number))
+            self.recorded[number] = (violation, -score)
+            insort(self.ranked, (violation, -score, number))
+            insort(self.waiting, (violation, -score, number))
 
     def promote(self, number: int) -> None:
         """Record that a trial was promoted from this rung. A repeat changes nothing."""
         if number not in self.promoted:
             self.promoted.add(number)
-            del self.waiting[bisect_left(self.waiting, (-self.recorded[number], number))]
+            del self.waiting[bisect_left(self.waiting, (*self.recorded[number], number))]
 
     def promotable(self, reduction_factor: int) -> list[int]:
         """Return the waiting trials that are among the best 1/η (rounded down) of all recorded trials."""
         count = len(self.ranked) // reduction_factor
         if not count:
             return []
-        return [number for _, number in self.waiting[: bisect_right(self.waiting, self.ranked[count - 1])]]
+        return [number for *_, number in self.waiting[: bisect_right(self.waiting, self.ranked[count - 1])]]
 
     def keeps(self, number: int, reduction_factor: int) -> bool:
         """Return whether the trial is among the best 1/η (rounded up) of the trials recorded so far. Ties count as best."""
         kept = max(1, -(-len(self.ranked) // reduction_factor))
-        worst_kept = -self.ranked[min(kept, len(self.ranked)) - 1][0]
-        return self.recorded[number] >= worst_kept
+        *worst_kept, _ = self.ranked[min(kept, len(self.ranked)) - 1]
+        return self.recorded[number] <= tuple(worst_kept)
 
 
 FEWEST = 3  # trials that a line is fitted to: with two, every line fits exactly, and its error is unknown

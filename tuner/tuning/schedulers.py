@@ -114,12 +114,22 @@ class PromotionAsha:
 
 
 def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[TrialRecord]:
-    """Yield the trials that wait at a rung and are among its best 1/η, highest rung first. `also` counts as waiting."""
-    for rung in reversed(state.rungs):
-        for number in rung.promotable(state.reduction_factor):
-            trial = state.trials[number]
-            if trial is also or (trial.status == "paused" and not trial.ready):
-                yield trial
+    """Yield the trials that wait at a rung and are among its best 1/η, highest rung first. `also` counts as waiting.
+
+    Trials that violate a constraint come after all others.
+    """
+    for is_feasible in _feasible_first(state):
+        for rung in reversed(state.rungs):
+            for number in rung.promotable(state.reduction_factor):
+                trial = state.trials[number]
+                waits = trial is also or (trial.status == "paused" and not trial.ready)
+                if waits and (not trial.violation) == is_feasible:
+                    yield trial
+
+
+def _feasible_first(state: State) -> tuple[bool, ...]:
+    """Return whether to look for feasible trials, in the order in which to look. Without constraints, all trials are feasible."""
+    return (True, False) if state.spec.constraints else (True,)
 
 
 class ForecastPromotion(PromotionAsha):
@@ -144,15 +154,18 @@ def earned(
         if reserve.leader is not None and _may_go(state, reserve, reserve.leader, also):
             return reserve.leader
         if forecasts is not None:
-            best = sorted(forecasts, key=lambda number: (-forecasts[number][0], number))
+            best = sorted(
+                forecasts, key=lambda number: (state.trials[number].violation, -forecasts[number][0], number)
+            )
             return _first_waiting(state, reserve, best, also)
     reach = REACH * max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
-    for rung in reversed(state.rungs):
-        found = _first_waiting(
-            state, reserve, _best_first(rung, state.reduction_factor, forecasts, reach), also
-        )
-        if found is not None:
-            return found
+    for is_feasible in _feasible_first(state):
+        for rung in reversed(state.rungs):
+            ranked = _best_first(rung, state.reduction_factor, forecasts, reach)
+            numbers = (number for number in ranked if (not state.trials[number].violation) == is_feasible)
+            trial = _first_waiting(state, reserve, numbers, also)
+            if trial is not None:
+                return trial
     return None
 
 
@@ -174,8 +187,12 @@ def _best_first(
         yield from rung.promotable(reduction_factor)
         return
     best = max((mean for mean, _ in forecasts.values()), default=0.0)
-    known = sorted((-mean, number) for number, (mean, _) in forecasts.items() if number in rung.recorded)
-    for mean, number in known[: len(rung.recorded) // reduction_factor]:
+    known = sorted(
+        (rung.recorded[number][0], -mean, number)
+        for number, (mean, _) in forecasts.items()
+        if number in rung.recorded
+    )
+    for _, mean, number in known[: len(rung.recorded) // reduction_factor]:
         if number not in rung.promoted and -mean + reach * forecasts[number][1] >= best:
             yield number
 

@@ -44,6 +44,7 @@ class TrialRecord:
     status: Status = "new"
     steps: int = 0  #: The highest step that it reported.
     value: float | None = None  #: The latest value of the objective's metric.
+    violation: float = 0.0  #: The total violation of the job's constraints at that value.
     resumable: bool = True  #: Whether a checkpoint of the latest report can be saved.
     ends_as: Literal["stopped", "failed"] = "stopped"  #: The final status of a trial that is being stopped.
     reason: str = ""  #: Why the trial was stopped or failed.
@@ -65,7 +66,7 @@ class TrialRecord:
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
     gain_score: float = float("-inf")  #: Its score when it last gained at least the `min_gain` of its limits.
     gain_step: int = 0  #: The step of that score.
-    other_metrics: tuple[str, ...] = ()  #: Names that it reported instead of the objective's metric.
+    other_metrics: tuple[str, ...] = ()  #: Names that it reported when a metric was missing.
 
     @property
     def id(self) -> str:
@@ -130,9 +131,12 @@ class State:
     ending: Ending | None = None
     ended: bool = False  #: The command `EndJob` was returned.
     spent: Money = ZERO
-    leader: int | None = None  #: Number of the trial with the best score so far.
+    leader: int | None = (
+        None  #: Number of the trial with the best score so far. A feasible one is better than any other.
+    )
     leader_score: float = float("-inf")
     leader_stage: int = 0  #: The stage of the proxies of that score.
+    leader_violation: float = 0.0  #: The violation of the constraints of that score.
     #: The score that last improved by at least the `min_gain` of the plateau rule.
     plateau_score: float = float("-inf")
     plateau_spent: Money = ZERO  #: What the job had spent then.

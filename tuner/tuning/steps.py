@@ -20,7 +20,7 @@ def record_rungs(state: State, trial: TrialRecord) -> None:
         return
     for rung in state.rungs:
         if rung.step <= trial.steps:
-            rung.record(trial.number, state.spec.objective.score(trial.value))
+            rung.record(trial.number, state.spec.objective.score(trial.value), trial.violation)
 
 
 def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
@@ -121,8 +121,18 @@ def pause_excess(state: State) -> list[Command]:
 def no_metric(state: State, trial: TrialRecord, step: int) -> str:
     """Describe a trial that did not report the objective's metric, with what it reported instead and what to do."""
     metric = state.spec.objective.metric
-    text = f"did not report the metric {metric!r} up to step {step}"
-    names = trial.other_metrics
+    return _missing(
+        metric, f"did not report the metric {metric!r} up to step {step}", trial.other_metrics, step
+    )
+
+
+def lacks_constraint(trial: TrialRecord, metric: str, step: int) -> str:
+    """Describe a trial that did not report the metric of a constraint with the objective's."""
+    text = f"did not report {metric!r} at step {step}, which a constraint of the job needs with each report"
+    return _missing(metric, text, trial.other_metrics, step)
+
+
+def _missing(metric: str, text: str, names: tuple[str, ...], step: int) -> str:
     if not step:
         return f"{text}; it ended without a report: return a dictionary such as {{{metric!r}: value}}, or call report"
     if metric in names:
@@ -142,8 +152,9 @@ def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | 
     Returns:
         An ending if the inherited value already reaches the target, else None.
     """
-    for step, value in inherited.curve:
-        trial.steps, trial.value = step, value
+    violations = inherited.violations or (0.0,) * len(inherited.curve)
+    for (step, value), violation in zip(inherited.curve, violations, strict=True):
+        trial.steps, trial.value, trial.violation = step, value, violation
         record_rungs(state, trial)
         stopping.lead(state, trial, value)
     trial.kept = trial.saved = inherited.step
@@ -157,4 +168,4 @@ def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | 
         verdict = scheduler_for(state.spec).at_rung(state, trial)
         trial.reason = f"below the cut at step {trial.steps}" if verdict == "stop" else ""
         state.set(trial, "stopped" if verdict == "stop" else "paused")
-    return stopping.on_target(state, trial.id, trial.steps, inherited.curve[-1][1])
+    return stopping.on_target(state, trial, trial.steps, inherited.curve[-1][1])

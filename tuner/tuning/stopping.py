@@ -25,28 +25,33 @@ def after_report(state: State, event: Reported) -> Ending | None:
     state.spent = max(state.spent, event.spent)
     state.valid_reports += 1
     before = state.leader_stage
-    score = lead(state, state.trial(event.trial), event.value)
+    trial = state.trial(event.trial)
+    score = lead(state, trial, event.value)
     if state.leader_stage > before:
         state.plateau_score = float("-inf")  # scores with other proxies say nothing about a plateau
-    return on_target(state, event.trial, event.step, event.value) or _plateau(state, score)
+    gained = float("-inf") if trial.violation else score  # a report that violates a constraint is no gain
+    return on_target(state, trial, event.step, event.value) or _plateau(state, gained)
 
 
 def lead(state: State, trial: TrialRecord, value: float) -> float:
     """Return the score of the value. Make the trial the leader if the score is the best so far.
 
-    With proxies, only scores of the highest stage that any trial has reached are compared.
+    With proxies, only scores of the highest stage that any trial has reached are compared. A lower violation of the constraints is
+    better than any score.
     """
     score, stage = state.spec.objective.score(value), state.spec.fidelity.stage(trial.steps)
-    if (stage, score) > (state.leader_stage, state.leader_score):
-        state.leader_stage, state.leader_score, state.leader = stage, score, trial.number
+    best = (state.leader_stage, -state.leader_violation, state.leader_score)
+    if state.leader is None or (stage, -trial.violation, score) > best:
+        state.leader_stage, state.leader_violation, state.leader_score = stage, trial.violation, score
+        state.leader = trial.number
     return score
 
 
-def on_target(state: State, trial: str, step: int, value: float) -> Ending | None:
+def on_target(state: State, trial: TrialRecord, step: int, value: float) -> Ending | None:
     objective, fidelity = state.spec.objective, state.spec.fidelity
-    if not objective.reached(value) or fidelity.stage(step) < fidelity.last_stage:
+    if trial.violation or not objective.reached(value) or fidelity.stage(step) < fidelity.last_stage:
         return None
-    return Ending("succeeded", "target", f"{trial} reached {objective.metric} {value:g} at step {step}")
+    return Ending("succeeded", "target", f"{trial.id} reached {objective.metric} {value:g} at step {step}")
 
 
 def _plateau(state: State, score: float) -> Ending | None:

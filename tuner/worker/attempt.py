@@ -14,6 +14,7 @@ from typing import Any, Literal
 from tuner.checkpoints.checkpoints import Published
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.environment import Environment
+from tuner.domain.objective import violation
 from tuner.domain.preemption_policy import in_time
 from tuner.training.channel import ASK_S, BeginMessage, Reply
 from tuner.worker import endings
@@ -232,7 +233,10 @@ class RunningAttempt:
         self.reported_train_ns, self.asked_at = self.watch.of("train"), 0
         self.step, self.held, self.resumable = step, step, message.resumable
         value = message.metrics.get(self.order.get("metric", ""))
-        if isinstance(value, int | float):
+        is_feasible = violation(self.order.get("constraints", ()), message.metrics) == 0
+        if (
+            isinstance(value, int | float) and is_feasible
+        ):  # no other report is the best, and needs a checkpoint
             self._scored(step, value if self.order.get("mode") == "max" else -value)
         reading = self.watch.reading(self.lease_ns, at)
         self.reports.append(

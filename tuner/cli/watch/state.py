@@ -121,7 +121,7 @@ class JobState:
         highlights = self._promotions(trial, step)
         if step >= self.latest.get(trial, (0, None))[0]:
             self.latest[trial] = (step, value)
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, int | float) or not math.isfinite(value) or data.get("violation", 0) != 0:
             return highlights
         report, before, known = (
             BestReport(trial, step, value, data["cost_usd"]),

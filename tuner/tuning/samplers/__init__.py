@@ -69,4 +69,5 @@ def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
 
             name = spec.algorithm.sampler
             name = "tpe" if name == "auto" else name
-            return OptunaSampler(name, spec.space, seed, history, spec.fidelity.max)
+            last, is_constrained = spec.fidelity.max, bool(spec.constraints)
+            return OptunaSampler(name, spec.space, seed, history, last, is_constrained=is_constrained)

@@ -33,13 +33,23 @@ class Sampler(Protocol):
         trial runs with a changed configuration.
         """
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+    def tell(
+        self,
+        number: int,
+        step: int,
+        score: float,
+        trained_ns: int,
+        *,
+        at_rung: bool,
+        violation: float = 0.0,
+    ) -> None:
         """Receive a report of a new step of trial `number`.
 
         Args:
             score: A higher score is better.
             trained_ns: Training time of all its steps so far.
             at_rung: The step is a rung or the last step.
+            violation: The total violation of the job's constraints. It is 0 if the report is feasible.
         """
 
     def finish(self, number: int, *, failed: bool) -> None:

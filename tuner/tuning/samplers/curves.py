@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,7 @@ class _Trial:
     steps: int = 0
     trained_ns: int = 0
     failed: bool = False
+    violation: float = 0.0  #: Of the job's constraints, at the newest score.
 
 
 class Curves:
@@ -70,7 +72,7 @@ class Curves:
             self.add(-1 - index, past.config)
             for step, score, trained_ns in past.curve:
                 if step >= self._levels[0]:
-                    self._note(self._trials[-1 - index], step, score, trained_ns)
+                    self._note(self._trials[-1 - index], step, score, trained_ns, past.violation)
             self.reports_seen += 1
             if past.failed:
                 self.fail(-1 - index)
@@ -79,17 +81,17 @@ class Curves:
         point = self._cube.point(config)
         self._trials[number] = _Trial(number, point, self._cube.features(point[None])[0])
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int) -> None:
+    def tell(self, number: int, step: int, score: float, trained_ns: int, violation: float = 0.0) -> None:
         """Add the score of a rung or of the trial's end."""
-        self._note(self._trials[number], step, score, trained_ns)
+        self._note(self._trials[number], step, score, trained_ns, violation)
         self.reports_seen += 1
 
-    def _note(self, trial: _Trial, step: int, score: float, trained_ns: int) -> None:
+    def _note(self, trial: _Trial, step: int, score: float, trained_ns: int, violation: float) -> None:
         level = max(0, bisect_right(self._levels, step) - 1)
         self.trials_seen += not trial.scores and not trial.failed
         if level not in trial.scores or level == len(self._levels) - 1:
             trial.scores[level] = score
-        trial.steps, trial.trained_ns = step, trained_ns
+        trial.steps, trial.trained_ns, trial.violation = step, trained_ns, violation
 
     def fail(self, number: int) -> None:
         trial = self._trials[number]
@@ -126,8 +128,8 @@ class Curves:
 
     def _best(self, trials: Iterable[_Trial]) -> list[int]:
         lifts = self._present_lifts()
-        newest = {trial.number: self._newest(trial, lifts) for trial in trials}
-        return sorted(newest, key=lambda number: (-newest[number], number))
+        newest = {trial.number: (trial.violation, -_newest(trial, lifts)) for trial in trials}
+        return sorted(newest, key=lambda number: (*newest[number], number))
 
     def _sound(self) -> list[_Trial]:
         return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
@@ -138,43 +140,19 @@ class Curves:
         If there are more, scores of better trials and each trial's newest score are preferred.
         """
         lifts = self._present_lifts()
-        newest = [self._newest(t, lifts) for t in self._sound()] or [0.0]
+        penalty = _Penalty.of(self._sound(), lifts)
+        newest = [penalty.lowered(_newest(t, lifts), t) for t in self._sound()] or [0.0]
         middle = float(np.median(newest))
         scale = max(max(newest) - middle, 1e-9)
         rows: list[tuple[float, int, int, float]] = []
         for trial in self._trials.values():
-            rows += self._rows(trial, lifts, middle, scale)
+            rows += _rows(trial, lifts, penalty, middle, scale)
         if len(rows) > count:
             rows = sorted(rows, key=lambda row: (-row[0], row[1], row[2]))[:count]
         numbers = [number for _, number, _, _ in rows]
         levels = np.array([level for _, _, level, _ in rows])
         z = np.array([z for _, _, _, z in rows])
         return Data(self.features(numbers), self._t[levels], z, np.array(numbers, dtype=np.int64))
-
-    def _rows(
-        self, trial: _Trial, lifts: Lifts, middle: float, scale: float
-    ) -> list[tuple[float, int, int, float]]:
-        """Return (priority, number, level, scaled score) for each score of a trial."""
-        if trial.failed:
-            return [(FLOOR + 0.5, trial.number, max(trial.scores, default=0), FLOOR)]
-        if not trial.scores:
-            return []
-        last, end = max(trial.scores), (self._newest(trial, lifts) - middle) / scale
-        # Among equally good trials, a golden-ratio sequence decides evenly, and always in the same way, whose scores are kept.
-        spread = 0.3 * ((trial.number * 0.6180339887498949) % 1.0)
-        return [
-            (
-                end + spread + 0.5 * (level == last),
-                trial.number,
-                level,
-                max(FLOOR, (lifts[level][0] * score + lifts[level][1] - middle) / scale),
-            )
-            for level, score in trial.scores.items()
-        ]
-
-    def _newest(self, trial: _Trial, lifts: Lifts) -> float:
-        level = max(trial.scores)
-        return lifts[level][0] * trial.scores[level] + lifts[level][1]
 
     def _present_lifts(self) -> Lifts:
         if self._lifted_at != self.reports_seen:
@@ -212,3 +190,59 @@ class Curves:
             a, b = lifts[-1]
             lifts.append((a * slope, a * offset + b))
         return lifts[::-1]
+
+
+def _newest(trial: _Trial, lifts: Lifts) -> float:
+    level = max(trial.scores)
+    return lifts[level][0] * trial.scores[level] + lifts[level][1]
+
+
+def _rows(
+    trial: _Trial, lifts: Lifts, penalty: "_Penalty", middle: float, scale: float
+) -> list[tuple[float, int, int, float]]:
+    """Return (priority, number, level, scaled score) for each score of a trial."""
+    if trial.failed:
+        return [(FLOOR + 0.5, trial.number, max(trial.scores, default=0), FLOOR)]
+    if not trial.scores:
+        return []
+    last = max(trial.scores)
+    end = (penalty.lowered(_newest(trial, lifts), trial) - middle) / scale
+    # Among equally good trials, a golden-ratio sequence decides evenly, and always in the same way, whose scores are kept.
+    spread = 0.3 * ((trial.number * 0.6180339887498949) % 1.0)
+    lifted = {
+        level: penalty.lowered(lifts[level][0] * score + lifts[level][1], trial)
+        for level, score in trial.scores.items()
+    }
+    return [
+        (end + spread + 0.5 * (level == last), trial.number, level, max(FLOOR, (score - middle) / scale))
+        for level, score in lifted.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Penalty:
+    """How the scores of trials that violate constraints are lowered.
+
+    Such a score is at most the median of the feasible trials. From there it falls with the violation, by at most the range between the
+    best score and the median of all. So the model sees the way to the feasible configurations, even before the first of them is known.
+    """
+
+    ceiling: float
+    span: float
+    typical: float  #: The median of the violations. A trial with this one is lowered by the whole span.
+
+    @classmethod
+    def of(cls, trials: Sequence[_Trial], lifts: Lifts) -> Self:
+        violations = [trial.violation for trial in trials if trial.violation]
+        if not violations:
+            return cls(np.inf, 0.0, 1.0)
+        newest = [_newest(trial, lifts) for trial in trials]
+        feasible = [_newest(trial, lifts) for trial in trials if not trial.violation]
+        span = max(newest) - float(np.median(newest))
+        return cls(float(np.median(feasible or newest)), span, float(np.median(violations)))
+
+    def lowered(self, score: float, trial: _Trial) -> float:
+        """Return the score that the model learns for a score of the trial."""
+        if not trial.violation:
+            return score
+        return min(score, self.ceiling) - self.span * min(1.0, trial.violation / self.typical)

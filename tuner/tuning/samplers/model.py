@@ -7,6 +7,7 @@ In addition to the Gaussian process (`curve_gp`):
   budget can train to the last step. A linear model of the logarithm of the step time predicts the cost.
 - A tenth of the suggestions is random, because the model may be wrong.
 - With priors (`priors`), a part of the suggestions is chosen among draws from them.
+- Scores of trials that violate a constraint are lowered by how much they violate it (`curves`).
 
 The scheduler `auto` promotes trials by the forecasts of their final scores.
 """
@@ -94,10 +95,19 @@ class ModelSampler:
             self._random.adopt(number, config)
             self._curves.add(number, config)
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
-        self._random.tell(number, step, score, trained_ns, at_rung=at_rung)
+    def tell(
+        self,
+        number: int,
+        step: int,
+        score: float,
+        trained_ns: int,
+        *,
+        at_rung: bool,
+        violation: float = 0.0,
+    ) -> None:
+        self._random.tell(number, step, score, trained_ns, at_rung=at_rung, violation=violation)
         if at_rung:
-            self._curves.tell(number, step, score, trained_ns)
+            self._curves.tell(number, step, score, trained_ns, violation)
             self._note_fit()
 
     def finish(self, number: int, *, failed: bool) -> None:

@@ -30,6 +30,9 @@ from tuner.tuning.samplers.base import number_rng
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP_TRIALS = 10
+VIOLATION = (
+    "constraints:violation"  # where `Trial.set_constraint` stores a constraint, and samplers look for it
+)
 
 
 class RungStorage(InMemoryStorage):
@@ -61,7 +64,8 @@ class RungStorage(InMemoryStorage):
 class OptunaSampler:
     """One study in memory. Each suggestion has its own seed, so that suggestion n is the same after any restart.
 
-    TPE and GP learn from `history`, whose trials count as complete from `max_step` on. CMA-ES and QMC ignore it.
+    TPE and GP learn from `history`, whose trials count as complete from `max_step` on, and with `is_constrained` from violations of
+    constraints. CMA-ES and QMC ignore both.
     """
 
     def __init__(
@@ -71,8 +75,11 @@ class OptunaSampler:
         seed: int,
         history: Sequence[PastTrial] = (),
         max_step: int | None = None,
+        *,
+        is_constrained: bool = False,
     ) -> None:
         self._name, self._space, self._seed = name, space, seed
+        self._is_constrained = is_constrained
         self._order = space.order
         self._distributions = {name: _distribution(space.parameters[name]) for name in self._order}
         self._storage = RungStorage()
@@ -122,10 +129,21 @@ class OptunaSampler:
                 trial._trial_id, name, distribution.to_internal_repr(known), distribution
             )
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+    def tell(
+        self,
+        number: int,
+        step: int,
+        score: float,
+        trained_ns: int,
+        *,
+        at_rung: bool,
+        violation: float = 0.0,
+    ) -> None:
         if not at_rung:
             return
         trial = self._trials[number]
+        if self._is_constrained:
+            self._storage.set_trial_system_attr(trial._trial_id, VIOLATION, violation)
         if step not in self._storage.get_trial(trial._trial_id).intermediate_values:
             self._storage.set_trial_intermediate_value(trial._trial_id, step, score)
         self._last[number] = (step, score)
@@ -152,6 +170,7 @@ class OptunaSampler:
             },
             distributions={name: self._distributions[name] for name in trial.config},
             intermediate_values={step: score},
+            system_attrs={VIOLATION: trial.violation} if self._is_constrained else {},
         )
 
     def _ask(self, trial: optuna.Trial, name: str) -> Value:

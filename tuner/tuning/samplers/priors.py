@@ -17,7 +17,7 @@ SHARE = 0.5
 WIDTHS = {"low": 0.5, "medium": 0.25, "high": 0.125}
 #: Weight of the expected choice, if that of each other choice is 1.
 WEIGHTS = {"low": 2, "medium": 4, "high": 6}
-NO_SCORE = (-1, -math.inf)
+NO_SCORE = (-math.inf, -1, -math.inf)
 TINY = 1e-12  # the inverse of the normal distribution is infinite at 0 and 1
 
 
@@ -33,7 +33,7 @@ class Priors:
         # By trial: whether its configuration is likelier by the priors than without them.
         self._is_likely: dict[int, bool] = {}
         self._has_center = False
-        # The best trial so far: (step, score) of its newest report at a rung.
+        # The best trial so far: (-violation, step, score) of its newest report at a rung.
         self._best, self._best_trial = NO_SCORE, -1
 
     def __bool__(self) -> bool:
@@ -46,10 +46,13 @@ class Priors:
         mine = {name: prior.center for name, prior in self._priors.items() if name in config}
         self._has_center |= all(same(config[name], center) for name, center in mine.items())
 
-    def tell(self, number: int, step: int, score: float) -> None:
-        """Note a score at a rung. A trial with more steps is better than one with fewer, and then the one with the higher score."""
-        if (step, score) > self._best:
-            self._best, self._best_trial = (step, score), number
+    def tell(self, number: int, step: int, score: float, violation: float = 0.0) -> None:
+        """Note a score at a rung.
+
+        A trial that violates the constraints less is better, then one with more steps, and then the one with the higher score.
+        """
+        if (-violation, step, score) > self._best:
+            self._best, self._best_trial = (-violation, step, score), number
 
     @property
     def share(self) -> float:

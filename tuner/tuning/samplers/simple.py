@@ -18,7 +18,16 @@ GRID_POINTS = 5  # number of values of a numeric parameter on the grid
 class Oblivious:
     """Base class of samplers that ignore results."""
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+    def tell(
+        self,
+        number: int,
+        step: int,
+        score: float,
+        trained_ns: int,
+        *,
+        at_rung: bool,
+        violation: float = 0.0,
+    ) -> None:
         pass
 
     def finish(self, number: int, *, failed: bool) -> None:
@@ -61,9 +70,18 @@ class RandomSampler(Oblivious):
         self.adopt(number, config)
         return config
 
-    def tell(self, number: int, step: int, score: float, trained_ns: int, *, at_rung: bool) -> None:
+    def tell(
+        self,
+        number: int,
+        step: int,
+        score: float,
+        trained_ns: int,
+        *,
+        at_rung: bool,
+        violation: float = 0.0,
+    ) -> None:
         if at_rung and self.priors is not None:
-            self.priors.tell(number, step, score)
+            self.priors.tell(number, step, score, violation)
 
     def is_new(self, config: Config) -> bool:
         """Return whether the configuration was not suggested yet. For spaces that are not small and finite it is always true."""

@@ -35,7 +35,7 @@ export async function show(model, id) {
   };
   const put = (trial) => {
     steering.update(trial);
-    text(head, `${state(trial.state, trial.reason)}: best ${model.job.objective.metric} ${figure(trial.metric)}, newest ${figure(trial.latest_metric)} at step ${trial.steps}, ${usd(trial.paid_usd)} paid.`);
+    text(head, `${state(trial.state, trial.reason)}: best ${model.job.objective.metric} ${figure(trial.metric)}, newest ${figure(trial.latest_metric)} at step ${trial.steps}${trial.violation ? ", which violates the constraints" : ""}, ${usd(trial.paid_usd)} paid.`);
     const open = [...body.querySelectorAll("details")].map((one) => one.open);
     fill(body, told(trial));
     body.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
