@@ -132,7 +132,7 @@ class World:
         )
 
     def _body(self, method: str, path: str, ids: dict[str, str]) -> Any:
-        job = fakes.body(warm_start={"jobs": [ids["job"]]})
+        job = fakes.body(warm_start={"jobs": [ids["job"]]}, teacher={"job": ids["job"]})
         return {
             ("POST", "/v1/jobs"): job,
             ("POST", "/v1/pilots"): {**fakes.body(), "planning": {"pilot": {"usd": 0.0005}}},

@@ -23,9 +23,10 @@ from tuner.database.tables import audit_log, checkpoints
 from tuner.domain.retention import GRACE_NS, KEEP_ALL, RetentionPolicy, parse_retention
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.domain.usage import Usage
+from tuner.driver.actuator import teacher_of
 from tuner.service.spend import spend_of
 from tuner.service.storage_lifecycle import STEADY_NS, StorageLifecycle
-from tuner.store import attempt_rows, best, stored_files
+from tuner.store import attempt_rows, best, jobs, stored_files
 
 DAY_S = 24 * 3600
 DAY_NS, HOUR_NS = DAY_S * NS, 3600 * NS
@@ -178,6 +179,51 @@ def test_files_that_are_needed_are_never_removed(
         assert "the job is" in check_problem(client.delete(path), 409)["detail"]
         client.post(f"/v1/jobs/{job}/pause")
     assert deletions(service) == []
+
+
+def test_teacher_is_chosen_at_admission_and_kept_until_its_students_have_ended(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path
+) -> None:
+    job = finished(service, client, tmp_path, artifacts={"retain": "none"}, constants={"depth": 3})
+    student = fakes.submit(client, teacher={"job": job})
+    trial, everything = best_trial(service, job), files(service, job)
+    chosen = client.get(f"/v1/jobs/{student}").json()["teacher"]
+    assert (chosen["job"], chosen["trial"]) == (job, trial)
+    with service.database.read() as db:
+        message = teacher_of(db, jobs.get(db, student), "there")
+        assert teacher_of(db, jobs.get(db, job), "there") is None
+    assert message is not None
+    assert message["config"] == {"depth": 3, **client.get(f"/v1/jobs/{job}/trials/{trial}").json()["config"]}
+    assert (chosen["step"], message["attempt"]) in recorded(service, job)[trial]
+
+    clocks.one_pass(2 * DAY_S)
+    path = f"/v1/jobs/{job}/artifacts"
+    assert f"{student} learns from a trial of it" in check_problem(client.delete(path), 409)["detail"]
+    assert files(service, job) == everything
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 1}})
+    assert f"{student} learns" in check_problem(client.post(f"/v1/jobs/{job}/resume"), 409)["detail"]
+    fakes.simulate(service, student)
+    clocks.one_pass(DAY_S)
+    assert files(service, job) == set()
+    client.patch(f"/v1/jobs/{student}", json={"budget": {"usd": 1}})
+    gone = check_problem(client.post(f"/v1/jobs/{student}/resume"), 409)["detail"]
+    assert f"{trial} of {job}, is gone" in gone
+    assert client.post(f"/v1/jobs/{job}/resume").is_success
+
+
+def test_teacher_that_cannot_be_used_is_refused_with_a_pointer(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    running, job = fakes.submit(client), finished(service, client, tmp_path)
+    trial = best_trial(service, job)
+    for teacher, pointer, words in (
+        ({"job": running}, "/teacher/job", "is queued"),
+        ({"job": job, "trial": "trial_99999"}, "/teacher/trial", "has no trial"),
+        ({"job": job, "trial": trial, "step": 99}, "/teacher/step", "no checkpoint of step 99"),
+    ):
+        answer = client.post("/v1/jobs", json=fakes.body(teacher=teacher))
+        (error,) = check_problem(answer)["errors"]
+        assert (error["pointer"], words in error["detail"]) == (pointer, True), error
 
 
 class Killed(BaseException):

@@ -18,7 +18,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
 from tuner.domain.commands import EndJob
 from tuner.domain.events import Reported, Suggested
-from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources
+from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources, Teacher
 from tuner.domain.money import Money, Price
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
@@ -67,6 +67,7 @@ specs = st.builds(
     warm_start_jobs=st.lists(st.text(), max_size=3).map(tuple),
     window=st.none() | st.builds(Window, st.text(), st.text(), st.text()),
     tags=texts,
+    teacher=st.none() | st.builds(Teacher, st.text(), st.text(), st.none() | big, st.none() | big),
 )
 offers = st.builds(Offer, st.text(), st.builds(Price, big), numbers, numbers, region=st.none() | st.text())
 instants = st.builds(Instant, big)

@@ -26,13 +26,21 @@ MARKS = {
     "under_tune.py": [pytest.mark.system],
     "long_steps.py": [pytest.mark.extended],
     "progressive.py": [pytest.mark.extended],
+    "student.py": [pytest.mark.extended],
     "with_artifacts.py": [pytest.mark.extended],
     "from_a_url.py": [pytest.mark.extended],
 }
 PROGRAMS = [
     pytest.param(name, marks=MARKS.get(name, [])) for name, code in BLOCKS.items() if "__main__" in code
 ]
-EXTENDED = ("all_parts.py", "long_steps.py", "progressive.py", "with_artifacts.py", "from_a_url.py")
+EXTENDED = (
+    "all_parts.py",
+    "long_steps.py",
+    "progressive.py",
+    "student.py",
+    "with_artifacts.py",
+    "from_a_url.py",
+)
 # One for the service and one for Ray Tune are in the gate.
 TRAINABLES = [
     pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name in EXTENDED else [])
@@ -101,6 +109,22 @@ def test_trainable_of_the_guide_resumes_after_a_pause_under_a_supervisor(
         assert driver.end("pause")["saved_step"] == 2
         driver.run_to(3, restore=2, config=config)
     assert [report["step"] for report in driver.reports] == [1, 2, 3]
+
+
+@pytest.mark.extended
+def test_student_of_the_guide_learns_from_another_trainable_of_it(
+    folder: Path, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    teacher, student = (Driver(folder / "storage", f"{name}:train") for name in ("my_digits", "student"))
+    drivers += [teacher, student]
+    teacher.save_at(2, config=CONFIG)
+    place = {"storage": str(folder / "storage"), "project": "default", "job": "job_1"}
+    named = {**place, "trial": "trial_00000", "step": 2, "attempt": 1, "config": CONFIG}
+    waiting = student.run_to(1, config=CONFIG, job="job_2", teacher=named)
+    assert student.reports[0]["metrics"]["has_teacher"] is True
+    assert waiting["usage"]["restored_bytes"] > 0
+    assert waiting["meter"]["restore"] > 0
 
 
 def test_every_block_of_the_guide_is_a_program_or_a_trainable() -> None:

@@ -30,6 +30,7 @@ def fill(url: str, home: Path) -> None:
         life.service.cluster.found = [fakes.SMALL]
         source = life.acks["submit hangs"]
         life.submit("learns", usd=0.0001, warm_start={"jobs": [source]}, tags={"team": "vision"})
+        life.submit("student", usd=0.0001, teacher={"job": life.acks["submit first"]})
         life.finish()
         fakes.stand_idle(service, NODE, looks=3, seconds=5)
         _wait_for_money(life)

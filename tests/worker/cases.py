@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tests.system.user_code.steady import Counter
-from tuner.training import Batches, SpotSafe, artifacts
+from tuner.training import Batches, SpotSafe, artifacts, teacher
 from tuner.training.channel import current
 
 not_callable = 3
@@ -34,6 +34,15 @@ def counts(config: dict[str, Any]) -> None:
                 time.sleep(0.01)
             counter.count += 1
             run.report(acc=float(counter.count), pid=os.getpid())
+
+
+def learns(config: dict[str, Any]) -> None:
+    """Report the counter of the teacher's checkpoint and a value of its configuration."""
+    given = teacher()
+    assert given is not None
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=float(given.state["counter"]["count"]), x=given.config["x"])
 
 
 def reports_artifacts(config: dict[str, Any]) -> None:

@@ -269,3 +269,25 @@ def test_death_of_the_actor_kills_the_child(tmp_path: Path) -> None:
     gone, left = psutil.wait_procs(watched, timeout=240)
     assert not left
     assert len(gone) == 2
+
+
+def test_trial_reads_the_teacher_of_its_job_and_names_one_that_is_gone(drive: Any, tmp_path: Path) -> None:
+    drive("counts").save_at(2)
+    place = {
+        "storage": str(tmp_path / "storage"),
+        "project": "default",
+        "job": "job_1",
+        "trial": "trial_00000",
+    }
+    named = {**place, "step": 2, "attempt": 1, "config": {"x": 7}}
+    student = drive("learns", fresh=True)
+    waiting = student.run_to(1, job="job_2", teacher=named)
+    assert student.reports[0]["metrics"] == {"acc": 2.0, "x": 7}
+    assert waiting["usage"]["restored_bytes"] > 0
+    assert waiting["meter"]["restore"] > 0
+    student.end("stop")
+    student.supervisor._teacher = None
+    student.begin(until=1, job="job_2", teacher={**named, "step": 3})
+    error = student.until_state("failed")["error"]
+    assert error["kind"] == "import"
+    assert "the checkpoint of its teacher, trial_00000 of job_1, cannot be used" in error["message"]

@@ -74,6 +74,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("checkpoint", shapes.Checkpoint),
     ("artifacts", shapes.Artifacts),
     ("warm_start", shapes.WarmStart),
+    ("teacher", shapes.Teacher),
     ("window", shapes.Window),
     ("planning", Planning),
     ("planning.pilot", Pilot),
@@ -104,7 +105,7 @@ def page() -> str:
 
 def _table(model: type[BaseModel]) -> str:
     rows = [
-        [f"`{name}`", type_of(field.annotation), _unit(model, name), default_of(field)]
+        [f"`{field.alias or name}`", type_of(field.annotation), _unit(model, name), default_of(field)]
         for name, field in model.model_fields.items()
     ]
     return table(["key", "type", "unit", "default"], rows) + "\n"

@@ -133,6 +133,9 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "for": None if spec.retention.for_ns is None else seconds(spec.retention.for_ns),
         },
         "warm_start": {"jobs": list(spec.warm_start_jobs), "checkpoints": spec.warm_start_checkpoints},
+        "teacher": None
+        if spec.teacher is None
+        else {"job": spec.teacher.job, "trial": spec.teacher.trial, "step": spec.teacher.step},
         "window": None if spec.window is None else _fields(spec.window),
     }
 

@@ -11,7 +11,16 @@ from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
 from tuner.domain.command import name_of
 from tuner.domain.errors import Fault, Invalid
-from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources, StartPoint, TrialLimits
+from tuner.domain.job import (
+    Algorithm,
+    CheckpointPolicy,
+    JobSpec,
+    Plateau,
+    Resources,
+    StartPoint,
+    Teacher,
+    TrialLimits,
+)
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.objective import Constraint, Fidelity, Objective
 from tuner.domain.retention import RetentionPolicy
@@ -83,6 +92,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         retention=_retention(read, request.artifacts),
         warm_start_jobs=tuple(request.warm_start.jobs),
         warm_start_checkpoints=request.warm_start.checkpoints,
+        teacher=None if request.teacher is None else Teacher(**request.teacher.model_dump()),
         window=None if request.window is None else Window(**request.window.model_dump()),
         tags=request.tags,
     )

@@ -6,7 +6,8 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,6 +80,7 @@ def train(
 ) -> None:
     """Train one configuration on this machine as the service did, with the same constants, steps, threads and seed, but no budget.
     Differences in libraries or code are printed. MODULE:FUNCTION needs no service."""
+    teaching: contextlib.AbstractContextManager[dict[str, Any] | None] = contextlib.nullcontext()
     if ":" in what:
         if trial is not None:
             raise typer.BadParameter(
@@ -99,6 +101,7 @@ def train(
             if not yes:
                 typer.confirm("Run it on this machine, with your environment?", abort=True, err=True)
         entry, values, steps, recorded = _of_job(client, job, trial, steps)
+        teaching = _teacher_of(client, job)
         if recorded is None:
             typer.echo("the trial's threads and seed were not recorded: its metric may not repeat", err=True)
     known = recorded or Environment(seed=0)
@@ -106,7 +109,10 @@ def train(
     seed = known.seed if seed is None else seed
     for difference in _prepared(entry, recorded, threads, seed):
         typer.echo(difference, err=True)
-    _train(entry, values, steps, save, seed=seed, kind=kind, metric=metric, as_json=as_json)
+    with teaching as teacher:
+        _train(
+            entry, values, steps, save, seed=seed, kind=kind, metric=metric, teacher=teacher, as_json=as_json
+        )
 
 
 def command(
@@ -142,6 +148,19 @@ def _of_job(
     return entry, values, steps or last, recorded
 
 
+@contextlib.contextmanager
+def _teacher_of(client: Client, job: Job) -> Iterator[dict[str, Any] | None]:
+    """Return the job's teacher, with its checkpoint in a directory that is removed at the end. Return None if the job has none."""
+    if job.teacher is None:
+        yield None
+        return
+    source, trial = client.job(job.teacher["job"]), job.teacher["trial"]
+    with tempfile.TemporaryDirectory(prefix="tuner-teacher-") as folder:
+        client.download_checkpoint(source.id, trial, to=folder, step=job.teacher["step"])
+        config = config_values(client.trial(source.id, trial).config, source.constants, source.kind)
+        yield {"path": folder, "config": config}
+
+
 def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
     known = [(one.metric, one.step) for one in trial.curve if one.metric is not None]
     if not known:
@@ -166,6 +185,7 @@ def _train(
     seed: int | None,
     kind: str | None,
     metric: str | None,
+    teacher: Mapping[str, Any] | None,
     as_json: bool,
 ) -> None:
     from tuner.service import training_alone
@@ -181,7 +201,15 @@ def _train(
 
     with contextlib.redirect_stdout(sys.stderr if as_json else out):
         done = training_alone.train(
-            entry, config, steps=steps, save_to=save, on_report=show, seed=seed, kind=kind, metric=metric
+            entry,
+            config,
+            steps=steps,
+            save_to=save,
+            on_report=show,
+            seed=seed,
+            kind=kind,
+            metric=metric,
+            teacher=teacher,
         )
     name = config["command"] if entry == PROGRAM_ENTRY else entry
     if steps is not None and done.steps < steps:

@@ -60,6 +60,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Plateau": job.Plateau,
     "RetentionPolicy": retention.RetentionPolicy,
     "StartPoint": job.StartPoint,
+    "Teacher": job.Teacher,
     "TrialLimits": job.TrialLimits,
     "Resources": job.Resources,
     "Fidelity": objective.Fidelity,

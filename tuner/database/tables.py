@@ -309,6 +309,14 @@ warm_starts = Table(
     Column("until_seq", Integer, nullable=False),
 )
 
+teachers = Table(
+    "teachers",
+    metadata,
+    of_job(primary_key=True),
+    Column("source", String(40), ForeignKey("jobs.id"), nullable=False),
+    of_project(),
+)
+
 self_tests = Table(
     "self_tests",
     metadata,

@@ -177,6 +177,18 @@ class CheckpointPolicy:
     keep: int = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """A trial of an earlier job whose model the trials of this job learn from (distillation)."""
+
+    job: str
+    trial: str = "best"  #: The trial's id, or `best` in a request. The admission replaces `best`.
+    step: int | None = (
+        None  #: The step of its checkpoint. None in a request means the one with the best metric.
+    )
+    attempt: int | None = None  #: The attempt that saved the checkpoint. None until the job is admitted.
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """The request of a job. It never changes; changes of the budget and the tags are stored separately."""
@@ -212,6 +224,8 @@ class JobSpec:
     kind: TrainableKind | None = field(default=None, metadata={"new": True})
     #: How long checkpoints and artifacts are kept after the job has ended. If it is None, the service's setting applies.
     retention: RetentionPolicy | None = field(default=None, metadata={"new": True})
+    #: The trial whose checkpoint every trial can read. None if there is none.
+    teacher: Teacher | None = field(default=None, metadata={"new": True})
 
     @property
     def entry(self) -> str:

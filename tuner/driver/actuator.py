@@ -6,14 +6,16 @@ An actor's mailbox is processed in order. So a worker receives the command to be
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
+from tuner.database.database import Connection
 from tuner.domain.cost import Meter
-from tuner.domain.job import Resources
+from tuner.domain.job import Resources, config_values
 from tuner.driver.messages import Progress
 from tuner.driver.placement import exposure
 from tuner.driver.ports import Assignment
+from tuner.store import answers, jobs
 from tuner.store.evidence import Losses
 from tuner.store.jobs import JobRow
 from tuner.training.artifacts import MAX_JOB_BYTES
@@ -159,6 +161,7 @@ class BeginMessages:
     saved_by: Callable[[str, int], int | None]
     losses: Callable[[str], Losses]  #: Returns how the job's attempts on a market have ended so far.
     artifact_bytes: Callable[[str], int]  #: Returns the size of the artifacts of a job.
+    teacher: Message | None = None  #: What a worker needs to fetch the job's teacher.
 
     def begin(self, assignment: Assignment) -> Message:
         spec, step = self.row.spec, assignment.restore_step
@@ -197,6 +200,7 @@ class BeginMessages:
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
             "processes": spec.resources.processes,
+            "teacher": self.teacher,
         }
 
 
@@ -204,6 +208,17 @@ def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
     """Return what a worker needs to load the job's package, or None if its trainable does not come from one."""
     package = row.spec.package
     return None if package is None else Stored(storage, row.project, package).message()
+
+
+def teacher_of(db: Connection, row: JobRow, storage: str) -> Message | None:
+    """Return what a worker needs to fetch the job's teacher, or None if it has none."""
+    teacher = row.spec.teacher
+    if teacher is None:
+        return None
+    source = jobs.get(db, teacher.job).spec
+    trial = answers.trial(db, teacher.job, source.objective.mode, teacher.trial)
+    config = {} if trial is None else config_values(trial.config, source.constants, source.kind)
+    return {"storage": storage, "project": row.project, **asdict(teacher), "config": config}
 
 
 class RecentRead(Generic[T]):

@@ -25,7 +25,7 @@ from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ConcurrencyChanged, ControlRequested, TrialRequest
 from tuner.domain.money import ZERO
 from tuner.domain.time import NS, Instant
-from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of
+from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of, teacher_of
 from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
@@ -266,6 +266,8 @@ def rebuild(
     journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)
     journal.budget_version = row.budget_version
     mode, size = row.spec.objective.mode, row.spec.resources
+    with context.database.read() as db:
+        teacher = teacher_of(db, row, settings.storage)
     begin_messages = BeginMessages(
         row,
         settings.storage,
@@ -274,6 +276,7 @@ def rebuild(
         saved_by=journal.saved_by,
         losses=RecentRead(context.losses),
         artifact_bytes=RecentRead(context.artifact_bytes),
+        teacher=teacher,
     )
     actuator = Actuator(begin_messages.begin)
     loop_config = LoopConfig(row.id, row.offer.rate(size), row.concurrency, round(settings.slice_s * NS))

@@ -24,7 +24,7 @@ from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
 from tuner.domain.time import NS, Instant
-from tuner.driver.actuator import package_of
+from tuner.driver.actuator import package_of, teacher_of
 from tuner.ledger import ledger, shared_budgets
 from tuner.store import jobs, launches, self_tests
 from tuner.store.jobs import JobRow
@@ -211,6 +211,8 @@ class SpotEligibility:
     def _order(self, limit_ns: int) -> dict[str, Any]:
         """Return the arguments of the self-test."""
         spec, size = self.row.spec, self.row.spec.resources
+        with self.database.read() as db:
+            teacher = teacher_of(db, self.row, self.storage)
         drawn = [
             spec.space.sample(Random(f"{spec.algorithm.seed}/self-test/{number}"))
             for number in range(CONFIGS)
@@ -224,6 +226,7 @@ class SpotEligibility:
             "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
             "resources": {"CPU": size.cpus, "GPU": size.gpus},
             "processes": size.processes,
+            "teacher": teacher,
         }
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:

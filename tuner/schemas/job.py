@@ -195,6 +195,19 @@ class WarmStart(Request):
     checkpoints: bool = False
 
 
+class Teacher(Request):
+    """A trial of an earlier job whose model the trials of this job learn from.
+
+    `trial` is its id, or `best` for the one with the best metric. `step` is the step of its checkpoint; null means the one with the
+    best metric. The job must have ended. Its files are kept until this job has ended. In an answer, `trial` and `step` are those that
+    were chosen when this job was submitted.
+    """
+
+    job: str
+    trial: str = "best"
+    step: int | None = None
+
+
 class Window(Request):
     """The time of day in which the job may run.
 
@@ -266,6 +279,7 @@ class JobRequest(Body):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     artifacts: Artifacts | None = None
     warm_start: WarmStart = Field(default_factory=WarmStart)
+    teacher: Teacher | None = None
     window: Window | None = None
     priority: Priority = 0
     tags: dict[str, str] = Field(default_factory=dict)
@@ -387,6 +401,7 @@ class JobFacts(Answer):
     checkpoint: dict[str, Any]
     artifacts: dict[str, Any] | None = None
     warm_start: dict[str, Any]
+    teacher: dict[str, Any] | None = None
     window: dict[str, Any] | None
     tags: dict[str, str]
     priority: int

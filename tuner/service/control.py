@@ -25,10 +25,10 @@ from tuner.service.answers import TrialView
 from tuner.service.answers import trial as trial_view
 from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import refuse_without_room
-from tuner.service.submit import concurrency_of
+from tuner.service.submit import chosen_teacher, concurrency_of
 from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of, rungs_of
-from tuner.store import exports, jobs, launches, queue
+from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
@@ -80,7 +80,8 @@ def resume(service: Service, job: str) -> JobView:
 
     Raises:
         NotFound: The project has no such job.
-        Conflict: The job was cancelled, is being cancelled, or failed.
+        Conflict: The job was cancelled, is being cancelled, or failed. Also if its teacher's checkpoint was deleted, or if an unfinished
+            job learns from it.
         BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
     """
     with service.database.write("job.resume") as db:
@@ -91,6 +92,7 @@ def resume(service: Service, job: str) -> JobView:
         if row.state in ("paused", "succeeded"):
             if (export := exports.live_of(db, job)) is not None:
                 raise Conflict(f"{export.id} of this job is {export.state}; wait until it has ended")
+            _refuse_if_taught(db, service, row)
             size = row.spec.resources
             refuse_without_room(db, service, row.tags, row.offer.rate(size))
             go_on(db, row, service.now())
@@ -98,6 +100,25 @@ def resume(service: Service, job: str) -> JobView:
             jobs.set_wish(db, job, "resume")
         _note(db, service, "job.resume", row)
     return job_view(service, job)
+
+
+def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
+    """Raise Conflict if the job's teacher is gone, or if a job learns from this one, whose trials would replace their checkpoints."""
+    stored_files.lock_job(db, row.id)
+    if (student := stored_files.student_of(db, row.id)) is not None:
+        raise Conflict(f"{student} learns from a trial of this job; cancel it, or wait until it has ended")
+    teacher = row.spec.teacher
+    if teacher is None or row.state == "paused":
+        return  # the teacher of a job that has not ended is kept
+    stored_files.lock_job(db, teacher.job)
+    try:
+        is_kept = chosen_teacher(db, service, teacher) == teacher
+    except Invalid:
+        is_kept = False
+    if not is_kept:
+        raise Conflict(
+            f"the checkpoint of its teacher, {teacher.trial} of {teacher.job}, is gone; submit a new job"
+        )
 
 
 def cancel(service: Service, job: str) -> JobView:

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.cluster.nodes import Node
+from tuner.database.database import Connection
 from tuner.domain.errors import Fault, Invalid, NotFound
-from tuner.domain.job import JobSpec, Resources
+from tuner.domain.job import FINAL, JobSpec, Resources, Teacher
 from tuner.domain.money import NS_PER_SECOND
 from tuner.domain.offer import Machine, Offer
 from tuner.service import audit_log, packages
 from tuner.service.bootstrap import Service
+from tuner.service.checkpoints import choose
 from tuner.service.cluster import import_path
 from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
@@ -26,7 +28,8 @@ from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.tags import tag_faults
 from tuner.service.trainables import command_faults, module_faults
 from tuner.service.views import JobView, job_view
-from tuner.store import jobs, queue, self_tests
+from tuner.store import best as fronts
+from tuner.store import jobs, queue, self_tests, stored_files
 from tuner.store.self_tests import at_the_door, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 from tuner.tuning.samplers import prior_faults
@@ -91,6 +94,9 @@ def submit(
     )
     rate = offer.rate(spec.resources)
     with service.database.write("job.submit") as db:
+        if spec.teacher is not None:  # nothing removes its checkpoint from here on
+            stored_files.lock_job(db, spec.teacher.job)
+            new = replace(new, spec=replace(spec, teacher=chosen_teacher(db, service, spec.teacher)))
         # Checked first, so that a repeated request gets its answer even if the shared budget is used up by now.
         job = jobs.made_before(db, new)
         if job is None:
@@ -110,7 +116,12 @@ def check(service: Service, spec: JobSpec) -> None:
         *_constant_faults(spec.constants),
     ]
     if not faults:
-        faults = [*prior_faults(spec), *warm_start_faults(service, spec), *_trainable_faults(service, spec)]
+        faults = [
+            *prior_faults(spec),
+            *warm_start_faults(service, spec),
+            *_teacher_faults(service, spec),
+            *_trainable_faults(service, spec),
+        ]
     if faults:
         raise Invalid(*faults)
 
@@ -248,6 +259,41 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
         if detail is not None:
             found.append(Fault(f"/warm_start/jobs/{i}", detail))
     return found
+
+
+def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher:
+    """Return the teacher with its trial, and with step and attempt of the checkpoint.
+
+    Raises:
+        Invalid: The project has no such job, the job has not ended, or the trial has no checkpoint.
+    """
+    pointer = "/teacher/job"
+    try:
+        row = jobs.get(db, wanted.job, service.project)
+        if row.state not in FINAL:  # its trials would replace their checkpoints
+            raise Invalid.at(pointer, f"{wanted.job} is {row.state}; name a job that has ended, or cancel it")
+        trial = wanted.trial
+        if trial == "best":
+            best = fronts.best(db, wanted.job)
+            if best is None:
+                raise NotFound(f"no trial of {wanted.job} has reported {row.spec.objective.metric!r}")
+            trial = best.trial
+        pointer = "/teacher/trial" if wanted.step is None else "/teacher/step"
+        chosen = choose(db, row, trial, wanted.step)
+    except NotFound as error:
+        raise Invalid.at(pointer, f"{error.detail}; name a trial that has a checkpoint") from error
+    return Teacher(wanted.job, trial, chosen.step, chosen.attempt)
+
+
+def _teacher_faults(service: Service, spec: JobSpec) -> list[Fault]:
+    if spec.teacher is None:
+        return []
+    try:
+        with service.database.read() as db:
+            chosen_teacher(db, service, spec.teacher)
+    except Invalid as invalid:
+        return list(invalid.faults)
+    return []
 
 
 def _why_not(service: Service, spec: JobSpec, name: str) -> str | None:

@@ -68,6 +68,7 @@ def train(
     seed: int | None = None,
     kind: str | None = None,
     metric: str | None = None,
+    teacher: Mapping[str, Any] | None = None,
 ) -> Trained:
     """Train from the beginning to step `steps`, or until the trainable returns.
 
@@ -82,6 +83,7 @@ def train(
         seed: Seed of all random generators. None leaves them unchanged.
         kind: The job's `kind`.
         metric: The metric under which an Optuna objective's value is reported.
+        teacher: The teacher, as in `BeginMessage`.
 
     Raises:
         Invalid: The entry cannot be trained.
@@ -98,7 +100,16 @@ def train(
         staging = str(save_to.absolute()) if save_to is not None else scratch
         ours, theirs = Pipe()
         begin = BeginMessage(
-            "alone", 1, entry, dict(config), staging, max_step=steps, seed=seed, kind=kind, metric=metric
+            "alone",
+            1,
+            entry,
+            dict(config),
+            staging,
+            max_step=steps,
+            seed=seed,
+            kind=kind,
+            metric=metric,
+            teacher=teacher,
         )
         ours.send_bytes(words.begin_message(begin))
         answering = _Answering(ours, steps, saves=save_to is not None, on_report=on_report)

@@ -20,7 +20,7 @@ from tuner.domain.job import JobSpec, JobState, StopReason, check_move
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
-from tuner.store import launches, warm_starts
+from tuner.store import launches, stored_files, warm_starts
 
 Wish = Literal["pause", "cancel", "resume"]
 """A pending control request. `resume` is recorded only while a job is pausing: the job resumes once it is paused."""
@@ -142,6 +142,7 @@ def create(db: Connection, new: NewJob) -> str:
     set_tags(db, new.id, new.project, new.spec.tags)
     ledger.open_account(db, new.id, new.project, new.spec.budget.limit)
     warm_starts.note(db, new.id, new.project, new.spec.warm_start_jobs)
+    stored_files.note_teacher(db, new.id, new.project, new.spec.teacher)
     opens_at = new.at if new.spec.window is None else new.spec.window.opening(new.at)
     launches.want(db, new.id, new.project, new.at, not_before=opens_at if opens_at > new.at else 0)
     if new.key is not None:

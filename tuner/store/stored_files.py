@@ -14,9 +14,10 @@ from tuner.database.tables import (
     launches,
     removals,
     storage_spans,
+    teachers,
     warm_starts,
 )
-from tuner.domain.job import FINAL
+from tuner.domain.job import FINAL, Teacher
 from tuner.domain.retention import Retain
 from tuner.domain.time import Instant
 from tuner.store import exports
@@ -90,7 +91,7 @@ def needed_by(db: Connection, job: str) -> str | None:
     """Return why the job's files are still needed, or None if they are not.
 
     The files of a job that has not ended are needed, those of a job that has a driver or an export, and those of a job that another
-    one, which has not ended, named for a warm start.
+    one, which has not ended, named for a warm start or as its teacher.
     """
     state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
     if state not in FINAL:
@@ -103,7 +104,24 @@ def needed_by(db: Connection, job: str) -> str | None:
     w = warm_starts.c
     later = select(w.job).join(jobs, jobs.c.id == w.job).where(w.source == job, jobs.c.state.not_in(_FINAL))
     user = db.execute(later.order_by(w.job).limit(1)).scalar()
-    return None if user is None else f"{user} continues its trials"
+    if user is not None:
+        return f"{user} continues its trials"
+    student = student_of(db, job)
+    return None if student is None else f"{student} learns from a trial of it"
+
+
+def student_of(db: Connection, job: str) -> str | None:
+    """Return a job that has not ended and whose teacher is a trial of this job, or None."""
+    t = teachers.c
+    query = select(t.job).join(jobs, jobs.c.id == t.job).where(t.source == job, jobs.c.state.not_in(_FINAL))
+    student: str | None = db.execute(query.order_by(t.job).limit(1)).scalar()
+    return student
+
+
+def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None) -> None:
+    """Record that the job needs the files of its teacher's job until it has ended."""
+    if teacher is not None:
+        db.execute(insert(teachers).values(job=job, source=teacher.job, project=project))
 
 
 def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None:

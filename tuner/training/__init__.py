@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         distillation_loss,
         fit_batch_size,
         recompute,
+        teacher,
     )
     from tuner.training.channel import MetricsRefused, StopTraining
     from tuner.training.checkpoint import CheckpointUnreadable
@@ -42,6 +43,7 @@ __all__ = [
     "prepare",
     "recompute",
     "seed_everything",
+    "teacher",
 ]
 _HOMES = {
     "Batches": "loaders",
@@ -61,6 +63,7 @@ _HOMES = {
     "prepare": "preparing",
     "recompute": "accumulation",
     "seed_everything": "seeding",
+    "teacher": "accumulation",
 }
 
 

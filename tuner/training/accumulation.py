@@ -1,15 +1,21 @@
-"""Train with large batches in little memory: gradient accumulation, recomputed activations, and the largest batch that fits."""
+"""Train with large batches in little memory, and learn from the model of another trial.
+
+Large batches need gradient accumulation, recomputed activations, and the largest batch that fits.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tuner.training.channel import current
+from tuner.training.checkpoint import saved_state
 from tuner.training.measured import note
 
 B = TypeVar("B")
@@ -193,6 +199,25 @@ def fit_batch_size(step: Callable[[int, int], object], largest: int, *, smallest
 def _is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether a GPU or the CPU has run out of memory. PyTorch raises a plain RuntimeError for the CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+class Teacher(NamedTuple):
+    """The trial that the job file names as `teacher`."""
+
+    config: dict[str, Any]  #: What the teacher's trainable was called with: its configuration and constants.
+    #: The saved state of each part that was named to `SpotSafe`, on the CPU. If the teacher saved its checkpoint in another way, the
+    #: `Path` of the checkpoint's directory, which must not be changed.
+    state: Any
+
+
+def teacher() -> Teacher | None:
+    """Return the teacher of the job, or None if the job file names none, and in a script.
+
+    Call it once, before or after `SpotSafe` is entered, because it reads the checkpoint.
+    """
+    channel = current()
+    given = None if channel is None else channel.begin.teacher
+    return None if given is None else Teacher(dict(given["config"]), saved_state(Path(given["path"])))
 
 
 def distillation_loss(

@@ -68,6 +68,8 @@ class BeginMessage:
     proxies: Mapping[str, Sequence[float]] | None = (
         None  #: One value per rung for each proxy of the job's fidelity.
     )
+    #: The teacher: `path` of the directory of its checkpoint, and its `config`. None if the job has none.
+    teacher: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,11 @@ def restore(
     return int(state["step"])
 
 
+def saved_state(directory: Path) -> Any:
+    """Return the states of the parts that `SpotSafe` saved in a directory, or the directory if its checkpoint was saved in another way."""
+    return read_parts(directory) if (directory / STATE_FILE).is_file() else directory
+
+
 def read_parts(directory: Path) -> dict[str, Any]:
     """Return the saved states of all parts, by name. Tensors that were spread over ranks are whole.
 

@@ -121,6 +121,7 @@ class RunningAttempt:
     reported_bytes: int = 0  # the size of all artifacts that the publisher has read
     staging: Path | None = None  # where the child may leave checkpoints
     environment: Environment | None = None  # to be sent with the next result
+    teacher: dict[str, Any] | None = None  # what the child is given of the job's teacher
     described: bool = False  # the environment was sent, or is about to be
 
     def __post_init__(self) -> None:
@@ -163,6 +164,7 @@ class RunningAttempt:
             artifact_room=self.order.get("artifact_room"),
             rungs=self.order.get("rungs", ()),
             proxies=self.order.get("proxies"),
+            teacher=self.teacher,
         )
 
     def forked(self) -> None:

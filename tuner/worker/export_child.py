@@ -5,10 +5,9 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from tuner.training.channel import STATE_FILE, Channel, StopTraining
-from tuner.training.checkpoint import read_parts
+from tuner.training.channel import Channel, StopTraining
+from tuner.training.checkpoint import saved_state
 from tuner.training.exporting import Exporter, ExportFailed, export_function
 
 
@@ -26,7 +25,7 @@ def run_export(channel: Channel) -> None:
     work.mkdir()
     try:
         function = export_function(sys.modules[channel.begin.entry.partition(":")[0]])
-        exported = function(wanted["config"], _state(Path(wanted["checkpoint"])))
+        exported = function(wanted["config"], saved_state(Path(wanted["checkpoint"])))
         exporter = Exporter(
             exported, work, mode=wanted["mode"], max_drop=wanted["max_drop"], threads=wanted["threads"]
         )
@@ -47,11 +46,6 @@ def run_export(channel: Channel) -> None:
             unsaved = []
         if reply.stop:
             raise StopTraining(0)
-
-
-def _state(checkpoint: Path) -> Any:
-    """Return the saved states of the parts of `SpotSafe`, or the directory of a checkpoint that was saved in another way."""
-    return read_parts(checkpoint) if (checkpoint / STATE_FILE).is_file() else checkpoint
 
 
 def _save(channel: Channel, step: int, paths: list[Path]) -> None:

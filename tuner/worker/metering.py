@@ -172,8 +172,8 @@ class UsageMeter:
         self._add(saves=1, saved_bytes=size_bytes)
 
     def restored(self, size_bytes: int) -> None:
-        """Note the size of the checkpoint that the attempt continues from."""
-        self._counts["restored_bytes"] = size_bytes
+        """Add the size of a checkpoint that was read for the attempt: the one that it continues from, or that of the teacher."""
+        self._add(restored_bytes=size_bytes)
 
     def artifacts(self, stored_bytes: int) -> None:
         """Note the size of the artifacts that the attempt has in the storage."""

@@ -142,6 +142,7 @@ class Program:
             "TUNER_STEP": str(self._step),
             "TUNER_STEPS": "" if steps is None else str(steps),
             "TUNER_SEED": str(given["seed"]),
+            "TUNER_TEACHER_DIR": begin.teacher["path"] if begin.teacher else "",
         }
         program = shutil.which(command[0], path=environment["PATH"]) or command[0]
         try:

@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner.checkpoints.artifacts import ArtifactsFull, TrialArtifacts
-from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId, CheckpointStore, PartOfStep, Published
+from tuner.checkpoints.checkpoints import (
+    MANIFEST,
+    CheckpointDamaged,
+    CheckpointId,
+    CheckpointMissing,
+    CheckpointStore,
+    PartOfStep,
+    Published,
+)
 from tuner.checkpoints.storage import explained
+from tuner.domain.errors import BadFile
 from tuner.training.artifacts import (
     MAX_TRIAL_BYTES,
     MAX_TRIAL_FILES,
@@ -274,6 +283,34 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
         if checkpoint is None:
             raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
         return checkpoint
+
+
+def fetched_teacher(attempt: RunningAttempt, into: Path) -> Path:
+    """Fetch the checkpoint of the job's teacher, and return its directory.
+
+    Raises:
+        BadFile: The checkpoint is missing or damaged, so another attempt could not read it either.
+        StorageFailed: It could not be read.
+    """
+    teacher = attempt.order["teacher"]
+    store = CheckpointStore(teacher["storage"], teacher["project"], teacher["job"])
+    checkpoint = CheckpointId(teacher["step"], teacher["attempt"])
+
+    def fetch() -> Path | BadFile:
+        try:
+            return store.fetch(teacher["trial"], checkpoint, into)
+        except (CheckpointDamaged, CheckpointMissing) as error:
+            return BadFile(
+                f"the checkpoint of its teacher, {teacher['trial']} of {teacher['job']}, cannot be used: {error}"
+            )
+
+    try:
+        directory = with_retries(attempt, store, fetch)
+    except Exception as error:
+        raise StorageFailed(f"the checkpoint of its teacher could not be read: {explained(error)}") from error
+    if isinstance(directory, BadFile):
+        raise directory
+    return directory
 
 
 def size_of(checkpoint: Path) -> int:

@@ -69,13 +69,22 @@ def self_test(
     package: Mapping[str, str] | None = None,
     kind: str | None = None,
     processes: int = 1,
+    teacher: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """Run the restore self-test in a supervisor of its own, and return the verdict. Blocks for up to `limit_s` plus a few seconds."""
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:
         storage = scratch.path / "storage"
         test = SelfTest(
-            entry, supervisor, storage, max_step, resources, limit_s, kind=kind, processes=processes
+            entry,
+            supervisor,
+            storage,
+            max_step,
+            resources,
+            limit_s,
+            kind=kind,
+            processes=processes,
+            teacher=teacher,
         )
         return test.verdict(configs)
     finally:
@@ -97,7 +106,9 @@ class SelfTest:
         *,
         kind: str | None = None,
         processes: int = 1,
+        teacher: Mapping[str, Any] | None = None,
     ) -> None:
+        self._teacher = teacher
         self._entry, self._kind, self._supervisor, self._storage = entry, kind, supervisor, storage
         self._max_step = None if max_step is None else max(2, max_step)
         self._resources, self._processes = resources, processes
@@ -205,6 +216,7 @@ class SelfTest:
             "keep": 100,
             "resources": dict(self._resources),
             "processes": self._processes,
+            "teacher": self._teacher,
         }
         self._supervisor.order({**order, **more})
 

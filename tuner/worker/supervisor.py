@@ -39,6 +39,7 @@ from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_o
 from tuner.worker.publishing import (
     Publisher,
     background,
+    fetched_teacher,
     older_than,
     publish,
     restored,
@@ -115,6 +116,9 @@ class Supervisor:
         self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
         self._answered_at = 0.0
         self._fresh = True
+        self._teacher: Path | None = (
+            None  # the directory with the checkpoint of the job's teacher, once fetched
+        )
 
     # Commands of the driver
 
@@ -177,6 +181,7 @@ class Supervisor:
             if is_new:
                 background("storage", self._store.connect)
             checkpoint = self._restore(attempt, self._store)
+            self._give_teacher(attempt)
             if attempt.state is None:
                 self._start_child(attempt, checkpoint)
         except Exception as error:  # each kind of storage has errors of its own
@@ -211,6 +216,21 @@ class Supervisor:
             attempt.restored_from(checkpoint[0], older)
             attempt.use.restored(size)
             return checkpoint[1]
+
+    def _give_teacher(self, attempt: RunningAttempt) -> None:
+        """Give the attempt the checkpoint of the job's teacher, if it has one. A worker fetches it once."""
+        teacher = attempt.order.get("teacher")
+        if teacher is None:
+            return
+        if self._teacher is None:
+            with self._changed:
+                attempt.watch.switch("restore")
+            self._teacher = fetched_teacher(attempt, self._home / "teacher")
+            size = size_of(self._teacher)
+            with self._changed:
+                attempt.watch.switch("setup")
+                attempt.use.restored(size)
+        attempt.teacher = {"path": str(self._teacher), "config": teacher["config"]}
 
     def _restore_dir(self, attempt: RunningAttempt) -> Path:
         return self._home / f"restore-{attempt.trial}-a{attempt.number}"
