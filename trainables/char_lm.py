@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tuner.training import Exported, SpotSafe, accumulate, autocast, grad_scaler, prepare
+from tuner.training import Exported, SpotSafe, accumulate, autocast, grad_scaler, prepare, quantize_aware
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
@@ -101,7 +101,7 @@ def train(config: dict[str, Any]) -> None:
 
     Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
     A width that is not a multiple of heads is rounded down to one, but not below heads.
-    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), seed.
+    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), quantize_aware (true: for int8-static), seed.
     Reports after every 40 optimizer steps: val_loss in nats per character, val_bits_per_char, train_loss.
     """
     torch.manual_seed(config.get("seed", 0))
@@ -110,6 +110,8 @@ def train(config: dict[str, Any]) -> None:
     precision = config.get("precision", "fp32")
     model = build(config).to(device)
 
+    if config.get("quantize_aware"):
+        quantize_aware(model)
     rate, decay = config.get("learning_rate", 3e-3), config.get("weight_decay", 0.01)
     optimizer: torch.optim.Optimizer
     if config.get("optimizer", "adamw") == "sgd":

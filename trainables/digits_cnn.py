@@ -7,7 +7,16 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from tuner.training import Batches, Exported, SpotSafe, accumulate, autocast, grad_scaler, prepare
+from tuner.training import (
+    Batches,
+    Exported,
+    SpotSafe,
+    accumulate,
+    autocast,
+    grad_scaler,
+    prepare,
+    quantize_aware,
+)
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 3e-1, "log": True},
@@ -52,7 +61,7 @@ def train(config: dict[str, Any]) -> None:
     """Train the network.
 
     Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
-    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches per step), seed.
+    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches per step), quantize_aware (true: for int8-static), seed.
     Reports after each epoch: val_accuracy in [0, 1], val_loss, train_loss.
     """
     torch.manual_seed(config.get("seed", 0))
@@ -61,6 +70,8 @@ def train(config: dict[str, Any]) -> None:
     precision = config.get("precision", "fp32")
     model = build(config.get("width", 16), config.get("depth", 2), config.get("dropout", 0.0)).to(device)
 
+    if config.get("quantize_aware"):
+        quantize_aware(model)
     rate, decay = config.get("learning_rate", 1e-2), config.get("weight_decay", 0.0)
     optimizer: torch.optim.Optimizer
     if config.get("optimizer", "adamw") == "sgd":

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from trainables import digits_cnn
-from tuner.training import Exported, exporting
+from tuner.training import Exported, exporting, quantize_aware
 from tuner.training.exporting import Exporter, ExportFailed, remove_channels, zero_weights
 from tuner.training.variants import FORMATS
 
@@ -45,6 +45,8 @@ def trained(**config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     torch.manual_seed(0)
     x_train, _, y_train, _ = digits_cnn.data()
     model = digits_cnn.build(config.get("width", 16), config.get("depth", 2), 0.0)
+    if config.get("quantize_aware"):
+        quantize_aware(model)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     for rows in torch.arange(len(x_train)).split(64):
         optimizer.zero_grad()
@@ -109,6 +111,20 @@ def test_formats_of_a_network_are_written_measured_and_close(tmp_path: Path, for
     with torch.inference_mode():
         wanted = exported.module(images).numpy()
     assert abs(numpy.load(got) - wanted).max() <= 1e-4
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("quick")
+def test_quantization_aware_training_loses_no_more_in_int8(tmp_path: Path) -> None:
+    drops = []
+    for aware in (False, True):
+        config, state = trained(width=4, quantize_aware=aware)
+        (tmp_path / str(aware)).mkdir()
+        export = exporter(digits_cnn.export(config, state), tmp_path / str(aware))
+        variant = export.variant("int8-static")
+        assert variant.drop is not None, variant.detail
+        drops.append(variant.drop)
+    assert drops[1] <= drops[0] + 1 / 450  # one of the validation images
 
 
 @pytest.mark.usefixtures("quick")

@@ -1,5 +1,7 @@
 """Test what mixed precision, gradient accumulation and batches compute on a CPU."""
 
+import copy
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests import strategies
-from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler, measured
+from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler, measured, quantize_aware
 
 
 class Counted(torch.optim.SGD):
@@ -246,3 +248,27 @@ def test_data_loader_and_precision_settings_are_measured() -> None:
     with pytest.raises(ValueError, match="fp8"):
         autocast("fp8")
     assert measured.taken()["facts"]["precision"] == "bf16"
+
+
+def test_quantization_aware_layers_round_to_8_bits_and_keep_their_state() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    model, x = quantize_aware(copy.deepcopy(plain)), torch.randn(64, 1, 4, 4)
+    output = model(x)
+    assert 0 < float((output - plain(x)).detach().abs().max()) < 0.02
+    output.square().mean().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    assert {name: value.shape for name, value in model.state_dict().items()} == {
+        name: value.shape for name, value in plain.state_dict().items()
+    }
+    ones = nn.Linear(300, 1, bias=False)
+    ones.weight.data = torch.linspace(-1, 1, 300)[None]
+    levels = {float(quantize_aware(ones)(row).detach()) for row in torch.eye(300)[:, None]}
+    assert len(levels) == 255
+    copied = copy.deepcopy(model)
+    nn.init.zeros_(copied[3].weight)
+    assert torch.equal(copied(x)[0], copied[3].bias)
+    assert model(x[:0]).shape == (0, 3)
+    assert model(torch.full_like(x, math.nan)).isnan().all()
+    with pytest.raises(ValueError, match="no Linear or convolution layer"):
+        quantize_aware(nn.Sequential(nn.LayerNorm(2)))

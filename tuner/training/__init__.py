@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tuner.training.datasets import DatasetRefused, dataset
     from tuner.training.exporting import Exported
     from tuner.training.loaders import Batches, efficient_loader
-    from tuner.training.precision import autocast, grad_scaler
+    from tuner.training.precision import autocast, grad_scaler, quantize_aware
     from tuner.training.preparing import prepare
     from tuner.training.seeding import seed_everything
     from tuner.training.spot_safe import SpotSafe
@@ -41,6 +41,7 @@ __all__ = [
     "fit_batch_size",
     "grad_scaler",
     "prepare",
+    "quantize_aware",
     "recompute",
     "seed_everything",
     "teacher",
@@ -61,6 +62,7 @@ _HOMES = {
     "fit_batch_size": "accumulation",
     "grad_scaler": "precision",
     "prepare": "preparing",
+    "quantize_aware": "precision",
     "recompute": "accumulation",
     "seed_everything": "seeding",
     "teacher": "accumulation",
