@@ -148,7 +148,7 @@ def test_entries_unused_for_longest_are_removed_unless_a_process_uses_them(
     for name in "abcd":
         memory.pipe_file(f"/{name}", bytes(10))
     paths = {name: cache.get(f"memory://{name}", {}) for name in "ab"}
-    with pytest.raises(DatasetRefused, match="of which other trials use 20"):
+    with pytest.raises(DatasetRefused, match="other trials use 20 of the 25 bytes"):
         cache.get("memory://c", {})
     release()
     cache.get("memory://a", {})
@@ -172,6 +172,27 @@ def test_what_killed_processes_left_makes_room(memory: Any, tmp_path: Path) -> N
     assert {path.name for path in root.iterdir() if path.is_dir()} - {"nothing"} == {
         datasets._source_at(memory, "/a", "memory://a", {}).key
     }
+
+
+def test_entry_that_was_made_again_meanwhile_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removes the entry after its lock was opened, and a third one uses a new entry of the same name."""
+    cache, entry = DatasetCache(tmp_path, 10), tmp_path / "entry"
+    os.close(datasets._opened(entry))
+    real = datasets._try_lock
+
+    def late(lock: int, how: int) -> bool:
+        cache._remove(entry)
+        os.close(datasets._opened(entry))
+        return real(lock, how)
+
+    monkeypatch.setattr(datasets, "_try_lock", late)
+    assert not cache._evict(entry)
+    assert entry.exists()
+    monkeypatch.undo()
+    assert cache._evict(entry)
+    assert not entry.exists()
 
 
 @pytest.mark.extended

@@ -8,7 +8,8 @@ A cache is a directory with one entry, itself a directory, for each version of a
 - `partial`: an unfinished download. The next process that wants the entry removes what a killed process has left.
 - `data`: the complete content.
 
-The locks work between processes and containers of one machine, on its own disk. Run as a program, this module starts a command with
+The locks work between processes and containers of one machine, on its own disk. The caches of fsspec are not used, because they have
+neither locks between processes nor a limit of their size. Run as a program, this module starts a command with
 datasets: see `main`.
 """
 
@@ -124,10 +125,9 @@ class DatasetCache:
                 lock = _opened(entry)
                 try:
                     # The first process looks whether the entry is complete. Others would have to wait until all that use it have ended.
-                    with contextlib.suppress(BlockingIOError):
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        if _is_lock_of(lock, entry) and not _is_complete(entry):
-                            self._download(source, entry)
+                    is_first = _try_lock(lock, fcntl.LOCK_EX)
+                    if is_first and _is_lock_of(lock, entry) and not _is_complete(entry):
+                        self._download(source, entry)
                     _wait_for_download(lock)
                 except BaseException:
                     _unlock(lock)
@@ -164,6 +164,11 @@ class DatasetCache:
         Raises:
             DatasetRefused: There is no room, because of the limit or because the other entries are in use.
         """
+        if size > self._limit_bytes:
+            raise DatasetRefused(
+                f"the dataset has {size} bytes or more, and the cache may have {self._limit_bytes}; have the operator raise "
+                f"{CACHE_GIB}, or read less data"
+            )
         lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -179,8 +184,8 @@ class DatasetCache:
             in_use = sum(sizes.values())
             if in_use + size > self._limit_bytes:
                 raise DatasetRefused(
-                    f"the dataset has {size} bytes or more, and the cache may have {self._limit_bytes}, of which other trials use "
-                    f"{in_use}; have the operator raise {CACHE_GIB}, or read less data"
+                    f"the dataset has {size} bytes or more, and other trials use {in_use} of the {self._limit_bytes} bytes of the cache; "
+                    f"have the operator raise {CACHE_GIB}, or run fewer trials with other data at once"
                 )
             (entry / "size").write_text(str(size))
         finally:
@@ -193,11 +198,10 @@ class DatasetCache:
         except FileNotFoundError:
             return not entry.exists()  # otherwise another process is just creating it
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._remove(entry)
-            return True
-        except BlockingIOError:
-            return False
+            is_unused = _try_lock(lock, fcntl.LOCK_EX) and _is_lock_of(lock, entry)
+            if is_unused:
+                self._remove(entry)
+            return is_unused
         finally:
             _unlock(lock)
 
@@ -222,13 +226,18 @@ def _opened(entry: Path) -> int:
 
 def _wait_for_download(lock: int) -> None:
     """Lock an entry shared. If a process downloads it, wait for that, and let the supervisor know that its process waits."""
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            _log(0, waits=_is_waited_for())
-            time.sleep(WAIT_S)
+    while not _try_lock(lock, fcntl.LOCK_SH):
+        _log(0, waits=_is_waited_for())
+        time.sleep(WAIT_S)
+
+
+def _try_lock(lock: int, how: int) -> bool:
+    """Lock if no other process holds a lock that excludes this one. Return whether that is so."""
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _unlock(lock: int) -> None:
