@@ -22,6 +22,7 @@ from tuner.domain.records import ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.store.journal import SqlJournal
+from tuner.tuning.worth import points_per_usd
 
 T4 = {"instance_type": "g4dn.xlarge"}
 NODE_USD = 0.2  # the price of the fake node; a trial takes one of its two CPUs
@@ -153,6 +154,35 @@ def test_empty_forecast_states_the_reason(finished: Finished) -> None:
     assert "no trial is expected to beat the best" in none_better["reason"]
     too_few = ask(finished, f"jobs/{finished.troubled}/best")["next_dollar"]["forecast"]
     assert "fewer than three" in too_few["reason"]
+
+
+def test_job_stops_by_the_number_that_the_answer_shows(client: TestClient, service: FakeService) -> None:
+    stop = {"worth": {"usd_per_point": 0.001}}
+    job = fakes.submit(client, budget={"usd": 0.2}, stop=stop)
+    run = fakes.simulate(service, job)
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert (shown["state"], shown["stop_reason"], shown["stop"]["worth"]) == (
+        "succeeded",
+        "worth",
+        stop["worth"],
+    )
+    assert "points, and a point is worth $0.001" in shown["detail"]
+    assert shown["spend"]["usd"] < 0.1
+    assert shown["spend"]["held_usd"] == 0
+    state = run.loop.state
+    scores = [state.spec.objective.score(trial.value) for trial in state.trials if trial.value is not None]
+    points = client.get(f"/v1/jobs/{job}/best").json()["next_dollar"]["forecast"]["points_per_usd"]
+    assert points == points_per_usd(scores, state.spent) < 1000
+
+
+def test_worth_with_proxies_is_refused(client: TestClient) -> None:
+    body = fakes.body(
+        stop={"worth": {"usd_per_point": 40}},
+        fidelity={"min": 1, "max": 9, "proxies": {"resolution": [8, 16]}},
+    )
+    (error,) = check_problem(client.post("/v1/jobs", json=body))["errors"]
+    assert error["pointer"] == "/stop/worth"
+    assert "proxies" in error["detail"]
 
 
 @pytest.mark.parametrize(

@@ -439,6 +439,16 @@ def test_requests_of_users_are_replayed(scheduler: SchedulerName, sampler: Sampl
     check_honest(run)
 
 
+@pytest.mark.parametrize("scheduler", ["auto", "none"])
+def test_job_that_is_not_worth_its_money_is_replayed(scheduler: SchedulerName) -> None:
+    job = spec("0.5", scheduler=scheduler, sampler="random")
+    run = ran(replace(job, worth_micro_usd=1000), faults=FAULTS, seed=2)
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "worth"
+    assert run.journal.tables.account.posted.usd < Money.from_usd(0.25)
+    check_honest(run)
+
+
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_trials_over_their_own_limits_are_replayed(sampler: SamplerName) -> None:
     limits = TrialLimits(patience=9, min_gain=0.02, max_cost_micro_usd=500)

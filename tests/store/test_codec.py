@@ -68,6 +68,7 @@ specs = st.builds(
     window=st.none() | st.builds(Window, st.text(), st.text(), st.text()),
     tags=texts,
     teacher=st.none() | st.builds(Teacher, st.text(), st.text(), st.none() | big, st.none() | big),
+    worth_micro_usd=st.none() | big,
 )
 offers = st.builds(Offer, st.text(), st.builds(Price, big), numbers, numbers, region=st.none() | st.text())
 instants = st.builds(Instant, big)

@@ -69,6 +69,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("resources", shapes.Resources),
     ("algorithm", shapes.Algorithm),
     ("stop.plateau", shapes.Plateau),
+    ("stop.worth", shapes.Worth),
     ("stop.trial", shapes.TrialStop),
     ("start: with a known metric", shapes.KnownResult),
     ("checkpoint", shapes.Checkpoint),

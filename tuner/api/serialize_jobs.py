@@ -92,6 +92,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         if plateau is None
         else {"patience_usd": Money(plateau.patience_micro_usd).usd, "min_gain": plateau.min_gain}
     )
+    worth = None if spec.worth_micro_usd is None else {"usd_per_point": Money(spec.worth_micro_usd).usd}
     return {
         "trainable": spec.trainable,
         "command": spec.command,
@@ -114,7 +115,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "processes_per_node": spec.resources.processes_per_node or "auto",
         },
         "algorithm": _fields(spec.algorithm),
-        "stop": {"plateau": stop, "trial": _trial_limits_to_wire(spec.trial_limits)},
+        "stop": {"plateau": stop, "worth": worth, "trial": _trial_limits_to_wire(spec.trial_limits)},
         "start": [
             dict(point.config)
             if point.metric is None

@@ -82,6 +82,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         resources=_resources(request.resources),
         algorithm=Algorithm(**request.algorithm.model_dump()),
         plateau=_plateau(read, request.stop.plateau),
+        worth_micro_usd=_worth(read, request.stop.worth),
         trial_limits=_trial_limits(read, request.stop.trial),
         start=tuple(_start_point(space, entry) for entry in request.start),
         constraints=tuple(Constraint(**limit.model_dump()) for limit in request.constraints),
@@ -164,6 +165,13 @@ def _plateau(read: RequestReader, given: job_models.Plateau | None) -> Plateau |
         return None
     patience = read.take("/stop/plateau/patience_usd", Money.from_usd, given.patience_usd)
     return Plateau(patience.micro_usd if patience else 0, given.min_gain)
+
+
+def _worth(read: RequestReader, given: job_models.Worth | None) -> int | None:
+    if given is None:
+        return None
+    usd = read.take("/stop/worth/usd_per_point", Money.from_usd, given.usd_per_point)
+    return usd.micro_usd if usd else 0
 
 
 def _retention(read: RequestReader, given: job_models.Artifacts | None) -> RetentionPolicy | None:

@@ -234,6 +234,9 @@ def best(answer: choices.BestAnswer, metric: str = "metric") -> RenderableType:
         gain = "" if point is None else f", {usd(point.extra_usd)} more for {number(point.gain)}"
         lines.append(Text(f"next better: {best_line(answer.next_better, metric)}{gain}"))
     forecast = answer.next_dollar.forecast
+    if forecast is not None and forecast.points_per_usd is not None:
+        gain = f"{number(forecast.points_per_usd)} points (each 0.01 of {metric})"
+        lines.append(Text(f"the next $1 is expected to gain {gain}"))
     if forecast is not None and not forecast.items:
         lines.append(Text(f"training longer: {forecast.reason}"))
     elif forecast is not None:

@@ -22,6 +22,7 @@ StopReason = Literal[
     "trials",
     "target",
     "plateau",
+    "worth",
     "space_exhausted",
     "cancelled",
     "error",
@@ -226,6 +227,8 @@ class JobSpec:
     retention: RetentionPolicy | None = field(default=None, metadata={"new": True})
     #: The trial whose checkpoint every trial can read. None if there is none.
     teacher: Teacher | None = field(default=None, metadata={"new": True})
+    #: What a point, 0.01 of the metric, is worth. The job stops if it is expected to cost more. None if the job has no such rule.
+    worth_micro_usd: int | None = field(default=None, metadata={"new": True})
 
     @property
     def entry(self) -> str:
@@ -269,7 +272,18 @@ class JobSpec:
             faults.append(Fault("/stop/plateau/patience_usd", "must be more than 0"))
         if self.plateau is not None and not 0 <= self.plateau.min_gain < float("inf"):
             faults.append(Fault("/stop/plateau/min_gain", "must be 0 or more"))
-        return faults
+        return [*faults, *self._worth_faults()]
+
+    def _worth_faults(self) -> list[Fault]:
+        if self.worth_micro_usd is None:
+            return []
+        if self.worth_micro_usd <= 0:
+            return [Fault("/stop/worth/usd_per_point", "must be more than 0")]
+        if self.fidelity.proxies is not None:
+            return [
+                Fault("/stop/worth", "cannot compare metrics of steps with proxies; leave one of the two out")
+            ]
+        return []
 
     def _code_faults(self) -> list[Fault]:
         if self.command is None:

@@ -76,6 +76,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
         fidelity=measured,
         algorithm=Algorithm("asha", "qmc", job.algorithm.seed),
         plateau=None,
+        worth_micro_usd=None,
         start=(),
         trial_limits=None,
         warm_start_jobs=(),

@@ -277,7 +277,8 @@ def stops_of(spec: JobSpec) -> list[int]:
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
     """Return the job as it is simulated.
 
-    Configurations of the user are simulated as any others, and trials have no limits of their own. It has no time window, has a last step, and maximizes a score. If no curves are known, it has no target and no plateau, because scores
+    Configurations of the user are simulated as any others, and trials have no limits of their own. It does not stop because of
+    `stop.worth`. It has no time window, has a last step, and maximizes a score. If no curves are known, it has no target and no plateau, because scores
     would not be meaningful. The number of trials is at most the size of the search space.
 
     Args:
@@ -300,6 +301,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         fidelity=fidelity,
         objective=replace(spec.objective, mode="max", target=score),
         plateau=spec.plateau if knows_curves else None,
+        worth_micro_usd=None,
         budget=replace(budget, on_exhausted="finish"),
         start=(),
         constraints=(),

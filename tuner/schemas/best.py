@@ -83,11 +83,13 @@ class Continuation(Answer):
 class Forecast(Answer):
     """The trials whose continuation is expected to gain most per dollar.
 
-    If `items` is empty, `reason` says why. `as_of_event` is the number of the newest event of the job that the forecast includes.
+    `points_per_usd` is what the next dollar is expected to gain if the job goes on as before, in points of 0.01 of the metric. It is the
+    number for which `stop.worth` ends a job, and null if it is too early to tell. If `items` is empty, `reason` says why. `as_of_event` is the number of the newest event of the job that the forecast includes.
     """
 
     items: list[Continuation]
     reason: str | None
+    points_per_usd: float | None
     interval: float
     as_of_event: int
 

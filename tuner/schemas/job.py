@@ -151,6 +151,15 @@ class Plateau(Request):
     min_gain: float = 0.0
 
 
+class Worth(Request):
+    """Stop the job when a point, which is 0.01 of the metric, is expected to cost more than `usd_per_point`.
+
+    For an accuracy between 0 and 1, a point is one percentage point. The rest of the budget is released.
+    """
+
+    usd_per_point: float
+
+
 class TrialStop(Request):
     """Stop a trial after `patience` steps without a gain of more than `min_gain` over its best metric, or before training its
     configuration takes longer than `max_duration` or costs more than `max_cost_usd`. Each is checked after a step, with the length of
@@ -165,6 +174,7 @@ class TrialStop(Request):
 
 class Stop(Request):
     plateau: Plateau | None = None
+    worth: Worth | None = None
     trial: TrialStop | None = None
 
 

@@ -1,6 +1,6 @@
 """Forecast what more money would buy: the results of the best unfinished trials if they were trained to their last step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.database.database import Database
 from tuner.domain.money import Money
@@ -10,6 +10,7 @@ from tuner.store import best, jobs
 from tuner.store.best import BestTrial
 from tuner.store.jobs import JobRow
 from tuner.tuning.rungs import Outlook, ladder, outlooks
+from tuner.tuning.worth import points_per_usd
 
 TRIALS = 200  # number of best trials that the forecast learns from
 ASKED = 20  # number of best unfinished trials among them that are forecast
@@ -49,10 +50,22 @@ class NextDollarForecast:
     trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
     reason: str  #: Why there are none; empty if there are.
     as_of: int  #: The job's newest event that was taken into account.
+    points_per_usd: float | None = (
+        None  #: Points (0.01 of the metric) that the next dollar gains if the job goes on as before.
+    )
 
 
 def forecast(database: Database, row: JobRow) -> NextDollarForecast:
     """Compute the forecast of a job. Answers that many clients poll are cached by `tuner.api.response_cache`."""
+    made = _continuations(database, row)
+    if row.spec.fidelity.proxies is not None:  # metrics of different stages are not comparable
+        return made
+    with database.read() as db:
+        values, spent = best.results(db, row.id)
+    return replace(made, points_per_usd=points_per_usd(list(map(row.spec.objective.score, values)), spent))
+
+
+def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
     fidelity, objective = ladder(row.spec), row.spec.objective
     last = fidelity.max
     with database.read() as db:

@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, tuple_
 
-from tuner.database.tables import checkpoints, front, jobs, reports, trials
-from tuner.domain.money import Money
+from tuner.database.codec import decode
+from tuner.database.tables import checkpoints, events, front, jobs, reports, trials
+from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
@@ -80,6 +81,29 @@ _NEWEST_CHECKPOINTS = (
     .where(_C.job == bindparam("of"), _C.trial.in_(_TRIALS))
     .group_by(_C.trial)
 )
+
+
+_RESULTS = (
+    select(trials.c.value)
+    .where(trials.c.job == bindparam("of"), trials.c.value.is_not(None))
+    .order_by(trials.c.number)
+)
+_NEWEST_REPORT = (
+    select(events.c.body)
+    .where(events.c.job == bindparam("of"), events.c.type == "Reported")
+    .order_by(events.c.seq.desc())
+    .limit(1)
+)
+
+
+def results(db: Connection, job: str) -> tuple[list[float], Money]:
+    """Return the newest metric of each trial that has one, oldest trial first, and the spend of the job at its newest report.
+
+    These are the values that the driver decides from.
+    """
+    body = db.execute(_NEWEST_REPORT, {"of": job}).scalar()
+    spent = ZERO if body is None else decode(body).spent
+    return list(db.execute(_RESULTS, {"of": job}).scalars()), spent
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:

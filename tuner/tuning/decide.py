@@ -14,7 +14,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
 from tuner.domain.quota import BUDGET
-from tuner.tuning import stopping
+from tuner.tuning import stopping, worth
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
@@ -202,6 +202,12 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
     if trial.status not in ("running", "pausing", "finishing", "stopping"):
         return []
     _money_moved(state)
+    orders = _on_end(state, trial, event)
+    ending = worth.ending(state) if state.ending is None else None
+    return orders if ending is None else orders + _end(state, ending)
+
+
+def _on_end(state: State, trial: TrialRecord, event: AttemptEnd) -> list[Command]:
     if trial.status == "stopping":
         return _ended_for_good(state, trial, trial.ends_as, trial.reason)
     match event:

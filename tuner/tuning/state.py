@@ -93,7 +93,7 @@ class Ending:
     @property
     def found(self) -> bool:
         """Return whether the reports caused the ending. A later pause request or a restart does not undo it."""
-        return self.reason in ("target", "plateau", "error")
+        return self.reason in ("target", "plateau", "worth", "error")
 
     @property
     def limit(self) -> bool:

@@ -149,6 +149,7 @@ def _forecast(view: BestView) -> show.Forecast | None:
     return show.Forecast(
         items=[show.Continuation.model_validate(continuation) for continuation in forecast.trials],
         reason=forecast.reason or None,
+        points_per_usd=forecast.points_per_usd,
         interval=0.8,
         as_of_event=forecast.as_of,
     )

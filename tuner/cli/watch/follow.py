@@ -145,12 +145,13 @@ class Forecaster(threading.Thread):
 def next_dollar(found: "BestAnswer") -> str:
     """Return a line about the gain of a larger budget: the forecast, or else the next point of the Pareto front."""
     forecast, point = found.next_dollar.forecast, found.next_dollar.next_point
+    points = ""
+    if forecast is not None and forecast.points_per_usd is not None:
+        points = f"$1 is expected to gain {number(forecast.points_per_usd)} points; "
     if forecast is not None and forecast.items:
         one = forecast.items[0]
         gain = f"{number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"
-        return f"{usd(one.extra_usd)} for {one.trial} to step {one.to_step} may gain {gain}"
+        return f"{points}{usd(one.extra_usd)} for {one.trial} to step {one.to_step} may gain {gain}"
     if point is not None:
-        return (
-            f"{usd(point.extra_usd)} more gains {number(point.gain)}, by {point.trial} at step {point.step}"
-        )
-    return "" if forecast is None or forecast.reason is None else forecast.reason
+        return f"{points}{usd(point.extra_usd)} more gains {number(point.gain)}, by {point.trial} at step {point.step}"
+    return points + ("" if forecast is None or forecast.reason is None else forecast.reason)

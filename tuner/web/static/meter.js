@@ -94,8 +94,11 @@ export class Meter {
     text(this.why, first
       ? `Trial ${short(first.trial)}, trained on from step ${first.from_step} to ${first.to_step}, is expected to end at ${figure(first.expected_metric)} (${figure(first.low_metric)} to ${figure(first.high_metric)}).`
       : forecast?.reason ? `Not known: ${forecast.reason}.` : "Not known yet.");
-    const little = first && first.expected_gain <= 0;
-    text(this.stop, little ? "No trial is expected to beat the best: a good time to stop." : second ? `Next best: trial ${short(second.trial)}, ${sign}${figure(Math.abs(second.expected_gain))} for ${usd(second.extra_usd)}.` : "");
+    const points = forecast?.points_per_usd ?? null;
+    text(this.stop, [
+      points === null ? "" : `The next $1 is expected to gain ${figure(points)} points (each 0.01).`,
+      second ? `Next best: trial ${short(second.trial)}, ${sign}${figure(Math.abs(second.expected_gain))} for ${usd(second.extra_usd)}.` : "",
+    ].filter(Boolean).join(" "));
   }
 
   showNoBest() {

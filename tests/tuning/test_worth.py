@@ -1,0 +1,45 @@
+"""Test what the next dollar is expected to gain, and that a job ends when that is not worth it."""
+
+import pytest
+
+from tests.tuning.test_decide import AT, Story
+from tests.tuning.test_endings import endings
+from tuner.domain import events as ev
+from tuner.domain.ids import trial_id
+from tuner.domain.money import ZERO, Money
+from tuner.tuning.worth import FEWEST, points_per_usd
+
+DOLLAR = Money(1_000_000)
+
+
+def test_expected_gain_is_the_excess_of_the_best_results_per_dollar() -> None:
+    # Of all results, 0.22 to 0.31 are 5.5 points above the next one, and 0.16 to 0.31 are 8.5 points above it. Of the newer half, which
+    # cost half a dollar, 0.27 to 0.31 are 3 points above the next one, and 0.24 to 0.31 are 4.5 points above it.
+    scores = [n / 100 for n in range(32)]
+    assert points_per_usd(scores, DOLLAR) == pytest.approx((5.5 + 8.5 + 6 + 9) / 4)
+    assert points_per_usd(scores, Money(5_000_000)) == pytest.approx((5.5 + 8.5 + 6 + 9) / 20)
+
+
+def test_expected_gain_is_unknown_with_few_trials_or_without_cost() -> None:
+    assert points_per_usd([0.5] * (FEWEST - 1), DOLLAR) is None
+    assert points_per_usd([0.5] * FEWEST, ZERO) is None
+
+
+@pytest.mark.parametrize(
+    ("usd_per_point", "ends"), [(40, True), (160, False), (None, False)], ids=["little", "much", "no_rule"]
+)
+def test_job_ends_when_the_next_dollar_gains_less_than_it_is_worth(
+    usd_per_point: float | None, *, ends: bool
+) -> None:
+    """After 16 trials that rise by 0.001 and cost $20 in total, the next dollar is expected to gain 0.0206 points."""
+    worth = None if usd_per_point is None else round(usd_per_point * 1e6)
+    story = Story(scheduler="none", worth_micro_usd=worth)
+    for number in range(FEWEST):
+        assert story.state.ending is None
+        story.report(number, 9, number / 1000, spent=20_000_000)
+        last = story.tell(ev.Completed(AT, trial_id(number)))
+    assert endings(last) == ([("succeeded", "worth")] if ends else [])
+    if ends:
+        assert "is expected to gain 0.0206 points, and a point is worth $40" in str(last[-1])
+        assert story.state.ending is not None
+        assert story.state.ending.found
