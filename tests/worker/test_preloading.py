@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.data_server import data_server
+from tuner.domain.usage import Usage
+from tuner.driver.messages import Progress
 from tuner.worker.fork_server import needs_dynamo
 
 OPTIMISES = "import torch\n\ndef train(config):\n    torch.optim.SGD([torch.zeros(1)], 0.1)\n"
@@ -93,14 +95,13 @@ def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
     with data_server() as server:
         constants = {"url": server.url()}
         driver = drive("reads", "tests.worker.prepared_cases", fresh=True, constants=constants)
-        ends = []
+        used = list[Usage]()
         for _ in range(2):
             driver.run_to(1, config=constants)
-            ends.append(driver.end("stop")["usage"])
+            used.append(Progress.parse(driver.end("stop")).usage or Usage())
     assert [report["metrics"]["text"] for report in driver.reports] == ["the data"] * 2
     assert not any(report["metrics"]["in_this_process"] for report in driver.reports)
-    assert (ends[0]["data_read_bytes"], ends[0]["data_bucket_bytes"]) == (8, 0)
-    assert "data_read_bytes" not in ends[1]
+    assert [(usage.data_read_bytes, usage.data_bucket_bytes) for usage in used] == [(8, 0), (None, None)]
 
 
 @pytest.mark.parametrize(
