@@ -22,6 +22,7 @@ from tests.packages.making import archive, folder, plain
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.client.packing import packed
+from tuner.service.trainables import SubprocessProber
 from tuner.store import jobs
 from tuner.worker.environment import code_of
 
@@ -227,8 +228,15 @@ class Marked:
 
 
 @pytest.fixture
-def own(on: TestClient) -> Client:
-    return Client("http://tuner", fakes.KEY, transport=on._transport)
+def real(service: FakeService) -> TestClient:
+    """Return a client of a service with packages enabled, which imports trainables in real processes."""
+    changed = replace(service.settings, packages=True)
+    return fakes.client_of(replace(service, settings=changed, prober=SubprocessProber()))
+
+
+@pytest.fixture
+def own(real: TestClient) -> Client:
+    return Client("http://tuner", fakes.KEY, transport=real._transport)
 
 
 def test_function_is_sent_by_value_and_unpickled_only_where_it_is_called(
@@ -283,3 +291,54 @@ def test_function_that_cannot_be_sent_is_refused(own: Client, client: TestClient
     with pytest.raises(ApiError, match="TUNER_PACKAGES=on") as refusal:
         off.submit(push, space={}, budget=1)
     assert refusal.value.status == 409
+
+
+OBJECTIVES = """
+def objective(trial):
+    rate = trial.suggest_float("rate", 1e-4, 1.0, log=True)
+    if trial.suggest_categorical("kind", ["sgd", "adam"]) == "sgd":
+        trial.suggest_float("momentum", 0.0, 0.9)
+    trial.report(rate, 0)
+
+def failing(trial):
+    raise KeyError("data")
+"""
+RATE = {"type": "float", "low": 1e-4, "high": 1.0, "log": True}
+
+
+def test_search_space_of_an_objective_is_recorded(own: Client, real: TestClient, client: TestClient) -> None:
+    package = push(real, plain({"mine.py": OBJECTIVES}))["id"]
+    recorded = own.trainable("mine:objective", kind="optuna", package=package)
+    assert (recorded.error, recorded.code) == (None, None)
+    momentum = {"type": "float", "low": 0.0, "high": 0.9, "when": {"kind": ["sgd"]}}
+    assert recorded.search_space is not None
+    assert recorded.search_space["rate"] == RATE
+    assert recorded.search_space["momentum"] == momentum
+    failed = own.trainable("mine:failing", kind="optuna", package=package)
+    assert (failed.search_space, failed.code) == (None, "objective_raised")
+    assert "KeyError" in str(failed.error)
+    assert "no module theirs" in str(own.trainable("theirs:objective", package=package).error)
+    path = "/v1/trainables/mine:objective"
+    refused(real.get(path, params={"package": f"pkg_{'a' * 64}"}), 404, "there is no package")
+    refused(real.get("/v1/trainables/mine", params={"package": package}), 422, "/trainable")
+    refused(real.get(path, params={"kind": "optuna"}), 422, "TUNER_ALLOWED_MODULES")
+    for query in ({"kind": "optuna"}, {"package": package}):
+        refused(client.get(path, params=query), 409, "TUNER_PACKAGES=on")
+
+
+def test_objective_is_submitted_without_a_space(own: Client) -> None:
+    def objective(trial: Any) -> float:
+        return float(trial.suggest_float("rate", 1e-4, 1.0, log=True))
+
+    def raising(trial: Any) -> float:
+        raise KeyError("data")
+
+    asked: dict[str, Any] = {
+        "kind": "optuna",
+        "budget": 0.01,
+        "objective": {"metric": "value", "mode": "min"},
+    }
+    job = own.submit(objective, **asked)
+    assert (job.kind, job.search_space) == ("optuna", {"rate": RATE})
+    with pytest.raises(ApiError, match="objective_raised"):
+        own.submit(raising, **asked)

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from tuner.cli.job_yaml import read_job
-from tuner.domain.space import Categorical, Parameter, Space, SpaceRefused
+from tuner.domain.space import SpaceRefused
 
 OBJECTIVE_METRIC = "value"  # Optuna's name for what an objective returns
 
@@ -137,31 +137,14 @@ def recorded(entry: str) -> dict[str, Any]:
     Raises:
         SpaceRefused: The objective cannot be imported, or its space cannot be recorded.
     """
-    from tuner.service.objective_space import recorded_space
+    from tuner.service.trainables import recorded_space
 
     objective = _imported(entry)
     if not callable(objective):
         raise SpaceRefused("not_importable", f"{entry} is a {type(objective).__name__}, not a function")
     typer.echo(f"recording the search space: running {entry} until its first report, several times", err=True)
     with _output_on_stderr():
-        space = recorded_space(objective)
-    return _written(space)
-
-
-def _written(space: Space) -> dict[str, Any]:
-    """Return a search space as a job file has it."""
-
-    def written(parameter: Parameter) -> dict[str, Any]:
-        when = {name: list(values) for name, values in parameter.when.items()}
-        more: dict[str, Any] = {"when": when} if when else {}
-        if isinstance(parameter, Categorical):
-            return {"type": "categorical", "choices": list(parameter.choices), **more}
-        kind = "int" if isinstance(parameter.low, int) else "float"
-        more |= {"log": True} if parameter.log else {}
-        more |= {"step": parameter.step} if parameter.step is not None else {}
-        return {"type": kind, "low": parameter.low, "high": parameter.high, **more}
-
-    return {name: written(parameter) for name, parameter in space.parameters.items()}
+        return recorded_space(objective)
 
 
 def _imported(entry: str) -> Any:

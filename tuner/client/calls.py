@@ -73,7 +73,8 @@ class Calls(ABC):
         Args:
             job: The fields of a job file, as a dictionary, or a function to tune. A function is pickled by value and uploaded as a
                 package. The service must allow packages, and its workers must have the modules that the function imports.
-            space: The `search_space` of a function.
+            space: The `search_space` of a function. An Optuna objective, which has `kind="optuna"`, needs none: the service runs it and
+                records what it suggests.
             budget: The budget of a function, in dollars or as in a job file.
             idempotency_key: A second submission with the same key returns the first job. Without a key, the client generates one,
                 so that its own retries never create a second job.
@@ -89,6 +90,8 @@ class Calls(ABC):
             }
             fields |= {name: value for name, value in given.items() if value is not None}
             job = await self._packaged(job, fields)
+            if fields.get("kind") == "optuna" and "search_space" not in fields:
+                job["search_space"] = await self._recorded_space(job["trainable"], job["package"])
         elif space is not None or budget is not None or fields:
             raise TypeError("keyword arguments describe the job of a function; put them into the dictionary")
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
@@ -104,6 +107,13 @@ class Calls(ABC):
             raise ApiError(Problem(title="Not a trainable", status=422, detail=str(error))) from error
         package = await self._upload(packed.name, packed.data)
         return {"name": packed.name, **fields, "trainable": packed.entry, "package": package.id}
+
+    async def _recorded_space(self, objective: str, package: str) -> dict[str, Any]:
+        described = await self._described(objective, "optuna", package)
+        if described.search_space is None:
+            title, detail = "The search space cannot be recorded", str(described.error)
+            raise ApiError(Problem(title=title, status=422, detail=f"{described.code}: {detail}"))
+        return described.search_space
 
     @call
     async def job(self, job: AnyJob) -> JobFacts:
@@ -591,9 +601,21 @@ class Calls(ABC):
         return await self._http.ask(answers.Trainables, "GET", "/v1/trainables")
 
     @call
-    async def trainable(self, name: str) -> answers.Trainable:
-        """Have the service import a trainable, such as `my_module:train`, and describe it. `error` says why it cannot be tuned."""
-        return await self._http.ask(answers.Trainable, "GET", f"/v1/trainables/{quoted(name)}")
+    async def trainable(
+        self, name: str, *, kind: str | None = None, package: str | None = None
+    ) -> answers.Trainable:
+        """Have the service import a trainable, such as `my_module:train`, and describe it. `error` says why it cannot be tuned.
+
+        Args:
+            name: The trainable.
+            kind: "optuna" to run the objective, which takes up to 30 s, and to return the search space that it suggests.
+            package: The id of the package that contains the trainable.
+        """
+        return await self._described(name, kind, package)
+
+    async def _described(self, name: str, kind: str | None, package: str | None) -> answers.Trainable:
+        query = {"kind": kind, "package": package}
+        return await self._http.ask(answers.Trainable, "GET", f"/v1/trainables/{quoted(name)}", query=query)
 
     @call
     async def prices(self, /, *, limit: int = 100, **filters: str | None) -> Prices:

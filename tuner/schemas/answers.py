@@ -560,8 +560,8 @@ class JobReport(Answer):
 class Trainable(Answer):
     """A function or class that can be tuned.
 
-    `search_space` and `objective` are suggestions of its author. `error` says why it cannot be tuned. It is null if the trainable has
-    not been imported.
+    `search_space` and `objective` are suggestions of its author, or `search_space` is what an Optuna objective suggests. `error` says why
+    it cannot be tuned. It is null if the trainable has not been imported. `code` says why a search space cannot be recorded.
     """
 
     trainable: str
@@ -569,6 +569,7 @@ class Trainable(Answer):
     search_space: dict[str, Any] | None
     objective: dict[str, Any] | None
     error: str | None
+    code: str | None = None
 
 
 class Trainables(Answer):

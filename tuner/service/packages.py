@@ -9,10 +9,10 @@ from pathlib import Path
 from tuner.checkpoints.storage import explained
 from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
 from tuner.domain.ids import NAME, PACKAGE_ID, package_id
-from tuner.domain.job import JobSpec
-from tuner.service import audit_log
+from tuner.domain.job import JobSpec, entry_faults
+from tuner.service import audit_log, trainables
 from tuner.service.bootstrap import Service
-from tuner.service.trainables import command_faults
+from tuner.service.trainables import Described, command_faults
 from tuner.settings import Settings
 from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow
@@ -106,6 +106,31 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
     except BadFile as lost:
         return [Fault("/package", lost.detail)]
     return [Fault("/trainable", f"cannot be trained: {error}")] if error else []
+
+
+def described(service: Service, entry: str, package: str | None, kind: str) -> Described:
+    """Describe a trainable of a package or of this machine. With the kind `optuna`, run the objective and record its search space.
+
+    Raises:
+        Conflict: Packages are switched off, and a package or a record of a search space is requested.
+        NotFound: The package does not exist.
+        Invalid: `entry` is not written as `module:function`, or its module is not allowed here.
+        BadFile: The package was lost or changed in the storage.
+    """
+    if (
+        package is not None or kind
+    ):  # both run code that the operator has not installed, or more of it than an import
+        check_on(service.settings)
+    if package is None:
+        return trainables.described(service.prober, entry, service.settings.allowed_modules, kind)
+    if wrong := entry_faults(entry):
+        raise Invalid(*wrong)
+    get(service, package)
+    with _unpacked(service, package) as folder:
+        missing = _missing(folder, entry)
+        return (
+            Described(entry, error=missing) if missing else service.prober.describe(entry, folder, kind=kind)
+        )
 
 
 def same(service: Service, one: JobSpec, other: JobSpec) -> bool:

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +33,16 @@ class Described:
     search_space: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     objective: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     error: str | None = None  #: Why it cannot be tuned; None if it can.
+    code: str | None = (
+        None  #: Why the search space of an objective cannot be recorded; None if that is not the case.
+    )
     import_ns: int = 0  #: CPU time of the import; 0 if not known.
 
 
 class Prober(Protocol):
-    def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
+    def describe(
+        self, entry: str, package: Path | None = None, *, fresh: bool = True, kind: str = ""
+    ) -> Described:
         """Describe a trainable. If it cannot be tuned, the returned `error` says why; no exception is raised.
 
         Args:
@@ -45,6 +50,7 @@ class Prober(Protocol):
             package: Folder of the package that contains the trainable. None means a module of this machine.
             fresh: Import it again if the last import failed. With False, a failure is remembered until a file that
                 may have caused it changes.
+            kind: `optuna` to run the objective and record its search space.
         """
 
 
@@ -63,11 +69,13 @@ class SubprocessProber:
     _lock: Lock = field(default_factory=Lock)
     _room: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(AT_ONCE))
 
-    def describe(self, entry: str, package: Path | None = None, *, fresh: bool = True) -> Described:
+    def describe(
+        self, entry: str, package: Path | None = None, *, fresh: bool = True, kind: str = ""
+    ) -> Described:
         digest = None if package is None else package.name
-        at = digest or _place(entry)
-        key, mine = (entry, digest, at), Future[Described]()
-        known = None if fresh else self._failures.get((entry, digest, _surroundings(entry)))
+        at, question = digest or _place(entry), (entry, digest, kind)
+        key, mine = (*question, at), Future[Described]()
+        known = None if fresh else self._failures.get((*question, _surroundings(entry)))
         if known is not None:
             return known
         with self._lock:
@@ -76,18 +84,16 @@ class SubprocessProber:
             return look.result()
         try:
             with self._room:
-                mine.set_result(_probe(entry, self.limits, package))
+                mine.set_result(_probe(entry, self.limits, package, kind))
         except BaseException as error:
             mine.set_exception(error)
         if at is None or mine.exception() or mine.result().error:
             with self._lock:
                 del self._looks[key]
                 if mine.exception() is None and mine.result().error:
-                    self._failures = {
-                        old: one for old, one in self._failures.items() if old[:2] != (entry, digest)
-                    }
+                    self._failures = {old: one for old, one in self._failures.items() if old[:3] != question}
                     # Computed again, because the import may have written bytecode next to the module.
-                    self._failures[entry, digest, _surroundings(entry)] = mine.result()
+                    self._failures[*question, _surroundings(entry)] = mine.result()
         return mine.result()
 
 
@@ -115,13 +121,13 @@ def _surroundings(entry: str) -> Hashable:
     return tuple(found)
 
 
-def _probe(entry: str, limits: UserCodeLimits, package: Path | None) -> Described:
-    """Run a probe, which imports a trainable, in a process and a temporary directory of its own.
+def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) -> Described:
+    """Run a probe, which imports a trainable and may run an objective, in a process and a temporary directory of its own.
 
     The probe enforces the limits on the import, and ends all processes that it started.
     """
     bounds = (PROBE_TIMEOUT_S, limits.processes, limits.import_bytes)
-    question = ProbeRequest(entry, *bounds, package="" if package is None else str(package))
+    question = ProbeRequest(entry, *bounds, package="" if package is None else str(package), kind=kind)
     scratch = Scratch("probe")
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner.worker.probe", question.text()],
@@ -185,12 +191,23 @@ def command_faults(command: str, roots: Sequence[str], *, where: str) -> list[Fa
     return [] if detail is None else [Fault("/command", detail)]
 
 
-def described(prober: Prober, entry: str, allowed: Sequence[str]) -> Described:
-    """Import a trainable, and describe it.
+def recorded_space(objective: Callable[[Any], Any]) -> dict[str, Any]:
+    """Run an Optuna objective in this process, and return its search space as a job file has it.
+
+    Raises:
+        SpaceRefused: The search space cannot be recorded.
+    """
+    from tuner.worker import objective_space  # imports Optuna, so only when needed
+
+    return objective_space.space_fields(objective_space.recorded_space(objective))
+
+
+def described(prober: Prober, entry: str, allowed: Sequence[str], kind: str = "") -> Described:
+    """Import a trainable, and describe it. With the kind `optuna`, run the objective and record its search space.
 
     Raises:
         Invalid: `entry` is not written as `module:function`, or its module is not allowed here.
     """
     if faults := entry_faults(entry) or module_faults(entry, allowed):
         raise Invalid(*faults)
-    return prober.describe(entry, fresh=False)
+    return prober.describe(entry, fresh=False, kind=kind)

@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from tuner.domain.space import SpaceRefused
 from tuner.worker.child import import_first_from, load
 from tuner.worker.limits import GIB, ProbeRequest, excess, give_up_privileges
 from tuner.worker.process_tree import (
@@ -32,10 +33,16 @@ MAX_ANSWER = 1 << 20
 LOOK_S = 0.1
 
 
-def describe(entry: str, package: str = "") -> dict[str, Any]:
+def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.0) -> dict[str, Any]:
     """Return a description of the trainable. If it cannot be used, `error` says why. Never raises.
 
     `import_ns` is the processor time of the import. A trial on a new worker takes at least as long before its first step.
+
+    Args:
+        entry: The trainable, `module:attribute`.
+        package: The folder that it comes from, or empty.
+        kind: `optuna` to run the objective and record its search space.
+        limit_s: Seconds for all runs of the objective.
     """
     began = time.process_time_ns()
     try:
@@ -43,13 +50,33 @@ def describe(entry: str, package: str = "") -> dict[str, Any]:
     except BaseException as error:
         return {"error": f"{type(error).__name__}: {error}"[:MAX_TEXT]}
     module = importlib.import_module(entry.partition(":")[0])
+    import_ns = time.process_time_ns() - began
+    if kind == "optuna":
+        return {
+            "import_ns": import_ns,
+            "doc": (inspect.getdoc(target) or "")[:MAX_TEXT],
+            **_recorded(target, limit_s),
+        }
     return {
         "error": _takes_no_config(entry, target),
-        "import_ns": time.process_time_ns() - began,
+        "import_ns": import_ns,
         "doc": (inspect.getdoc(target) or inspect.getdoc(module) or "")[:MAX_TEXT],
         "search_space": _plain(getattr(module, "SEARCH_SPACE", None)),
         "objective": _plain(getattr(module, "OBJECTIVE", None)),
     }
+
+
+def _recorded(objective: Any, limit_s: float) -> dict[str, Any]:
+    """Return the search space of an objective, or the code and the reason why it cannot be recorded."""
+    from tuner.worker.objective_space import (  # imports Optuna, so only when needed
+        recorded_space,
+        space_fields,
+    )
+
+    try:
+        return {"search_space": space_fields(recorded_space(objective, limit_s=limit_s))}
+    except SpaceRefused as refusal:
+        return {"code": refusal.code, "error": str(refusal)[:MAX_TEXT]}
 
 
 def _takes_no_config(entry: str, target: Any) -> str | None:
@@ -83,7 +110,9 @@ def _import(request: ProbeRequest, answer: int, output: int) -> NoReturn:
     import_first_from(request.package)
     gc.disable()  # saves a tenth of the processor time of the imports
     with os.fdopen(answer, "wb") as file:
-        file.write(json.dumps(describe(request.entry, request.package)).encode())
+        limit_s = request.limit_s / 2  # leaves time for the import
+        found = describe(request.entry, request.package, request.kind, limit_s)
+        file.write(json.dumps(found).encode())
     os._exit(0)
 
 

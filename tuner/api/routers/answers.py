@@ -16,7 +16,7 @@ from tuner.domain.ids import RESTORED, SELF_TEST
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import rfc3339
 from tuner.schemas import answers as show
-from tuner.service import answers, listing, trainables
+from tuner.service import answers, listing, packages
 from tuner.service.answers import After, BillView, Sort
 from tuner.service.replay import Difference, replay
 from tuner.service.spend import ReportView, report
@@ -138,12 +138,20 @@ def list_trainables(service: Svc) -> show.Trainables:
 
 
 @router.get("/trainables/{trainable}")
-def get_trainable(trainable: str, service: Svc) -> show.Trainable:
+def get_trainable(
+    trainable: str,
+    service: Svc,
+    kind: Literal["optuna"] | None = None,
+    package: Annotated[str | None, Query(max_length=100)] = None,
+) -> show.Trainable:
     """Import a trainable and describe it. `error` says why it cannot be tuned. The answer is 422 if its module is not allowed on this
     service.
+
+    `package` names the package that contains it. With `kind=optuna`, the objective is run until its first report or its end, several
+    times within 30 s, and `search_space` is what it suggests; if that cannot be recorded, `code` says why. Both are refused with 409 if
+    packages are disabled.
     """
-    described = trainables.described(service.prober, trainable, service.settings.allowed_modules)
-    return show.Trainable.model_validate(described)
+    return show.Trainable.model_validate(packages.described(service, trainable, package, kind or ""))
 
 
 def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:

@@ -97,6 +97,22 @@ def recorded_space(objective: Objective, *, limit_s: float = LIMIT_S) -> Space:
         ) from None
 
 
+def space_fields(space: Space) -> dict[str, Any]:
+    """Return a search space as a job file has it."""
+
+    def fields(parameter: Parameter) -> dict[str, Any]:
+        when = {name: list(values) for name, values in parameter.when.items()}
+        more: dict[str, Any] = {"when": when} if when else {}
+        if isinstance(parameter, Categorical):
+            return {"type": "categorical", "choices": list(parameter.choices), **more}
+        kind = "int" if isinstance(parameter.low, int) else "float"
+        more |= {"log": True} if parameter.log else {}
+        more |= {"step": parameter.step} if parameter.step is not None else {}
+        return {"type": kind, "low": parameter.low, "high": parameter.high, **more}
+
+    return {name: fields(parameter) for name, parameter in space.parameters.items()}
+
+
 @dataclass(frozen=True)
 class _Run:
     """What one run suggested, in order, and with which values."""

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given
 from tests.frameworks import with_optuna
 from tests.strategies import examples, spaces
 from tuner.domain.space import Categorical, Config, Float, Int, Space, SpaceRefused
-from tuner.service.objective_space import recorded_space
 from tuner.training.channel import StopTraining
+from tuner.worker.objective_space import recorded_space
 
 SGD = ("sgd",)
 
