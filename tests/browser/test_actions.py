@@ -68,8 +68,9 @@ def test_double_click_sets_a_budget_once_and_another_tab_shows_it(
 
 
 def test_action_with_lost_response_is_done_once(page: Page, site: Site) -> None:
-    job = site.submit()
+    job = site.submit(kind="ray_tune")
     see(page, site, job)
+    expect(page.get_by_text("a Ray Tune function")).to_be_visible()
     answered = losing(page, "PATCH", f"**/v1/jobs/{job}")
     dialog = top_up(page, "2")
     dialog.get_by_role("button", name="Set the budget").click()
