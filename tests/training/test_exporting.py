@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from trainables import digits_cnn
-from tuner.training import Exported, exporting, quantize_aware
+from tuner.training import Exported, exporting, latency_ms, quantize_aware
 from tuner.training.exporting import Exporter, ExportFailed, remove_channels, zero_weights
 from tuner.training.variants import FORMATS
 
@@ -245,3 +246,17 @@ def test_a_weight_that_layers_share_is_pruned_once() -> None:
     assert head.weight is words.weight
     assert int((words.weight == 0).sum()) == 8
     assert zero_weights(nn.Sequential(nn.LayerNorm(2)), 0.5) == 0
+
+
+def test_latency_is_measured_with_one_row_in_evaluation_mode() -> None:
+    class Slow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append((len(x), self.training, torch.is_inference_mode_enabled()))
+            time.sleep(0.002)
+            return super().forward(x)
+
+    seen: list[tuple[int, bool, bool]] = []
+    module = Slow(4, 2).train()
+    assert 2 <= latency_ms(module, torch.zeros(8, 4), seconds=0) < 100
+    assert set(seen) == {(1, False, True)}
+    assert module.training

@@ -189,6 +189,15 @@ def test_proxies_follow_the_rung(supervisor: Supervisor) -> None:
     assert type(seen[0][1]) is int
 
 
+def test_predictions_are_priced_at_the_machine_of_the_job_or_another(supervisor: Supervisor) -> None:
+    with pytest.raises(ValueError, match="usd_per_hour="):
+        SpotSafe(steps=1).usd_per_million(1.0)
+    supervisor.begin(usd_per_hour=0.36)
+    with SpotSafe() as run:
+        assert run.usd_per_million(2.5) == pytest.approx(0.25)  # 2500 s at $0.0001 per second
+        assert run.usd_per_million(2.5, usd_per_hour=3.6) == pytest.approx(2.5)
+
+
 def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=5, first_step=2)
     supervisor.answers("go", "go and save", "stop and save")

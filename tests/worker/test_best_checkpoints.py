@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
+from tuner.domain.objective import Constraint
 
 PEAK = [1.0, 2.0, 5.0, 4.0, 3.0, 5.0, 2.0, 1.0, 1.0]  # step 3 is the best; step 6 only equals it
 SCORES: dict[str, Any] = {"metric": "acc", "mode": "max", "config": {"scores": PEAK}}
@@ -59,6 +60,13 @@ def test_best_step_is_stored_at_the_end_only_if_it_is_needed(
     driver.run_to(until, job_best=job_best, **SCORES)
     assert driver.end(**end)["error"] is None
     assert steps_stored(driver) == stored
+
+
+def test_infeasible_step_is_not_the_best(drive: Any) -> None:
+    driver = drive("follows_scores")
+    driver.run_to(9, **SCORES, constraints=(Constraint("acc", max=4.5),))
+    assert driver.end("finish")["error"] is None
+    assert steps_stored(driver) == [2, 4, 9], "step 3 has the best score of all, and is infeasible"
 
 
 def test_kept_best_state_is_dropped_when_another_trial_leads(drive: Any) -> None:

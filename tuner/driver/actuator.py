@@ -197,6 +197,7 @@ class BeginMessages:
             "memory_limit_bytes": self.memory_limit(),
             "rungs": ladder(spec).rungs(),
             "proxies": spec.fidelity.proxies,
+            "usd_per_hour": self.row.offer.rate(spec.resources).price.usd_per_hour,
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
             "processes": spec.resources.processes,

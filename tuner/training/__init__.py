@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tuner.training.channel import MetricsRefused, StopTraining
     from tuner.training.checkpoint import CheckpointUnreadable
     from tuner.training.datasets import DatasetRefused, dataset
-    from tuner.training.exporting import Exported
+    from tuner.training.exporting import Exported, latency_ms
     from tuner.training.loaders import Batches, efficient_loader
     from tuner.training.precision import autocast, grad_scaler, quantize_aware
     from tuner.training.preparing import prepare
@@ -40,6 +40,7 @@ __all__ = [
     "efficient_loader",
     "fit_batch_size",
     "grad_scaler",
+    "latency_ms",
     "prepare",
     "quantize_aware",
     "recompute",
@@ -61,6 +62,7 @@ _HOMES = {
     "efficient_loader": "loaders",
     "fit_batch_size": "accumulation",
     "grad_scaler": "precision",
+    "latency_ms": "exporting",
     "prepare": "preparing",
     "quantize_aware": "precision",
     "recompute": "accumulation",

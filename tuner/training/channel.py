@@ -70,6 +70,7 @@ class BeginMessage:
     )
     #: The teacher: `path` of the directory of its checkpoint, and its `config`. None if the job has none.
     teacher: Mapping[str, Any] | None = None
+    usd_per_hour: float | None = None  #: The price of a trial's share of the job's machine.
 
 
 @dataclass(frozen=True, slots=True)

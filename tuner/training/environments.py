@@ -31,6 +31,9 @@ class Home(ABC):
     proxies: Mapping[str, Sequence[float]] | None = (
         None  #: One value per rung for each proxy of the job's fidelity.
     )
+    usd_per_hour: float | None = (
+        None  #: The price of a trial's share of the job's machine. Only the service knows it.
+    )
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
         """Note that the run does this kind of work from now on."""
@@ -81,7 +84,7 @@ class Supervised(Home):
         self._channel, begin = channel, channel.begin
         channel.is_used_by_run = True
         self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
-        self.rungs, self.proxies = begin.rungs, begin.proxies
+        self.rungs, self.proxies, self.usd_per_hour = begin.rungs, begin.proxies, begin.usd_per_hour
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
         self._limits = ArtifactLimits(begin.artifact_room)

@@ -253,7 +253,7 @@ def quiet() -> Iterator[None]:
 
 def rows(inputs: Sequence[torch.Tensor], batch: int) -> tuple[torch.Tensor, ...]:
     """Return inputs with `batch` rows, by repeating the rows of these inputs."""
-    return tuple(one[torch.arange(batch) % len(one)] for one in inputs)
+    return tuple(one[torch.arange(batch, device=one.device) % len(one)] for one in inputs)
 
 
 def _checked(exported: object) -> Exported:
@@ -429,6 +429,34 @@ def _latency(call: Callable[[], object], batch: int, seconds: float) -> Latency:
     ordered = sorted(times)
     p50, p99 = (ordered[min(len(ordered) - 1, len(ordered) * share // 100)] / 1e6 for share in (50, 99))
     return Latency(batch, p50, p99, batch * len(times) * 1e9 / sum(times))
+
+
+def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASURED_S) -> float:
+    """Return the median time of one prediction, in milliseconds: of a call of the module with one row of the inputs.
+
+    The module is called in evaluation mode and without gradients, with the threads and on the device that it trains with. Its mode is
+    restored. Measure once, before the loop: the time does not depend on the weights.
+
+    Args:
+        module: The module to measure.
+        inputs: The inputs of one call. The first axis of each is the batch.
+        seconds: How long to measure, in seconds. The time is billed like the rest of the trial.
+    """
+    example = rows(inputs, 1)
+    devices = {one.device for one in example if one.device.type == "cuda"}
+
+    def call() -> None:
+        module(*example)
+        for device in devices:
+            torch.cuda.synchronize(device)  # calls on a GPU return before they are computed
+
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.inference_mode():
+            return _latency(call, 1, seconds).p50_ms
+    finally:
+        module.train(was_training)
 
 
 def _flat(outputs: Any) -> list[torch.Tensor]:

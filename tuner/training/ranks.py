@@ -86,7 +86,7 @@ class SharedHome(Home):
         self._home, self._ranks = home, ranks
         self._place: Path | None = None  # the directory of the save in progress
         self.first_step, self.max_step, self.echo = home.first_step, home.max_step, home.echo
-        self.rungs, self.proxies = home.rungs, home.proxies
+        self.rungs, self.proxies, self.usd_per_hour = home.rungs, home.proxies, home.usd_per_hour
 
     @property
     def _is_first(self) -> bool:

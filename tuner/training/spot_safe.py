@@ -20,6 +20,7 @@ from tuner.training.ranks import Ranks, SharedHome, rank_count
 from tuner.training.sharded import unwrapped
 
 T = TypeVar("T")
+MS_PER_HOUR = 3_600_000
 
 
 class SpotSafe:
@@ -169,6 +170,24 @@ class SpotSafe:
                 f"run.fidelity({name!r}, 1.0)"
             )
         return default
+
+    def usd_per_million(self, latency_ms: float, usd_per_hour: float | None = None) -> float:
+        """Return what a million predictions cost that one machine computes one after another.
+
+        Args:
+            latency_ms: Milliseconds of one prediction, as `tuner.training.latency_ms` measures them.
+            usd_per_hour: The price of the machine that will serve the model. If it is None, it is a trial's share of the most
+                expensive machine that the job may use, which is the same for all trials.
+
+        Raises:
+            ValueError: The price is not known, because no service runs the trial.
+        """
+        price = self._home.usd_per_hour if usd_per_hour is None else usd_per_hour
+        if price is None:
+            raise ValueError(
+                "only the service knows the price of the machine; in a script, give it: run.usd_per_million(latency, usd_per_hour=0.2)"
+            )
+        return price / MS_PER_HOUR * latency_ms * 1_000_000
 
     def data(self, batches: Iterable[T]) -> TimedBatches[T]:
         """Return an iterable over the same batches: `for x, y in run.data(loader)`.

@@ -165,6 +165,7 @@ class RunningAttempt:
             rungs=self.order.get("rungs", ()),
             proxies=self.order.get("proxies"),
             teacher=self.teacher,
+            usd_per_hour=self.order.get("usd_per_hour"),
         )
 
     def forked(self) -> None:
