@@ -26,7 +26,7 @@ def xgboost(config: dict[str, Any], metric: str = "valid-logloss", rounds: int =
         num_boost_round=rounds,
         evals=[(valid, "valid")],
         verbose_eval=False,
-        callbacks=[TunerCallback(metric, every=2)],
+        callbacks=[TunerCallback(metric, every=2, artifacts_dir=config.get("artifacts_dir"))],
     )
     assert PYTORCH not in sys.modules
 

@@ -7,7 +7,7 @@ import pytest
 
 from tuner.checkpoints.artifacts import ArtifactDamaged, ArtifactsFull, TrialArtifacts
 from tuner.checkpoints.storage import Storage
-from tuner.training.artifacts import ArtifactRefused, folder_of, stage
+from tuner.training.artifacts import ArtifactFolder, ArtifactRefused, folder_of, stage
 from tuner.worker import publishing
 from tuner.worker.publishing import staged_artifacts
 
@@ -114,6 +114,20 @@ def test_links_and_special_files_in_the_staging_directory_are_refused(tmp_path: 
     stage(staging, 2, {"a": b"mine"})
     assert staged_artifacts(staging, 2, ["a"]) == {"a": b"mine"}
     assert not folder_of(staging, 2).exists()
+
+
+def test_files_of_a_directory_are_found_when_they_are_new_or_have_changed(tmp_path: Path) -> None:
+    folder = ArtifactFolder(tmp_path / "figures")
+    assert folder.changed() == {}
+    (tmp_path / "figures" / "inner").mkdir(parents=True)
+    for name in ("b", "a", ".unfinished"):
+        (tmp_path / "figures" / name).write_text("1")
+    (tmp_path / "figures" / "link").symlink_to("/etc/passwd")
+    assert list(folder.changed()) == ["a", "b"]
+    assert folder.changed() == {}
+    (tmp_path / "figures" / "b").write_text("longer")
+    (tmp_path / "figures" / ".unfinished").rename(tmp_path / "figures" / "c")
+    assert folder.changed() == {name: tmp_path / "figures" / name for name in ("b", "c")}
 
 
 def test_attempt_stores_what_it_reports_and_continues_if_the_storage_refuses(

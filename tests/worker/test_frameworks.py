@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.worker.driving import NODE, SECOND
+from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.time import Instant
@@ -48,6 +49,15 @@ def test_interrupted_training_equals_an_uninterrupted_one(drive: Any, module: st
     assert [report["metrics"][metric] for report in parts.reports] == pytest.approx(
         expected, rel=tolerance, abs=0
     )
+
+
+def test_callback_stores_the_files_of_its_directory_for_artifacts(drive: Any, tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "trees.txt").write_text("two")
+    driver = drive("xgboost", "tests.frameworks.with_boosting")
+    driver.save_at(2, config={"artifacts_dir": str(tmp_path / "figures")})
+    stored = TrialArtifacts(str(driver.storage), "default", "job_1", "trial_00000").list()
+    assert {name: (one.step, one.size_bytes) for name, one in stored.items()} == {"trees.txt": (1, 3)}
 
 
 @pytest.mark.extended

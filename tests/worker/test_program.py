@@ -16,6 +16,7 @@ import pytest
 from tests import frameworks
 from tests.data_server import data_server
 from tests.worker.driving import NODE, SECOND, Driver
+from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.command import PROGRAM_ENTRY
@@ -67,6 +68,21 @@ def step_of(loss: str = "$i", seconds: float = 0.1) -> str:
     """Return the lines of a script that trains one step, saves its number, and reports."""
     report = f"""echo '{{"loss": '{loss}'}}' >> $TUNER_METRICS"""
     return f"sleep {seconds}; echo $i > $TUNER_CHECKPOINT_DIR/step; {report}"
+
+
+def test_program_stores_artifacts_with_its_steps_and_names_one_that_is_refused(
+    program: Driver, bash: Any
+) -> None:
+    # The sleep comes first, because the program is stopped only a moment after its line of metrics.
+    script = "for i in 1 2; do sleep 0.3; NAME=table.csv; [ $i = 2 ] && NAME='a b'; {}; {}; done"
+    figure = 'echo $i > "$TUNER_ARTIFACTS_DIR/$NAME"'
+    program.begin(until=1, config=bash(script.format(figure, step_of(seconds=0))))
+    program.until_state("waiting")
+    program.order("go", until=2, lease_ns=600 * SECOND)
+    failed = program.until_state("failed")
+    assert "a file in TUNER_ARTIFACTS_DIR cannot be stored: 'a b' is not a name" in failed["error"]["message"]
+    stored = TrialArtifacts(str(program.storage), "default", "job_1", "trial_00000").list()
+    assert {name: one.step for name, one in stored.items()} == {"table.csv": 1}
 
 
 COUNTS = f"for i in $(seq $((TUNER_STEP + 1)) 20); do echo $i >> $HERE/tried; {step_of()}; done"

@@ -1,5 +1,6 @@
 """Artifacts: small files that a trial reports with its metrics. This needs the standard library only."""
 
+import contextlib
 import os
 import re
 import stat
@@ -62,6 +63,31 @@ def check_room(total_bytes: int, room_bytes: int | None) -> None:
             f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {room_bytes} were left for this "
             "attempt; report fewer or smaller files"
         )
+
+
+class ArtifactFolder:
+    """A directory whose files are reported as artifacts when they are new or have changed.
+
+    Directories, links, and files whose names begin with a dot are left out. So a file can be written under such a name and then renamed,
+    if a report could come in the middle.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Begin with a directory in which nothing was reported. It need not exist yet."""
+        self._path = Path(path)
+        self._reported: dict[str, tuple[int, int, int]] = {}
+
+    def changed(self) -> dict[str, Path]:
+        """Return the files that are new or have changed since the last call, by name."""
+        seen: dict[str, tuple[int, int, int]] = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
+                    about = entry.stat(follow_symlinks=False)
+                    seen[entry.name] = (about.st_ino, about.st_mtime_ns, about.st_size)
+        changed = [name for name in sorted(seen) if seen[name] != self._reported.get(name)]
+        self._reported = seen
+        return {name: self._path / name for name in changed}
 
 
 def folder_of(staging: Path, step: int) -> Path:

@@ -13,6 +13,7 @@ The number of rounds in the call is the largest number that a trial may have.
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tuner.training.framework_run import FrameworkRun, restored_directory
@@ -27,7 +28,7 @@ def tuner_model() -> str | None:
     return None if directory is None else str(directory / LIGHTGBM_FILE)
 
 
-def TunerCallback(*metrics: str, every: int = 1) -> Any:
+def TunerCallback(*metrics: str, every: int = 1, artifacts_dir: str | Path | None = None) -> Any:
     """Return a callback for `xgboost.train` or `lightgbm.train`, whichever was imported.
 
     It reports after each step, and saves and stops when the service says so.
@@ -35,25 +36,26 @@ def TunerCallback(*metrics: str, every: int = 1) -> Any:
     Args:
         metrics: The names of the metrics to report: data set, dash, metric, such as `valid-logloss`. Without names all are reported.
         every: The number of boosting rounds that are one step of the job. A round takes milliseconds, and a report about one.
+        artifacts_dir: A directory whose new and changed files are stored with each step, with the limits of `SpotSafe.report`.
 
     Raises:
         RuntimeError: Neither XGBoost nor LightGBM was imported.
     """
     if "xgboost" in sys.modules:
-        return _callback_of_both()(metrics, every)
+        return _callback_of_both()(metrics, every, artifacts_dir)
     if "lightgbm" in sys.modules:
-        return _LightGBMCallback(metrics, every)
+        return _LightGBMCallback(metrics, every, artifacts_dir)
     raise RuntimeError("import xgboost or lightgbm before calling TunerCallback")
 
 
 class _LightGBMCallback:
     order = 30  # after those of LightGBM that print and record
 
-    def __init__(self, metrics: tuple[str, ...], every: int) -> None:
+    def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         if every < 1:
             raise ValueError(f"every is {every}; name at least one boosting round")
         self._names, self._every = metrics, every
-        self._run = FrameworkRun()
+        self._run = FrameworkRun(artifacts_dir)
         self._restored_rounds = self._run.step * every
         self._began = False
 
@@ -93,9 +95,9 @@ def _callback_of_both() -> type:
     from xgboost.callback import TrainingCallback
 
     class Callback(TrainingCallback, _LightGBMCallback):
-        def __init__(self, metrics: tuple[str, ...], every: int) -> None:
+        def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
             TrainingCallback.__init__(self)
-            _LightGBMCallback.__init__(self, metrics, every)
+            _LightGBMCallback.__init__(self, metrics, every, artifacts_dir)
 
         def before_training(self, model: Any) -> Any:
             if self._run.restored is not None:

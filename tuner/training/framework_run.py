@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tuner.training.artifacts import ArtifactFolder
 from tuner.training.channel import Reply, StopTraining
 from tuner.training.environments import Home, PlainTune, Supervised, find_home
 from tuner.training.ranks import Ranks, SharedHome, rank_count
@@ -42,12 +43,16 @@ class FrameworkRun:
 
     It works under the service and under Ray Tune. In a plain script it does nothing but count and check the metrics.
 
+    Args:
+        artifacts_dir: A directory whose new and changed files are reported with each step. None if there are no artifacts.
+
     Attributes:
         step: The last finished step, counted from 1. It is 0 before the first one.
         restored: The directory with the files that training continues from, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, artifacts_dir: str | Path | None = None) -> None:
+        self._artifacts = None if artifacts_dir is None else ArtifactFolder(artifacts_dir)
         self._home: Home = find_home(None, None)
         self._is_supervised = isinstance(self._home, Supervised)
         self._ranks: Ranks | None = None  # None if one process trains
@@ -85,9 +90,10 @@ class FrameworkRun:
         Raises:
             StopTraining: The attempt is over, and nothing is to be saved.
             MetricsRefused: A metric cannot be recorded.
+            ArtifactRefused: A file of the directory for artifacts cannot be stored.
         """
         self.step += 1
-        reply = self._home.report(self.step, metrics)
+        reply = self._home.report(self.step, metrics, self._artifacts.changed() if self._artifacts else {})
         if reply.flush:
             self._announce_kept()
         save = reply.save or (last and self._ended_early())

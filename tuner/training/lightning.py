@@ -33,11 +33,12 @@ class TunerCallback(Callback):
 
     Args:
         metrics: The names of logged metrics to report. Without names all logged metrics are reported.
+        artifacts_dir: A directory whose new and changed files are stored with each step, with the limits of `SpotSafe.report`.
     """
 
-    def __init__(self, *metrics: str) -> None:
+    def __init__(self, *metrics: str, artifacts_dir: str | Path | None = None) -> None:
         self._names = metrics
-        self._run = FrameworkRun()
+        self._run = FrameworkRun(artifacts_dir)
 
     def state_dict(self) -> dict[str, Any]:
         return {"random": random_states()}

@@ -31,15 +31,16 @@ class TunerCallback(TrainerCallback):
 
     Args:
         every: The number of optimizer steps that are one step of the job. None means that an epoch is one step.
+        artifacts_dir: A directory whose new and changed files are stored with each step, with the limits of `SpotSafe.report`.
     """
 
-    def __init__(self, every: int | None = None) -> None:
+    def __init__(self, every: int | None = None, *, artifacts_dir: str | Path | None = None) -> None:
         if every is not None and every < 1:
             raise ValueError(
                 f"every is {every}; name at least one optimizer step, or leave it out for epochs"
             )
         self._every = every
-        self._run = FrameworkRun()
+        self._run = FrameworkRun(artifacts_dir)
         self._due = self._saving = False
 
     def on_train_begin(

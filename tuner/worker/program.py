@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.domain.command import arguments, placeholders, words_of
+from tuner.training.artifacts import ArtifactFolder, ArtifactLimits, ArtifactRefused, stage
 from tuner.training.channel import Channel, Reply, StopTraining, current
 from tuner.training.datasets import VARIABLES as DATASET_VARIABLES
 from tuner.worker.limits import is_own
@@ -85,6 +86,10 @@ class Program:
         self._channel, self._config = channel, config
         self._is_first_rank = channel.begin.rank == 0
         self._checkpoint, self._metrics = place / "checkpoint", place / f"metrics-{channel.begin.rank}.jsonl"
+        self._artifacts_dir = place / "artifacts"
+        self._artifacts_dir.mkdir(exist_ok=True)
+        self._artifacts = ArtifactFolder(self._artifacts_dir)
+        self._artifact_limits = ArtifactLimits(channel.begin.artifact_room)
         self._first_step = self._step = channel.begin.first_step
         self._kept = KeptCheckpoint(channel)
         self._tail, self._line = bytearray(), bytearray()
@@ -138,6 +143,7 @@ class Program:
             "PATH": search_path(os.environ.get("PATH", os.defpath)),
             "TUNER_METRICS": str(self._metrics),
             "TUNER_CHECKPOINT_DIR": str(self._checkpoint),
+            "TUNER_ARTIFACTS_DIR": str(self._artifacts_dir),
             "TUNER_CONFIG": str(values_file),
             "TUNER_STEP": str(self._step),
             "TUNER_STEPS": "" if steps is None else str(steps),
@@ -286,7 +292,8 @@ class Program:
             return
         self._step += 1
         self._unsaved = False
-        reply = self._channel.report(self._step, scalars(metrics), resumable=saves)
+        artifacts = self._staged_artifacts()
+        reply = self._channel.report(self._step, scalars(metrics), resumable=saves, artifacts=artifacts)
         if reply.flush:
             self._kept.flush()
         if reply.save or reply.keep:
@@ -294,6 +301,17 @@ class Program:
         if reply.stop:
             raise StopTraining(0)
         self._unsaved = saves and not reply.save
+
+    def _staged_artifacts(self) -> list[str]:
+        """Leave the program's new and changed artifacts for the supervisor, and return their names."""
+        changed = self._artifacts.changed()
+        if changed:
+            try:
+                files = self._artifact_limits.read(changed)
+            except ArtifactRefused as refused:
+                raise ProgramFailed(f"a file in TUNER_ARTIFACTS_DIR cannot be stored: {refused}") from refused
+            stage(Path(self._channel.begin.staging), self._step, files)
+        return list(changed)
 
     def _is_new(self, step: Any) -> bool:
         """Return whether a report is of a new step.
