@@ -68,6 +68,7 @@ class Settings:
     tensorboard: str = ""
     mlflow_uri: str = field(default="", repr=False)
     mlflow_experiment: str = "tuner"
+    mlflow_register: bool = False
     failpoint: str = ""  #: For tests: the commit at which the process ends as if it were killed.
     given_api_key: str | None = field(default=None, repr=False)
     project: str = ""
@@ -125,6 +126,7 @@ class Settings:
             tensorboard=_path(environ.get("TUNER_TENSORBOARD", "")),
             mlflow_uri=environ.get("TUNER_MLFLOW_URI", ""),
             mlflow_experiment=environ.get("TUNER_MLFLOW_EXPERIMENT") or "tuner",
+            mlflow_register=_one_of(environ, "TUNER_MLFLOW_REGISTER", ("off", "on")) == "on",
             failpoint=environ.get("TUNER_FAILPOINT", ""),
             given_api_key=environ.get("TUNER_API_KEY") or None,
             project=_project(environ.get("TUNER_PROJECT", "")),

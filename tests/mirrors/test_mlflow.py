@@ -1,6 +1,7 @@
 """MLflow's store has the recorded data, also after outages: one run per job with one child run per trial."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,19 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
 from tests.mirrors.test_optuna import trials_of
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.service import mirroring
+from tuner.service.checkpoints import choose
+from tuner.store import jobs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow uses deprecated features of SQLAlchemy
 
 
-def mirror_to(uri: str, experiment: str) -> Any:
+def mirror_to(uri: str, experiment: str, *more: Any) -> Any:
     """Open a mirror. MLflow is imported here, because that takes seconds."""
     from tuner.mirrors.mlflow import MlflowMirror
 
-    return MlflowMirror(uri, experiment)
+    return MlflowMirror(uri, experiment, *more)
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +131,39 @@ def test_mirror_catches_up_after_the_server_was_down(
     assert not one.is_failing
     one._release()
     check_equal(client, job, uri, "other")
+
+
+def test_best_checkpoint_of_a_job_is_registered_once(
+    service: FakeService, client: TestClient, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.chdir(tmp_path)  # with a database, MLflow stores files below the working directory
+    job = fakes.submit(client, name="registered", budget={"usd": 0.001})
+    fakes.simulate(service, job)
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    stored = client.get(f"/v1/jobs/{job}/trials/{best['trial']}").json()["checkpoints"]
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "state.pt").write_text("weights")
+    fetch_best = partial(mirroring.best_model, service)
+    opens = partial(mirror_to, uri, "models", fetch_best)
+    with fetch_best(job) as missing:
+        assert missing is None
+    with service.database.read() as db:
+        chosen = choose(db, jobs.get(db, job), best["trial"], None)
+    assert chosen.step in [one["step"] for one in stored]
+    store = CheckpointStore(service.settings.storage, "default", job)
+    store.publish(best["trial"], chosen.attempt, chosen.step, tmp_path / "files")
+
+    mirror_all(service, opens)
+    held = MlflowClient(uri)
+    (version,) = held.search_model_versions("name = 'registered'")
+    assert version.tags == {"tuner.job": job, "tuner.trial": best["trial"], "tuner.step": str(chosen.step)}
+    assert held.get_run(version.run_id).data.tags["tuner.trial"] == best["trial"]
+    assert (Path(version.source.removeprefix("file://")) / "state.pt").read_text() == "weights"
+    (parent,) = [
+        one for one in opens()._runs(f"tags.`tuner.job` = '{job}'") if "tuner.trial" not in one.data.tags
+    ]
+    held.delete_tag(parent.info.run_id, "tuner.position")  # as after a crash before it was written
+    mirror_all(service, opens)
+    assert len(held.search_model_versions("name = 'registered'")) == 1

@@ -3,6 +3,7 @@
 Each job is a run with a child run per trial, with parameters, metrics and cost by step, tags and the outcome.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tuner.domain.time import Instant
-from tuner.mirrors.record import JobChanges, MirroredJob, MirroredTrial, Position
+from tuner.mirrors.record import FetchBestModel, JobChanges, MirroredJob, MirroredTrial, Position
 
 T = TypeVar("T")
 MS = 1_000_000
@@ -28,6 +29,8 @@ MS = 1_000_000
 METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
 # Tags that the mirror needs to continue a run: the last event copied, and the job and trial it shows.
 POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
+STEP = "tuner.step"  # the tag of a model version with the step of its checkpoint
+MODEL = "model"  # the directory of the checkpoint among the artifacts of a run
 _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
 
 
@@ -48,9 +51,13 @@ class _JobRun:
 
 
 class MlflowMirror:
-    """The MLflow mirror. It raises the exceptions of MLflow's client."""
+    """The MLflow mirror. It raises the exceptions of MLflow's client.
 
-    def __init__(self, uri: str, experiment: str) -> None:
+    If `fetch_best` is given, the best checkpoint of each job that has succeeded is registered as a model.
+    """
+
+    def __init__(self, uri: str, experiment: str, fetch_best: FetchBestModel | None = None) -> None:
+        self._fetch_best = fetch_best
         self._client = MlflowClient(tracking_uri=uri)
         self._experiment = self._experiment_of(experiment)
         self._parents: dict[str, _JobRun] = {}
@@ -69,6 +76,8 @@ class MlflowMirror:
         self._parents[job.id] = parent
         for trial in changes.trials:
             self._update(parent, job, trial, ends=changes.is_end or trial.is_final)
+        if changes.is_end and job.state == "succeeded" and self._fetch_best is not None:
+            self._register(parent, job, self._fetch_best)
         tags = {**job.tags, **_prefixed(job.attributes()), POSITION: str(changes.upto)}
         self._client.log_batch(parent.run, tags=_tags(tags), metrics=[])
         self._end(parent, _JOB_STATUS.get(job.state, "RUNNING"), job.ended_at)
@@ -139,6 +148,23 @@ class MlflowMirror:
         self._client.log_batch(known.run, tags=_tags(_prefixed(tags)))
         status = "FAILED" if trial.state == "failed" else "FINISHED" if ends else "RUNNING"
         self._end(known, status, trial.updated_at)
+
+    def _register(self, parent: _JobRun, job: MirroredJob, fetch_best: FetchBestModel) -> None:
+        """Upload the best checkpoint, and register it as a version of the model with the job's name. Do so once for each checkpoint."""
+        name = _name(job.name)
+        with fetch_best(job.id) as best:
+            if best is None:
+                return
+            tags = {JOB: job.id, TRIAL: best.trial, STEP: str(best.step)}
+            with contextlib.suppress(MlflowException):  # it exists
+                self._client.create_registered_model(name)
+            versions = self._client.search_model_versions(f"name = '{name}'")
+            if any({key: version.tags.get(key) for key in tags} == tags for version in versions):
+                return
+            run = parent.trials[best.trial].run
+            self._client.log_artifacts(run, str(best.directory), MODEL)
+            source = f"{self._client.get_run(run).info.artifact_uri}/{MODEL}"
+            self._client.create_model_version(name, source, run, tags, await_creation_for=0)
 
     def _end(self, known: _TrialRun | _JobRun, status: str, at: Instant | None) -> None:
         if status == known.status:

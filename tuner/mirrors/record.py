@@ -1,7 +1,9 @@
 """The results of jobs that mirrors write, and the port through which a follower reads it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from tuner.domain.job import FINAL, JobState
@@ -68,6 +70,19 @@ class MirroredJob:
             "state": self.state,
             "stop_reason": self.stop_reason,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class BestModel:
+    """The checkpoint with the best metric of a job."""
+
+    trial: str
+    step: int
+    directory: Path  #: Its files, which must not be changed.
+
+
+#: Fetches the best checkpoint of a job. The files exist as long as the context is open. It is None if the job has none.
+FetchBestModel = Callable[[str], AbstractContextManager[BestModel | None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Mirrors, which copy recorded results to other tools: which mirrors the settings name, and the data that they read."""
 
+import logging
 import os
 import secrets
 import socket
@@ -7,21 +8,35 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tuner.domain.errors import TunerError
+from tuner.checkpoints.checkpoints import CheckpointDamaged, CheckpointId, CheckpointMissing, CheckpointStore
+from tuner.domain.errors import NotFound, TunerError
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.mirrors.follower import MirrorThread
-from tuner.mirrors.record import JobChanges, Mirror, MirroredJob, MirroredReport, MirroredTrial, Position
+from tuner.mirrors.record import (
+    BestModel,
+    JobChanges,
+    Mirror,
+    MirroredJob,
+    MirroredReport,
+    MirroredTrial,
+    Position,
+)
 from tuner.service.bootstrap import Service
+from tuner.service.checkpoints import choose
 from tuner.store import best as stored_best
 from tuner.store import jobs, leadership, mirrored
+from tuner.store.answers import DurableCheckpoint
 from tuner.store.leadership import clock
 from tuner.store.mirrored import ChangedTrial
 from tuner.tuning.rungs import ladder
 
+log = logging.getLogger("tuner.mirrors")
 REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
 # Held while importing: two threads that import modules with circular imports may see them half imported.
@@ -76,6 +91,34 @@ class StoredRecord:
         )
         state = row.state if upto >= newest else before.state
         return JobChanges(shown, [_trial(trial) for trial in trials], Position(upto, state))
+
+
+@contextmanager
+def best_model(service: Service, job: str) -> Iterator[BestModel | None]:
+    """Fetch the best checkpoint of a job's best trial. Return None if the job has none, or if it cannot be used.
+
+    Raises:
+        Exception: The storage does not answer. Each kind of storage has errors of its own.
+    """
+    chosen: DurableCheckpoint | None = None
+    with service.database.read() as db:
+        row, best = jobs.get(db, job), stored_best.best(db, job)
+        if best is not None:
+            with suppress(NotFound):
+                chosen = choose(db, row, best.trial, None)
+    if best is None or chosen is None:
+        yield None
+        return
+    store = CheckpointStore(service.settings.storage, row.project, job)
+    with TemporaryDirectory(prefix="tuner-model-") as folder:
+        model: BestModel | None = None
+        try:
+            checkpoint = CheckpointId(chosen.step, chosen.attempt)
+            directory = store.fetch(best.trial, checkpoint, Path(folder))
+            model = BestModel(best.trial, chosen.step, directory)
+        except (CheckpointDamaged, CheckpointMissing) as error:
+            log.warning("the best checkpoint of %s is not registered: %s", job, error)
+        yield model
 
 
 def _trial(trial: ChangedTrial) -> MirroredTrial:
@@ -201,7 +244,8 @@ def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
     def mlflow() -> Mirror:
         with _IMPORTING:
             from tuner.mirrors.mlflow import MlflowMirror
-        return MlflowMirror(settings.mlflow_uri, settings.mlflow_experiment)
+        fetch_best = partial(best_model, service) if settings.mlflow_register else None
+        return MlflowMirror(settings.mlflow_uri, settings.mlflow_experiment, fetch_best)
 
     mirrors = {
         "optuna": (settings.optuna_storage, optuna),
