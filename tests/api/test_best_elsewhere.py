@@ -25,6 +25,7 @@ from tuner.store.journal import SqlJournal
 from tuner.tuning.worth import points_per_usd
 
 T4 = {"instance_type": "g4dn.xlarge"}
+AUTO = {"scheduler": "auto", "sampler": "random"}
 NODE_USD = 0.2  # the price of the fake node; a trial takes one of its two CPUs
 
 
@@ -173,6 +174,46 @@ def test_job_stops_by_the_number_that_the_answer_shows(client: TestClient, servi
     scores = [state.spec.objective.score(trial.value) for trial in state.trials if trial.value is not None]
     points = client.get(f"/v1/jobs/{job}/best").json()["next_dollar"]["forecast"]["points_per_usd"]
     assert points == points_per_usd(scores, state.spent) < 1000
+
+
+@pytest.mark.parametrize(
+    ("other_usd", "chosen", "sure"), [(40, 0, True), (5, 1, False)], ids=["better", "as_good_and_cheaper"]
+)
+def test_best_is_confirmed_by_the_mean_of_its_seeds(
+    client: TestClient, service: FakeService, other_usd: int, chosen: int, *, sure: bool
+) -> None:
+    """The trial with the best single result is worse on average. If two means are almost equal, the cheaper configuration is the best."""
+    job = fakes.submit(client, confirm={"candidates": 3, "seeds": 2}, fidelity={"max": 9}, algorithm=AUTO)
+    fakes.begin(service, job)
+    close = [0.871, 0.869] if chosen else [0.71, 0.70]
+    runs = [(0.1, 20, [0.88, 0.87]), (0.2, other_usd, close), (0.3, 20, [0.9, 0.6])]
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    with journal.transaction() as tx:
+        for number, (lr, usd, value) in enumerate(
+            (lr, usd, values[seed]) for seed in (0, 1) for lr, usd, values in runs
+        ):
+            name = f"trial_{number:05d}"
+            tx.put_trial(name, "completed", at=service.now(), config={"lr": lr})
+            put_report(tx, ReportRow(name, 1, 9, service.now(), value, {}, Cost(Money(usd)), 9 * NS))
+    found = client.get(f"/v1/jobs/{job}/best").json()
+    confirmation = found["confirmation"]
+    assert (found["trial"], confirmation["trial"], confirmation["seeds"]) == (f"trial_0000{chosen}",) * 2 + (
+        2,
+    )
+    assert confirmation["mean_metric"] == pytest.approx(sum(runs[chosen][2]) / 2)
+    assert (confirmation["confidence"] > 0.5) is sure
+    assert client.get(f"/v1/jobs/{job}/best?max_cost_usd=1").json()["confirmation"] is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"algorithm": {"scheduler": "asha"}}, {"budget": {"usd": 1, "on_exhausted": "pause"}}, {"fidelity": {}}],
+    ids=["asha", "pause", "no_last_step"],
+)
+def test_confirm_without_a_reserved_budget_is_refused(client: TestClient, changes: dict[str, Any]) -> None:
+    body = fakes.body(**{"fidelity": {"max": 9}, "algorithm": AUTO, "confirm": {}, **changes})
+    (error,) = check_problem(client.post("/v1/jobs", json=body))["errors"]
+    assert error["pointer"] == "/confirm"
 
 
 def test_worth_with_proxies_is_refused(client: TestClient) -> None:

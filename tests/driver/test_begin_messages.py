@@ -1,10 +1,20 @@
-"""Test what an attempt's begin message takes from the machines and losses of the moment: its memory limit and its risk."""
+"""Test what an attempt's begin message takes from its assignment, and from the machines and losses of the moment."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+from tests.simulation.test_simulated_jobs import spec
 from tuner.domain.job import Resources
-from tuner.driver.actuator import FRESH_S, READ_FRESH_S, USABLE_MEMORY, MemoryLimit, RecentRead
+from tuner.driver.actuator import (
+    FRESH_S,
+    READ_FRESH_S,
+    USABLE_MEMORY,
+    BeginMessages,
+    MemoryLimit,
+    RecentRead,
+)
+from tuner.driver.ports import Assignment
 from tuner.store.evidence import Losses
 
 HEAD = {"Alive": True, "Resources": {"memory": 8e9}}
@@ -50,3 +60,16 @@ def test_losses_of_a_market_are_read_again_after_a_while() -> None:
     now += READ_FRESH_S
     assert losses("spot") == Losses(3)
     assert asked == ["spot", "on_demand", "spot"]
+
+
+def test_repeat_is_seeded_differently_from_the_trial_that_it_repeats() -> None:
+    row: Any = SimpleNamespace(
+        spec=spec(seed=40), id="job_1", project="p", offer=SimpleNamespace(market="on_demand")
+    )
+    messages = BeginMessages(
+        row, "", lambda: None, lambda _: None, lambda *_: None, lambda _: Losses(), lambda _: 0
+    )
+    seeds = [
+        messages.begin(Assignment("trial_00000", 1, {}, 27, 1, None, seed=seed))["seed"] for seed in (0, 2)
+    ]
+    assert seeds == [40, 42]

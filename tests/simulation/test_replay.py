@@ -12,8 +12,9 @@ from tests import seeds
 from tests.simulation.test_simulated_jobs import Curves, check_books, loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
-from tuner.domain.job import JobSpec, SamplerName, SchedulerName, StartPoint, TrialLimits
+from tuner.domain.job import Confirm, JobSpec, SamplerName, SchedulerName, StartPoint, TrialLimits
 from tuner.domain.money import Cost, Money
+from tuner.domain.objective import Fidelity
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
@@ -457,4 +458,27 @@ def test_trials_over_their_own_limits_are_replayed(sampler: SamplerName) -> None
     reasons = " ".join(reason for _, _, reason in tables.trials.values())
     assert "beyond its limit of $0.0005" in reasons
     assert max(report.cost.usd.micro_usd for report in tables.reports.values()) <= 500
+    check_honest(run)
+
+
+@pytest.mark.parametrize(
+    ("usd", "last", "faults"), [("0.02", 27, NONE), ("0.005", 1, NONE), ("0.02", 27, FAULTS)]
+)
+def test_best_candidates_are_confirmed_within_the_budget(usd: str, last: int, faults: Faults) -> None:
+    job = spec(usd, scheduler="auto", sampler="random", seed=1)
+    run = ran(replace(job, fidelity=Fidelity(max=last), confirm=Confirm(3, 3)), faults=faults, seed=1)
+    state = run.loop.state
+    repeats = [trial for trial in state.trials if trial.repeats is not None]
+    assert all(trial.config == state.trials[trial.repeats or 0].config for trial in repeats)
+    if faults is NONE:
+        assert run.loop.end is not None
+        assert run.loop.end.reason == "confirmed"
+        assert [trial.seed for trial in repeats] == [1, 1, 1, 2, 2]
+        assert all(run.world.attempts[trial.id].given.seed == trial.seed for trial in state.trials)
+        best = sorted(
+            (t for t in state.trials if t.repeats is None and t.steps == last),
+            key=lambda t: (-(t.value or 0), t.number),
+        )
+        assert [trial.repeats for trial in repeats] == [best[i].number for i in (0, 1, 2, 0, 1)]
+    check_books(run)
     check_honest(run)

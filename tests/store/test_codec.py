@@ -18,7 +18,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
 from tuner.domain.commands import EndJob
 from tuner.domain.events import Reported, Suggested
-from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Plateau, Resources, Teacher
+from tuner.domain.job import Algorithm, CheckpointPolicy, Confirm, JobSpec, Plateau, Resources, Teacher
 from tuner.domain.money import Money, Price
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
@@ -68,6 +68,7 @@ specs = st.builds(
     window=st.none() | st.builds(Window, st.text(), st.text(), st.text()),
     tags=texts,
     teacher=st.none() | st.builds(Teacher, st.text(), st.text(), st.none() | big, st.none() | big),
+    confirm=st.none() | st.builds(Confirm, big, big),
     worth_micro_usd=st.none() | big,
 )
 offers = st.builds(Offer, st.text(), st.builds(Price, big), numbers, numbers, region=st.none() | st.text())

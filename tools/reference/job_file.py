@@ -71,6 +71,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("stop.plateau", shapes.Plateau),
     ("stop.worth", shapes.Worth),
     ("stop.trial", shapes.TrialStop),
+    ("confirm", shapes.Confirm),
     ("start: with a known metric", shapes.KnownResult),
     ("checkpoint", shapes.Checkpoint),
     ("artifacts", shapes.Artifacts),

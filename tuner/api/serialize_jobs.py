@@ -116,6 +116,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         },
         "algorithm": _fields(spec.algorithm),
         "stop": {"plateau": stop, "worth": worth, "trial": _trial_limits_to_wire(spec.trial_limits)},
+        "confirm": None if spec.confirm is None else _fields(spec.confirm),
         "start": [
             dict(point.config)
             if point.metric is None

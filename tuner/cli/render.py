@@ -229,6 +229,18 @@ def _trainables(items: Sequence[show.Trainable]) -> Table:
 
 def best(answer: choices.BestAnswer, metric: str = "metric") -> RenderableType:
     lines = _choice(answer, metric)
+    sure = answer.confirmation
+    if sure is not None:
+        against = (
+            ""
+            if sure.runner_up is None
+            else f", better than {sure.runner_up} with {100 * (sure.confidence or 0):.0f} %"
+        )
+        lines.append(
+            Text(
+                f"confirmed with {sure.seeds} seeds: {metric} {number(sure.mean_metric)} on average{against}"
+            )
+        )
     if answer.next_better:
         point = answer.next_dollar.next_point
         gain = "" if point is None else f", {usd(point.extra_usd)} more for {number(point.gain)}"

@@ -58,6 +58,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Algorithm": job.Algorithm,
     "CheckpointPolicy": job.CheckpointPolicy,
     "Plateau": job.Plateau,
+    "Confirm": job.Confirm,
     "RetentionPolicy": retention.RetentionPolicy,
     "StartPoint": job.StartPoint,
     "Teacher": job.Teacher,

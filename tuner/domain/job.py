@@ -24,6 +24,7 @@ StopReason = Literal[
     "plateau",
     "worth",
     "space_exhausted",
+    "confirmed",
     "cancelled",
     "error",
 ]
@@ -32,6 +33,7 @@ SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
 MAX_CONCURRENT_TRIALS = 10_000
 MAX_START = 1000  # configurations that a user gives at once, and that may wait
+MAX_CONFIRM = 20  # configurations, and seeds of each
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
 MAX_PROCESSES = 256  # of a trial on each node
@@ -128,6 +130,22 @@ class Plateau:
 
     patience_micro_usd: int
     min_gain: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Train the best configurations again with other seeds, from a reserved part of the budget."""
+
+    candidates: int  #: How many configurations.
+    seeds: int  #: How many runs the best of them get, including the run of the search.
+
+    def faults(self) -> list[Fault]:
+        limits = {"candidates": (self.candidates, 1), "seeds": (self.seeds, 2)}
+        return [
+            Fault(f"/confirm/{name}", f"must be between {least} and {MAX_CONFIRM}")
+            for name, (count, least) in limits.items()
+            if not least <= count <= MAX_CONFIRM
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +247,8 @@ class JobSpec:
     teacher: Teacher | None = field(default=None, metadata={"new": True})
     #: What a point, 0.01 of the metric, is worth. The job stops if it is expected to cost more. None if the job has no such rule.
     worth_micro_usd: int | None = field(default=None, metadata={"new": True})
+    #: How the best configurations are trained again. None if they are not.
+    confirm: Confirm | None = field(default=None, metadata={"new": True})
 
     @property
     def entry(self) -> str:
@@ -272,7 +292,24 @@ class JobSpec:
             faults.append(Fault("/stop/plateau/patience_usd", "must be more than 0"))
         if self.plateau is not None and not 0 <= self.plateau.min_gain < float("inf"):
             faults.append(Fault("/stop/plateau/min_gain", "must be 0 or more"))
-        return [*faults, *self._worth_faults()]
+        return [*faults, *self._worth_faults(), *self._confirm_faults()]
+
+    def _confirm_faults(self) -> list[Fault]:
+        if self.confirm is None:
+            return []
+        if self.fidelity.max is None:
+            return [
+                Fault(
+                    "/confirm", "needs fidelity.max, the last step of a trial; give it, or leave confirm out"
+                )
+            ]
+        if self.algorithm.scheduler != "auto" or self.budget.on_exhausted != "finish":
+            return [
+                Fault(
+                    "/confirm", "needs the scheduler auto and on_exhausted finish, which reserve its budget"
+                )
+            ]
+        return self.confirm.faults()
 
     def _worth_faults(self) -> list[Fault]:
         if self.worth_micro_usd is None:

@@ -178,7 +178,7 @@ class BeginMessages:
             "entry": spec.entry,
             "config": spec.begin_config(assignment.config),
             "kind": spec.kind,
-            "seed": spec.algorithm.seed,
+            "seed": spec.algorithm.seed + assignment.seed,
             "until": assignment.until,
             "max_step": spec.fidelity.max,
             "lease_ns": assignment.lease_ns,

@@ -112,7 +112,7 @@ class Learner:
 
     def _on_report(self, state: State, number: int) -> None:
         record = state.trials[number]
-        if record.value is None or record.steps <= self._heard.get(number, 0):
+        if record.value is None or record.repeats is not None or record.steps <= self._heard.get(number, 0):
             return
         self._heard[number] = record.steps
         crossed = max((rung.step for rung in state.rungs if rung.step <= record.steps), default=0)
@@ -125,7 +125,8 @@ class Learner:
 
     def _on_end(self, state: State, number: int) -> None:
         record = state.trials[number]
-        if record.status not in ("completed", "failed", "stopped") or number in self._finished:
+        ended = record.status in ("completed", "failed", "stopped")
+        if not ended or record.repeats is not None or number in self._finished:
             return
         self._finished.add(number)
         if record.value is not None and not self._told.get(number):

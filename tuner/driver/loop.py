@@ -347,7 +347,16 @@ class Loop:
         not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
         work = (command.config, command.until, lease_ns, step or None)
         reported = self.state.trial(trial).steps
-        assignment = Assignment(trial, attempt, *work, not_before_ns, place.offer, reported, self._job_best())
+        assignment = Assignment(
+            trial,
+            attempt,
+            *work,
+            not_before_ns,
+            place.offer,
+            reported,
+            self._job_best(),
+            self.state.trial(trial).seed,
+        )
         turn.commands.append(lambda: self._world.begin(assignment))
         return []
 

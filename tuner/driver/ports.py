@@ -44,6 +44,8 @@ class Assignment:
         None  #: The job's best score so far. A worker always saves a step that is better.
     )
 
+    seed: int = 0  #: What is added to the job's seed: not 0 if the trial repeats another one.
+
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
         """Return the node labels of the kind of machine to run on, or () for any."""

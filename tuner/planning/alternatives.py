@@ -191,6 +191,7 @@ def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Sim
         objective=replace(setting.spec.objective, target=None),
         plateau=None,
         worth_micro_usd=None,
+        confirm=None,
     )
     runs = replace(setting, spec=spec).runs(simulate, FEW_RUNS)
     note = f"{count} trials, each to step {setting.spec.fidelity.max}"

@@ -77,6 +77,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
         algorithm=Algorithm("asha", "qmc", job.algorithm.seed),
         plateau=None,
         worth_micro_usd=None,
+        confirm=None,
         start=(),
         trial_limits=None,
         warm_start_jobs=(),

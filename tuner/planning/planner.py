@@ -237,6 +237,8 @@ def _of_limits(spec: JobSpec, plan: JobPlan) -> Iterator[str]:
 def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
     if spec.worth_micro_usd is not None:
         yield "the plan assumes that stop.worth does not end the job, which may cost less"
+    if spec.confirm is not None:
+        yield "the plan assumes that the part of the budget for confirm is spent on the search"
     if setting.paces.knows_curves:
         return
     if spec.objective.target is not None:

@@ -302,6 +302,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         objective=replace(spec.objective, mode="max", target=score),
         plateau=spec.plateau if knows_curves else None,
         worth_micro_usd=None,
+        confirm=None,
         budget=replace(budget, on_exhausted="finish"),
         start=(),
         constraints=(),

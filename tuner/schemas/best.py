@@ -103,13 +103,31 @@ class NextDollar(Answer):
     forecast: Forecast | None
 
 
+class Confirmation(Answer):
+    """How sure it is that the best configuration is better than the other candidates that were trained with several seeds.
+
+    `trial` is the trial of the search, at `step`. `seeds` is the number of its runs, and `mean_metric` their mean. `confidence` is the probability
+    that the configuration is better than that of `runner_up`. It is below 0.5 if a cheaper configuration was chosen that is as good as the one
+    with the best mean. Both are null if there is no other candidate.
+    """
+
+    trial: str
+    step: int
+    seeds: int
+    mean_metric: float = Field(validation_alias="mean")
+    runner_up: str | None
+    confidence: float | None
+
+
 class BestAnswer(PricedBest):
     """The best configuration within the limits. `next_better` is the cheapest point with a better metric, or null if none exists.
-    `pricing` is null if costs are the recorded ones.
+    `pricing` is null if costs are the recorded ones. `confirmation` is null if the job did not confirm its candidates, or if the request has
+    limits or names another machine.
     """
 
     next_better: PricedBest | None
     pricing: Pricing | None
+    confirmation: Confirmation | None
     next_dollar: NextDollar
 
 

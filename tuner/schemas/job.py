@@ -178,6 +178,18 @@ class Stop(Request):
     trial: TrialStop | None = None
 
 
+class Confirm(Request):
+    """Train the best `candidates` configurations again with other seeds, at the end of the job and within its budget.
+
+    `seeds` is the number of runs of the best ones, including the run of the search. Worse ones get fewer. The money for it is reserved. It needs the
+    scheduler `auto`, `on_exhausted: finish` and `fidelity.max`. A job that ends by its target, by `stop`, by its wall clock or by a user does not
+    confirm.
+    """
+
+    candidates: int = 3
+    seeds: int = 3
+
+
 class Checkpoint(Request):
     """When trials save checkpoints, and how many are kept. The interval `auto` is chosen from the cost of a checkpoint."""
 
@@ -284,6 +296,7 @@ class JobRequest(Body):
     resources: Resources = Field(default_factory=Resources)
     algorithm: Algorithm = Field(default_factory=Algorithm)
     stop: Stop = Field(default_factory=Stop)
+    confirm: Confirm | None = None
     start: list[Start] = Field(default_factory=list)
     constraints: list[Constraint] = Field(default_factory=list, max_length=MAX_CONSTRAINTS)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from statistics import fmean
 from typing import Any
 
 from tuner.database.database import Connection
@@ -22,8 +23,11 @@ from tuner.store import jobs
 from tuner.store.answers import StepReport as StepReport
 from tuner.store.best import CostLimits as CostLimits
 from tuner.store.jobs import JobRow
+from tuner.tuning.confirm import confidence
 
 HERE = MachineQuery()
+#: Two configurations are equal if the confidence that the one with the better mean is better is below this.
+EQUAL_BELOW = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,18 @@ class PricedPoint:
         return self.point.duration_ns if self.elsewhere is None else self.elsewhere.duration_ns
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """How sure it is that a configuration is the best of those that were trained with several seeds."""
+
+    trial: str  #: The trial of the search.
+    step: int
+    seeds: int
+    mean: float  #: Mean of the metric over the seeds.
+    runner_up: str | None  #: The best other candidate. None if there is none.
+    confidence: float | None  #: Probability that it is better than the runner-up.
+
+
 @dataclass(frozen=True)
 class BestView:
     """The best configuration within the limits."""
@@ -54,6 +70,9 @@ class BestView:
     forecast: NextDollarForecast | None = (
         None  #: Forecast of what more money would buy; None if not requested.
     )
+
+    #: None if the job did not confirm, or if limits or another machine were given.
+    confirmation: Confirmation | None = None
 
     @property
     def value(self) -> float:
@@ -84,9 +103,33 @@ def best(
         view = _best(db, row, limits, pricing(db, service, row, asked))
         if view is None:
             raise NothingAffordable(_nothing(db, _cheapest(db, service, row, asked), row))
-    if not with_forecast:
+        if limits == fronts.ANY and asked == HERE:
+            view = _confirmed(db, view)
+    return replace(view, forecast=forecast(service.database, row)) if with_forecast else view
+
+
+def _confirmed(db: Connection, view: BestView) -> BestView:
+    """Choose the configuration with the best mean over its seeds, if the job confirmed, or a cheaper one that is as good."""
+    configs = fronts.repeated(db, view.job.id) if view.job.spec.confirm is not None else []
+    if not configs:
         return view
-    return BestView(row, view.best, view.next_better, view.pricing, forecast(service.database, row))
+    score = view.job.spec.objective.score
+    configs.sort(key=lambda config: (-fmean(map(score, config.values)), config.trial))
+    results = [[score(value) for value in config.values] for config in configs]
+    equal = [i for i in range(len(configs)) if i == 0 or confidence(results, 0, i) < EQUAL_BELOW]
+    chosen = min(equal, key=lambda i: (configs[i].usd, i))
+    other = next((i for i in range(len(configs)) if i != chosen), None)
+    config = configs[chosen]
+    confirmation = Confirmation(
+        config.trial,
+        config.step,
+        len(config.values),
+        fmean(config.values),
+        None if other is None else configs[other].trial,
+        None if other is None else confidence(results, chosen, other),
+    )
+    point = fronts.report_at(db, view.job.id, config.trial, config.step)
+    return replace(view, best=PricedPoint(point), confirmation=confirmation)
 
 
 def best_of_all(

@@ -83,6 +83,41 @@ _NEWEST_CHECKPOINTS = (
 )
 
 
+_COMPLETE = (
+    select(trials.c.trial, trials.c.config, trials.c.value, trials.c.steps, _R.usd)
+    .join(reports, (_R.job == trials.c.job) & (_R.trial == trials.c.trial) & (_R.step == trials.c.steps))
+    .where(trials.c.job == bindparam("of"), trials.c.state == "completed", trials.c.value.is_not(None))
+    .order_by(trials.c.number)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedConfig:
+    """A configuration that was trained to its last step with several seeds."""
+
+    trial: str  #: The trial of the search.
+    step: int
+    usd: int  #: Cost of training that trial, in micro-dollars.
+    values: tuple[float, ...]  #: The metric of each seed, first that of the search.
+
+
+def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
+    """Return the configurations of which several trials are complete."""
+    by_config: dict[str, list[Any]] = {}
+    for row in db.execute(_COMPLETE, {"of": job}):
+        by_config.setdefault(row.config, []).append(row)
+    return [
+        RepeatedConfig(rows[0].trial, rows[0].steps, rows[0].usd, tuple(row.value for row in rows))
+        for rows in by_config.values()
+        if len(rows) > 1
+    ]
+
+
+def report_at(db: Connection, job: str, trial: str, step: int) -> StepReport:
+    """Return a report with its configuration and checkpoint."""
+    return _in_whole(db.execute(_AT_PLACES, {"places": [(job, trial, step)]}).one())
+
+
 _RESULTS = (
     select(trials.c.value)
     .where(trials.c.job == bindparam("of"), trials.c.value.is_not(None))

@@ -14,7 +14,7 @@ from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
 from tuner.domain.quota import BUDGET
-from tuner.tuning import stopping, worth
+from tuner.tuning import confirm, stopping, worth
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
@@ -34,6 +34,7 @@ from tuner.tuning.steps import (
 )
 
 LOSSES_WITHOUT_PROGRESS = 5
+BUDGETS = ("budget_usd", "budget_gpu_hours")
 OUTSIDE_WINDOW = Ending(
     "paused", None, "outside of its window; it goes on by itself at the next opening", reopens=True
 )
@@ -105,6 +106,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
     A trial that was being stopped gets its final status instead.
     """
+    state.confirming = state.confirming and not state.ended
     if state.ended or (state.ending and not state.ending.found):
         state.ending = None
     state.accepting_work, state.suggesting, state.ended = False, False, False
@@ -303,7 +305,7 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
 
 
 def _out_of(state: State, reason: StopReason | ev.Limit) -> list[Command]:
-    if state.ending is not None:
+    if state.ending is not None or (reason in BUDGETS and not state.above and confirm.begin(state)):
         return []
     return _end(state, OUTSIDE_WINDOW if reason == "window" else _exhausted(state, reason))
 
@@ -386,13 +388,15 @@ def _fill(state: State) -> list[Command]:
         and not state.exhausted_limit
         and len(state.active) < state.concurrency
     ):
-        trial = _next_to_run(state)
-        if trial is None and state.may_suggest:
+        trial = confirm.next_repeat(state) if state.confirming else _next_to_run(state)
+        if trial is None and state.may_suggest and not state.confirming:
             if not state.suggesting:
                 state.suggesting = True
                 orders.append(do.Suggest(trial_id(len(state.trials))))
             return orders
-        trial = trial or _leader_unfinished(state)
+        trial = trial or (None if state.confirming else _leader_unfinished(state))
+        if trial is None and confirm.begin(state):
+            continue
         if trial is None:
             _nothing_left(state)
             return orders
@@ -441,6 +445,8 @@ def _nothing_left(state: State) -> None:
         return
     if state.skipped:
         state.ending = _exhausted(state, next(iter(state.skipped.values())))
+    elif state.confirming:
+        state.ending = Ending("succeeded", "confirmed")
     elif state.trials and all(trial.status == "failed" for trial in state.trials):
         state.ending = Ending(
             "failed", "error", f"all {len(state.trials)} trials failed, the last with: {state.failures[-1]}"

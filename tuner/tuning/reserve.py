@@ -11,6 +11,7 @@ from typing import Self
 
 from tuner.domain.money import Rate
 from tuner.domain.time import NS
+from tuner.tuning import confirm
 from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # safety factor, because steps differ in length
@@ -33,9 +34,11 @@ class Reserve:
     def of(cls, state: State) -> Self | None:
         """Return the reserve of the job, or None if the job keeps none."""
         automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
-        if not automatic or not state.rungs or not state.begun or state.leader is None:
+        keeps = bool(state.rungs) or (state.spec.confirm is not None and not state.confirming)
+        if not automatic or not keeps or not state.begun or state.leader is None:
             return None
-        left = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit) - _spent_ns(state)
+        affords = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit)
+        left = affords - _spent_ns(state) - _confirming_ns(state)
         leader = state.trials[state.leader]
         waits = leader.status in ("running", "pausing", "paused") and leader.resumable
         waits = (
@@ -47,7 +50,7 @@ class Reserve:
     @property
     def is_due(self) -> bool:
         """Return whether the rest of the budget should finish existing trials, because it cannot pay for a typical new one."""
-        steps = max(NEW * (self.state.max_step or 0), self.state.rungs[0].step)
+        steps = max(NEW * (self.state.max_step or 0), self._first_stop)
         return not self._affords(_overhead_ns(self.state) + round(steps * _step_ns(self.state)), None)
 
     def in_the_way(self) -> list[TrialRecord]:
@@ -87,7 +90,7 @@ class Reserve:
         """
         if self.leader is not None and self.is_due:
             return False
-        first = self.state.rungs[0].step * _step_ns(self.state)
+        first = self._first_stop * _step_ns(self.state)
         return self._is_last or self._affords(_overhead_ns(self.state) + first, None)
 
     @property
@@ -101,9 +104,14 @@ class Reserve:
         return max(0, free) * FORETOLD / (MARGIN * (self.state.max_step or 1) + SPARE) / NS
 
     @property
+    def _first_stop(self) -> int:
+        """Return the step that a new trial is trained to at first."""
+        return self.state.rungs[0].step if self.state.rungs else self.state.max_step or 1
+
+    @property
     def _is_last(self) -> bool:
         """Return whether no other trial needs the money. Then no reserve is kept, and only the ledger limits the trial."""
-        return self.leader is None and not self.state.active
+        return self.leader is None and not self.state.active and not _confirming_ns(self.state)
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
         reserved = 0 if trial is self.leader else self._reserved_ns
@@ -136,6 +144,14 @@ def _spent_ns(state: State) -> int:
     price = state.mean_price
     paid = price.affords_ns(state.spent) if price.micro_usd_per_hour else 0
     return max(paid, state.trained_ns)
+
+
+def _confirming_ns(state: State) -> int:
+    """Return the time that is reserved for repeats of the best trials."""
+    steps = state.max_step or 1
+    slowest = max((_step_ns(state, state.trials[n]) for n in [state.leader] if n is not None), default=0)
+    training = round((MARGIN * steps + SPARE) * max(slowest, _step_ns(state))) + _overhead_ns(state)
+    return confirm.need_ns(state, training)
 
 
 def _finishing_ns(state: State, trial: TrialRecord) -> int:

@@ -66,6 +66,9 @@ class TrialRecord:
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
     gain_score: float = float("-inf")  #: Its score when it last gained at least the `min_gain` of its limits.
     gain_step: int = 0  #: The step of that score.
+    #: Number of the trial whose configuration it trains again. None if it is of the search.
+    repeats: int | None = None
+    seed: int = 0  #: What is added to the job's seed.
     other_metrics: tuple[str, ...] = ()  #: Names that it reported when a metric was missing.
 
     @property
@@ -118,6 +121,7 @@ class State:
         False  #: Attempts may start. False from a driver's start until the event `ControlRequested`.
     )
     suggesting: bool = False  #: A `Suggest` command was returned and is not answered yet.
+    confirming: bool = False  #: The search is over. Only repeats of its best trials begin.
     space_exhausted: bool = False  #: The sampler has no more configurations.
     #: The configurations that the user wants to be tried next, in order.
     queue: deque[Config] = field(default_factory=deque)

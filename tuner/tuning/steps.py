@@ -16,7 +16,7 @@ BY_USER = "a user stopped it"
 
 def record_rungs(state: State, trial: TrialRecord) -> None:
     """Record the trial's score on every rung that it has crossed, not only on the highest."""
-    if trial.value is None:
+    if trial.value is None or trial.repeats is not None:
         return
     for rung in state.rungs:
         if rung.step <= trial.steps:

@@ -24,6 +24,8 @@ def after_report(state: State, event: Reported) -> Ending | None:
     assert event.value is not None
     state.spent = max(state.spent, event.spent)
     state.valid_reports += 1
+    if state.trial(event.trial).repeats is not None:  # the search is over
+        return None
     before = state.leader_stage
     trial = state.trial(event.trial)
     score = lead(state, trial, event.value)

@@ -54,7 +54,7 @@ def _excess(results: Sequence[float], tail: float) -> float:
 def ending(state: State) -> Ending | None:
     """Return an ending if the next dollar is expected to gain less than it is worth. Called when an attempt has ended."""
     worth = state.spec.worth_micro_usd
-    if worth is None:
+    if worth is None or state.confirming:
         return None
     score = state.spec.objective.score
     scores = [score(trial.value) for trial in state.trials if trial.value is not None]

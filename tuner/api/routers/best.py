@@ -61,6 +61,9 @@ def get_best(
             **_priced_fields(view.best),
             next_better=None if better is None else show.PricedBest(**_priced_fields(better)),
             pricing=_pricing(view.pricing),
+            confirmation=None
+            if view.confirmation is None
+            else show.Confirmation.model_validate(view.confirmation),
             next_dollar=show.NextDollar(next_point=_next_point(view), forecast=_forecast(view)),
         )
 

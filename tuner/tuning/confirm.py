@@ -1,0 +1,105 @@
+"""Confirmation: the best candidates of a job are trained again with other seeds, to find the best configuration rather than the luckiest run.
+
+A part of the budget is reserved for it (`need_ns`). When the rest is used up, or nothing is left to search, sequential halving (Karnin,
+Koren & Somekh, ICML 2013) decides which candidate is trained again: all of them with a second seed, the better half of them with a
+third one, and so on. Repeats are trials of their own, which the search neither ranks nor learns from. They follow from the state alone, so they
+need no events. A job that ends for another reason, such as its target, does not confirm.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from tuner.tuning.state import State, TrialRecord
+
+MARGIN = 1.1  # safety factor, because steps differ in length
+
+
+def need_ns(state: State, training_ns: int) -> int:
+    """Return the worker time that is reserved for repeats. It is 0 if the job does not confirm, or does so already.
+
+    Args:
+        state: The state of the job.
+        training_ns: Time of one training to the last step, with its start.
+    """
+    rule = state.spec.confirm
+    if rule is None or state.confirming:
+        return 0
+    repeats = sum(kept(rule.candidates, seed) for seed in range(1, rule.seeds))
+    return round(MARGIN * repeats * training_ns)
+
+
+def begin(state: State) -> bool:
+    """Begin to confirm if the search is over and there is a candidate to train again. Return whether it did."""
+    if state.spec.confirm is None or state.confirming or state.active or state.suggesting:
+        return False
+    if _next_candidate(state) is None:
+        return False
+    state.confirming, state.exhausted_limit, state.skipped = True, None, {}
+    return True
+
+
+def next_repeat(state: State) -> TrialRecord | None:
+    """Return the repeat to begin or to resume next. Return None if none is left, or if results of active ones are needed first."""
+    for number in sorted(state.ready):
+        if state.trials[number].repeats is not None and number not in state.skipped:
+            return state.trials[number]
+    candidate = _next_candidate(state)
+    if candidate is None:
+        return None
+    seed = 1 + sum(trial.repeats == candidate.number for trial in state.trials)
+    repeat = TrialRecord(
+        len(state.trials), candidate.config, state.max_step, repeats=candidate.number, seed=seed
+    )
+    state.trials.append(repeat)
+    state.set(repeat, "new")
+    return repeat
+
+
+def confidence(results: Sequence[Sequence[float]], first: int, second: int) -> float:
+    """Return the probability that configuration `first` is better than `second`, by Student's t test with a pooled variance.
+
+    Args:
+        results: The scores of each configuration, one of each seed. All are assumed to vary equally between seeds.
+        first: Index of a configuration.
+        second: Index of another one, with a mean that is not greater.
+    """
+    degrees = sum(len(scores) - 1 for scores in results)
+    squares = sum((score - fmean(scores)) ** 2 for scores in results for score in scores)
+    difference = fmean(results[first]) - fmean(results[second])
+    spread = math.sqrt(squares / degrees * (1 / len(results[first]) + 1 / len(results[second])))
+    if spread <= 0:
+        return 1.0 if difference > 0 else 0.5
+    from scipy.special import stdtr  # imported here because it takes 0.2 s
+
+    return float(stdtr(degrees, difference / spread))
+
+
+def _next_candidate(state: State) -> TrialRecord | None:
+    assert state.spec.confirm is not None
+    score = state.spec.objective.score
+    complete = [trial for trial in state.trials if trial.status == "completed" and trial.value is not None]
+    feasible = [trial for trial in complete if not trial.violation]
+    searched = [trial for trial in feasible if trial.repeats is None and trial.steps == state.max_step]
+    searched.sort(key=lambda trial: (-score(trial.value or 0.0), trial.number))
+    candidates = searched[: state.spec.confirm.candidates]
+    results = {trial.number: [score(trial.value or 0.0)] for trial in candidates}
+    runs = dict.fromkeys(results, 1)
+    for trial in state.trials:
+        if trial.repeats in runs:
+            runs[trial.repeats] += 1
+            if trial.status == "completed" and trial.value is not None:
+                results[trial.repeats].append(score(trial.value))
+    ranked = sorted(candidates, key=lambda trial: (-fmean(results[trial.number]), trial.number))
+    for seed in range(1, state.spec.confirm.seeds):
+        lacking = [trial for trial in ranked[: kept(len(ranked), seed)] if runs[trial.number] <= seed]
+        if lacking:
+            return lacking[0]
+        if any(state.trials[number].repeats is not None for number in state.active):
+            return None
+    return None
+
+
+def kept(candidates: int, seed: int) -> int:
+    """Return how many candidates are trained with a seed, counted from 0 for the seed of the search."""
+    return max(1, -(-candidates // (1 << (seed - 1))))
