@@ -40,7 +40,11 @@ DONE = ExportResult(0.9, (variant("onnx"), variant("int8-dynamic", 0.88, 3000.0)
 @pytest.fixture
 def job(service: FakeService, client: TestClient) -> str:
     """A finished job with money left."""
-    job = fakes.submit(client)
+    return finished(service, client)
+
+
+def finished(service: FakeService, client: TestClient, **fields: Any) -> str:
+    job = fakes.submit(client, **fields)
     fakes.simulate(service, job)
     assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
     return job
@@ -112,8 +116,9 @@ def test_export_is_submitted_paid_and_answered_with_figures(
 
 
 def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
-    service: FakeService, client: TestClient, job: str
+    service: FakeService, client: TestClient
 ) -> None:
+    job = finished(service, client, resources={"cpus": 2})
     made = begin(client, job, formats=["onnx"])
     run(service, job, made["id"], FakeExportActors(ExportResult(0.9, (variant("onnx"),))))
     query = {"requests_per_second": 2000, "start": "30s", "instance_type": "m6i.xlarge"}

@@ -7,6 +7,7 @@ from math import ceil
 
 from tuner.api.translate import RequestReader
 from tuner.domain.errors import Invalid, NotFound
+from tuner.domain.job import Resources
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS, Instant, parse_duration_ns, parse_rfc3339
 from tuner.schemas import estimates as wire
@@ -15,10 +16,12 @@ from tuner.service.estimates import ServedModel, Speed, described
 
 MIB = 2**20
 HOUR_NS = 3600 * NS
+#: Returns the figures of an exported variant, and the size of the trial that they were measured with.
+MeasuredModel = Callable[[wire.ExportedVariant], tuple[ServedModel, Resources]]
 
 
 def asked_of(
-    request: wire.EstimateRequest, now: Instant, measured: Callable[[wire.ExportedVariant], ServedModel]
+    request: wire.EstimateRequest, now: Instant, measured: MeasuredModel
 ) -> estimates.EstimateQuestions:
     """Convert the request. `measured` returns the figures of an exported variant. Raise Invalid if a value cannot be read."""
     read = RequestReader()
@@ -227,27 +230,30 @@ def _ownership(read: RequestReader, given: wire.Ownership) -> described.Ownershi
 DESCRIBED = {"latency_ms", "per_second", "batch_per_second", "bytes", "load_ms"}
 
 
-def _serving(
-    read: RequestReader, given: wire.Serving, measured: Callable[[wire.ExportedVariant], ServedModel]
-) -> described.ServingQuestion:
+def _serving(read: RequestReader, given: wire.Serving, measured: MeasuredModel) -> described.ServingQuestion:
     start_ns = read.take("/serving/start", parse_duration_ns, given.start) or 0
+    cpus, gpus = given.cpus, given.gpus
+    if given.measured is None:
+        model = _served(given)
+    else:  # another size would not be as fast
+        model, size = _measured(given, given.measured, measured)
+        cpus = cpus if "cpus" in given.model_fields_set else size.cpus
+        gpus = gpus if "gpus" in given.model_fields_set else size.gpus
     return described.ServingQuestion(
-        model=_served(given) if given.measured is None else _measured(given, given.measured, measured),
+        model=model,
         per_second=given.requests_per_second,
         start_s=start_ns / NS,
         download_bytes_s=given.download_mbit_s * 1e6 / 8,
-        cpus=given.cpus,
-        gpus=given.gpus,
+        cpus=cpus,
+        gpus=gpus,
         where=_where(given),
         limit=given.limit,
     )
 
 
 def _measured(
-    given: wire.Serving,
-    variant: wire.ExportedVariant,
-    measured: Callable[[wire.ExportedVariant], ServedModel],
-) -> ServedModel:
+    given: wire.Serving, variant: wire.ExportedVariant, measured: MeasuredModel
+) -> tuple[ServedModel, Resources]:
     if others := given.model_fields_set & DESCRIBED:
         raise Invalid.at("/serving/measured", f"give measured, or {', '.join(sorted(others))}, not both")
     try:

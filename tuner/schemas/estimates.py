@@ -116,7 +116,8 @@ class Serving(Request):
     Its speed is that of the `measured` variant of an export, or is given: `latency_ms` is the time of one prediction alone, `per_second`
     how many such predictions one replica makes in a second, and `batch_per_second` how many at the fastest batch size. If one of the
     first two is missing, it follows from the other. A new replica starts a machine in `start`, downloads `bytes`, and opens the file in
-    `load_ms`. A replica takes `cpus` and `gpus` of a machine and pays its share of the price.
+    `load_ms`. A replica takes `cpus` and `gpus` of a machine and pays its share of the price. A measured variant takes by default those of
+    the trial that it was measured with.
     """
 
     measured: ExportedVariant | None = None

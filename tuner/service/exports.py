@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tuner.checkpoints.checkpoints import CheckpointStore, StoredFile
 from tuner.checkpoints.storage import explained
 from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Unavailable
+from tuner.domain.job import Resources
 from tuner.domain.listing import MARKETS
 from tuner.domain.money import Cost, Price
 from tuner.domain.time import NS
@@ -159,13 +160,15 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
     return variant, file
 
 
-def served_model(service: Service, job: str, export: str, format: str) -> ServedModel:
-    """Return the measured figures of a delivered variant.
+def served_model(service: Service, job: str, export: str, format: str) -> tuple[ServedModel, Resources]:
+    """Return the measured figures of a delivered variant, and the size of the trial that they were measured with.
 
     Raises:
         NotFound: The job or the export does not exist, or the variant was not delivered.
     """
-    return _served(_delivered(service, job, export, format)[0])
+    model = _served(_delivered(service, job, export, format)[0])
+    with service.database.read() as db:
+        return model, jobs.get(db, job, service.project).spec.resources
 
 
 def _served(variant: Variant) -> ServedModel:
