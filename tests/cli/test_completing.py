@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests import fakes
@@ -92,7 +93,9 @@ def test_completion_script_is_shown_and_installed(
     shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    # These options depend on the variable, so the command line is built again.
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    monkeypatch.setattr("typer.testing._get_command", get_command)
     shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="tuner")
     assert "_TUNER_COMPLETE=complete_" + shell in shown.stdout
     installed = CliRunner().invoke(app, ["--install-completion", shell], prog_name="tuner")
