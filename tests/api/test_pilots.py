@@ -16,6 +16,7 @@ from tuner.client import Client
 
 service, client = fakes.fixtures("function")
 PILOT = {"planning": {"pilot": {"usd": 0.002, "trials": 6}}, "budget": {"usd": 0.004}}
+FEW = {"usd": 0.004, "trials": 3}  # quick to plan
 
 
 def pilot_of(client: TestClient, **changes: Any) -> Any:
@@ -64,7 +65,7 @@ def test_cancelled_pilot_without_results_is_run_again(client: TestClient) -> Non
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "job.yaml"
-    path.write_text(yaml.safe_dump(body(budget={"usd": 0.004})))
+    path.write_text(yaml.safe_dump(body(budget=FEW)))
     return str(path)
 
 
@@ -90,7 +91,7 @@ def test_pilot_command_prints_the_rest_answer(
 def test_plan_uses_the_pilot_of_the_same_code_and_space(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    assert client.post("/v1/plans", json=body()).json()["inputs"]["evidence"]["source"] == "none"
+    assert client.post("/v1/plans", json=body(budget=FEW)).json()["inputs"]["evidence"]["source"] == "none"
     pilot = pilot_of(client).json()["id"]
     fakes.simulate(service, pilot)
     made = Client("http://tuner", fakes.KEY, transport=client._transport)
@@ -102,4 +103,6 @@ def test_plan_uses_the_pilot_of_the_same_code_and_space(
     assert 0.5 < evidence["step_seconds"] < 1.5
     result = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002"])
     assert f"The pilot {pilot} cost $" in result.stdout
-    assert client.post("/v1/plans", json=body(**PILOT)).json()["inputs"]["evidence"]["jobs"] == [pilot]
+    assert client.post("/v1/plans", json=body(**{**PILOT, "budget": FEW})).json()["inputs"]["evidence"][
+        "jobs"
+    ] == [pilot]

@@ -197,7 +197,7 @@ def test_unsuitable_catalogue_machines_have_a_reason_and_no_cost(client: TestCli
         client,
         {"catalogue": {"cloud": "aws"}, "step_seconds": 60, "needs": {"gpu_memory_gib": 40}},
         resources={"gpus": 1, "cpus": 4},
-        budget={"usd": 5},
+        budget={"usd": 5, "trials": 4},
     )
     assert len(found["alternatives"]) > 1
     left_out = [one for one in found["alternatives"] if one["why_not"]]
