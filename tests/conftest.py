@@ -62,7 +62,7 @@ FIRST = (
     "simulation/test_seeds.py",
 )
 
-# Importing makes millions of objects, of which none is garbage. Each worker would spend 4 s of processor time looking for some.
+# Importing makes many objects, and hardly any garbage. Each worker would spend 4 s of processor time looking for it.
 gc.disable()
 for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "AWS_"))]:
     del os.environ[name]
