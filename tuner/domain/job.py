@@ -297,19 +297,14 @@ class JobSpec:
     def _confirm_faults(self) -> list[Fault]:
         if self.confirm is None:
             return []
+        faults = self.confirm.faults()
         if self.fidelity.max is None:
-            return [
-                Fault(
-                    "/confirm", "needs fidelity.max, the last step of a trial; give it, or leave confirm out"
-                )
-            ]
+            detail = "needs fidelity.max, the last step of a trial; give it, or leave confirm out"
+            faults.append(Fault("/confirm", detail))
         if self.algorithm.scheduler != "auto" or self.budget.on_exhausted != "finish":
-            return [
-                Fault(
-                    "/confirm", "needs the scheduler auto and on_exhausted finish, which reserve its budget"
-                )
-            ]
-        return self.confirm.faults()
+            detail = "needs the scheduler auto and on_exhausted finish, which reserve its budget"
+            faults.append(Fault("/confirm", detail))
+        return faults
 
     def _worth_faults(self) -> list[Fault]:
         if self.worth_micro_usd is None:

@@ -33,8 +33,10 @@ class Reserve:
     @classmethod
     def of(cls, state: State) -> Self | None:
         """Return the reserve of the job, or None if the job keeps none."""
+        if state.confirming:  # the search is over, and nothing is reserved for its trials
+            return None
         automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
-        keeps = bool(state.rungs) or (state.spec.confirm is not None and not state.confirming)
+        keeps = bool(state.rungs) or state.spec.confirm is not None
         if not automatic or not keeps or not state.begun or state.leader is None:
             return None
         affords = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit)
