@@ -155,7 +155,7 @@ def test_export_is_paid_priced_and_downloaded_and_files_are_deleted(
     expect(stored).to_contain_text("Not measured yet")
     exports.get_by_role("button", name="Export…").click()
     dialog = page.get_by_role("dialog", name="Export the best model")
-    dialog.get_by_label("pruned", exact=True).uncheck()
+    dialog.get_by_label("pruned (channels removed)").uncheck()
     dialog.get_by_label("It may cost at most, in dollars").fill("0.01")
     answered = losing(page, "POST", f"**/v1/jobs/{job}/exports")
     dialog.get_by_role("button", name="Export for at most $0.0100").click()

@@ -6,7 +6,7 @@ import { ask } from "./dialog.js";
 import { fill, h, keyed, problem, save, say, table, text } from "./dom.js";
 import { dollars, figure, short, size, state, usd } from "./format.js";
 
-const FORMATS = { onnx: "ONNX", torch: "PyTorch", "int8-dynamic": "8 bits, dynamic", "int8-static": "8 bits, calibrated", "int4-weight": "weights in 4 bits", pruned: "pruned", "pruned-unstructured": "single weights zero" };
+const FORMATS = { onnx: "ONNX", torch: "PyTorch", "int8-dynamic": "8 bits, dynamic", "int8-static": "8 bits, calibrated", "int4-weight": "weights in 4 bits", pruned: "channels removed", "pruned-unstructured": "single weights zero" };
 const ENDED = ["paused", "succeeded", "cancelled", "failed"], LIVE = ["queued", "running"];
 const LOOK_MS = 3000;
 
