@@ -13,14 +13,18 @@ from sqlalchemy import event
 from starlette.testclient import TestClient
 
 from tests import fakes
+from tests.api.points import put_report
 from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import ReportRow
 from tuner.mirrors import optuna as mirrored
 from tuner.mirrors.optuna import OptunaMirror, open_storage
 from tuner.service import mirroring
 from tuner.simulator.world import Faults
+from tuner.store.journal import SqlJournal
 
 SPACE = {
     "lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True},
@@ -104,6 +108,23 @@ def test_study_equals_the_record(service: FakeService, client: TestClient, tmp_p
     assert attributes["spent_usd"] == client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
     assert any(trial.user_attrs["preemptions"] for trial in study.trials)
     assert study.trials[0].distributions["lr"] == optuna.distributions.FloatDistribution(1e-4, 1, log=True)
+
+
+def test_infeasible_trial_violates_a_constraint_of_the_study(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client, constraints=[{"metric": "latency_ms", "max": 20}])
+    fakes.begin(service, job)
+    journal, at = SqlJournal(service.database, job, service.project, 1, service.now()), service.now()
+    with journal.transaction() as tx:
+        for number, violation in enumerate((0.5, 0.0)):
+            trial, metrics = f"trial_{number:05d}", {"acc": 0.9, "latency_ms": 20 * (1 + violation)}
+            put_report(tx, ReportRow(trial, 1, 9, at, 0.9, metrics, Cost(Money(1)), 1, violation))
+            tx.put_trial(trial, "completed", at=at, config={"lr": 0.1, "width": 8})
+    mirror_all(service, lambda: opened(tmp_path))
+    infeasible, feasible = study_of(tmp_path, job).trials
+    assert (infeasible.state, infeasible.value) == (TrialState.COMPLETE, 0.9)
+    assert (infeasible.constraints, feasible.constraints) == ({"violation": 0.5}, {})
 
 
 def test_study_follows_a_running_job(service: FakeService, client: TestClient, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tuner.database.database import Database
 from tuner.domain.events import Failed, Reported
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, ZERO
-from tuner.domain.objective import Objective
+from tuner.domain.objective import Constraint, Objective
 from tuner.domain.records import PastTrial, ReportRow
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
@@ -27,11 +27,13 @@ class Source:
         create(database, new_job(job))
         self._journal = SqlJournal(database, job, PROJECT, 1, Instant(0))
 
-    def report(self, number: int, step: int, value: float | None, *, lr: float = 0.5) -> None:
+    def report(
+        self, number: int, step: int, value: float | None, *, lr: float = 0.5, **metrics: float
+    ) -> None:
         trial = f"trial_{number:05d}"
         with self._journal.transaction() as tx:
             tx.put_trial(trial, "running", at=Instant(0), config={"lr": lr})
-            tx.put_report(ReportRow(trial, 1, step, Instant(0), value, {}, FREE, step * 10))
+            tx.put_report(ReportRow(trial, 1, step, Instant(0), value, metrics, FREE, step * 10))
             tx.append(Reported(Instant(0), trial, step, value, ZERO))
 
     def fail(self, number: int) -> None:
@@ -94,6 +96,17 @@ def test_source_job_without_reports_at_submission_stays_empty(database: Database
     submit(database, new)
     source.report(0, 1, 0.9)
     assert read(database, new) == []
+
+
+def test_past_trials_are_judged_by_the_constraints_of_the_new_job(database: Database) -> None:
+    source = Source(database)
+    source.report(0, 1, 0.1, latency_ms=30)
+    source.report(1, 1, 0.2, latency_ms=20)
+    source.report(2, 1, 0.3)
+    new = warm(JOB, constraints=(Constraint("latency_ms", max=20),))
+    submit(database, new)
+    violations = [trial.violation for trial in read(database, new)]
+    assert violations == [0.5, 0], "the third has not reported the metric"
 
 
 def test_job_without_warm_start_reads_no_past_trials(database: Database) -> None:
