@@ -37,6 +37,8 @@ class Settings:
     cache_dir: str = ""  #: The parent of each worker machine's cache for datasets. "" if the machine chooses.
     cache_gib: int | None = None  #: Its size limit. None if the machine chooses.
     data_region: str = ""  #: The region of the buckets from which datasets come.
+    storage_class: str = ""
+    storage_tags: str = ""
     ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
@@ -95,6 +97,8 @@ class Settings:
             cache_dir=_path(environ.get("TUNER_CACHE_DIR", "")),
             cache_gib=_int(environ, "TUNER_CACHE_GIB", None, 1, 1_000_000),
             data_region=environ.get("TUNER_DATA_REGION", ""),
+            storage_class=environ.get("TUNER_STORAGE_CLASS", ""),
+            storage_tags=environ.get("TUNER_STORAGE_TAGS", ""),
             ray_address=environ.get("TUNER_RAY_ADDRESS", ""),
             host=host,
             port=port,

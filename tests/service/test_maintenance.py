@@ -65,6 +65,11 @@ def test_url_with_a_password_is_passed_in_a_file_of_the_home() -> None:
     assert "secret" not in str(env)
 
 
+def test_drivers_and_workers_receive_the_class_and_tags_of_checkpoints() -> None:
+    given = {"TUNER_STORAGE_CLASS": "STANDARD_IA", "TUNER_STORAGE_TAGS": "kind=checkpoint"}
+    assert given.items() <= driver_env(Settings.from_env(given), {}).items()
+
+
 def test_drivers_and_workers_receive_limits_and_passed_variables() -> None:
     given = {
         "TUNER_MAX_PROCESSES": "100",

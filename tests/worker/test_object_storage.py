@@ -13,6 +13,8 @@ from tuner.checkpoints.checkpoints import CheckpointId, CheckpointMissing, Check
 from tuner.checkpoints.chunks import CHUNK_BYTES
 from tuner.checkpoints.removal import remove_trial_files
 from tuner.checkpoints.storage import Storage
+from tuner.service.bootstrap import build
+from tuner.settings import Settings
 from tuner.training.datasets import DatasetCache
 from tuner.worker import publishing
 
@@ -186,3 +188,56 @@ def test_folder_of_a_bucket_is_read_as_a_dataset(
     lines = [line.split() for line in log.read_text().splitlines()]
     assert sum(int(line[1]) for line in lines) == 2 * (1 << 20) + 8
     assert cache.get(f"s3://{bucket.name}/set/a.txt", {}).name == "a.txt"
+
+
+def test_checkpoints_have_the_class_and_the_tags_of_the_settings(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_STORAGE_CLASS", "STANDARD_IA")
+    monkeypatch.setenv("TUNER_STORAGE_TAGS", "kind=checkpoint, team=a b")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.pt").write_bytes(b"x")
+    store = Storage(bucket.url)
+    store.put_directory(tmp_path / "saved", ("MANIFEST", b"last"), "job")
+    store.put_files({"chunk": b"part"}, "job")
+    store.put_file(b"line", "job", "log")
+    for name in ("state.pt", "MANIFEST", "chunk"):
+        assert store._fs.info(store.path("job", name))["StorageClass"] == "STANDARD_IA"
+        assert store._fs.get_tags(store.path("job", name)) == {"kind": "checkpoint", "team": "a b"}
+    assert store._fs.get_tags(store.path("job", "log")) == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "value", "message"),
+    [
+        ("s3://bucket", "TUNER_STORAGE_CLASS", "GLACIER", "is not one of STANDARD"),
+        ("abfs://container", "TUNER_STORAGE_CLASS", "STANDARD_IA", "is not one of Hot"),
+        ("gs://bucket", "TUNER_STORAGE_CLASS", "NEARLINE", "set the default class of the bucket"),
+        ("/folder", "TUNER_STORAGE_TAGS", "a=b", "works with s3:// and abfs:// only"),
+        ("s3://bucket", "TUNER_STORAGE_TAGS", "team", "is not a tag"),
+        ("s3://bucket", "TUNER_STORAGE_TAGS", ",".join(f"{n}=" for n in range(11)), "has 11 tags"),
+    ],
+)
+def test_class_or_tag_that_the_storage_lacks_is_refused(
+    url: str, name: str, value: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        storage.upload_options(url, {name: value})
+    assert name in str(refused.value)
+
+
+def test_service_with_tags_that_its_storage_lacks_is_refused_and_workers_use_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_STORAGE_TAGS", "kind=checkpoint")
+    with pytest.raises(ValueError, match="TUNER_STORAGE_TAGS works with s3"):
+        build(Settings.from_env({"TUNER_HOME": str(tmp_path), "TUNER_STORAGE_TAGS": "kind=checkpoint"}))
+    Storage(str(tmp_path)).put_file(b"x", "folder", "file")  # as in the restore self-test
+
+
+def test_azure_is_given_its_own_names_of_class_and_tags() -> None:
+    given = {"TUNER_STORAGE_CLASS": "Cool", "TUNER_STORAGE_TAGS": "a=b"}
+    assert storage.upload_options("abfs://container/x", given) == {
+        "standard_blob_tier": "Cool",
+        "tags": {"a": "b"},
+    }

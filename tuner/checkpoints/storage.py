@@ -3,11 +3,13 @@
 import contextlib
 import errno
 import os
+import re
 import shutil
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import fsspec
 
@@ -22,6 +24,61 @@ S3_TRIES = 2
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 
 
+# Storage classes whose files can be read at once. Others, such as S3's GLACIER, would have to be restored for hours first.
+STORAGE_CLASSES = {
+    "s3": ("STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"),
+    "abfs": ("Hot", "Cool", "Cold"),
+}
+MAX_TAGS = 10  # of a file, at S3 and Azure
+_KIND = {"s3": "s3", "s3a": "s3", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}  # by the scheme of the URL
+_TAG = re.compile(r"([A-Za-z0-9 +\-./:_]{1,128})=([A-Za-z0-9 +\-./:_]{0,256})")  # what both of them allow
+
+
+def upload_options(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options with which fsspec uploads a file of a checkpoint: its storage class and its tags.
+
+    Args:
+        url: The storage.
+        environ: `TUNER_STORAGE_CLASS` and `TUNER_STORAGE_TAGS`. The drivers and workers of a service have them, too.
+
+    Raises:
+        ValueError: The storage has no such class or no tags. The text names the variable.
+    """
+    kind = _kind(url)
+    wanted, tags = environ.get("TUNER_STORAGE_CLASS", ""), _tags(environ.get("TUNER_STORAGE_TAGS", ""))
+    for name in [*(["TUNER_STORAGE_CLASS"] if wanted else []), *(["TUNER_STORAGE_TAGS"] if tags else [])]:
+        if not kind:
+            raise ValueError(
+                f"{name} works with s3:// and abfs:// only; leave it out, and at Google set the default class of the bucket"
+            )
+    if wanted and wanted not in STORAGE_CLASSES[kind]:
+        raise ValueError(f"TUNER_STORAGE_CLASS: {wanted!r} is not one of {', '.join(STORAGE_CLASSES[kind])}")
+    options: dict[str, Any]
+    if kind == "s3":
+        options = {"StorageClass": wanted, "Tagging": urlencode(tags)}
+    else:
+        options = {"standard_blob_tier": wanted, "tags": tags}
+    return {name: value for name, value in options.items() if value}
+
+
+def _kind(url: str) -> str:
+    return _KIND.get(url.partition("://")[0], "")
+
+
+def _tags(text: str) -> dict[str, str]:
+    tags = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        match = _TAG.fullmatch(item)
+        if match is None:
+            raise ValueError(
+                f"TUNER_STORAGE_TAGS: {item!r} is not a tag; write for example kind=checkpoint,team=vision"
+            )
+        tags[match[1]] = match[2]
+    if len(tags) > MAX_TAGS:
+        raise ValueError(f"TUNER_STORAGE_TAGS: has {len(tags)} tags; a file may have {MAX_TAGS}")
+    return tags
+
+
 class Storage:
     """Read and write directories of files under one root.
 
@@ -31,6 +88,8 @@ class Storage:
 
     def __init__(self, url: str) -> None:
         self._fs: Any
+        # Of checkpoints. A worker has the variables for its service's storage, and uses a local folder for the restore self-test.
+        self._upload = upload_options(url, os.environ) if _kind(url) else {}
         options: dict[str, Any] = {"use_listings_cache": False}
         if url.startswith(("s3://", "s3a://")):
             options |= {"config_kwargs": S3_TIMEOUTS}
@@ -129,9 +188,9 @@ class Storage:
             for file in sorted(file for file in source.rglob("*") if file.is_file()):
                 path = file.relative_to(source).as_posix()
                 if path not in without:
-                    self._fs.put_file(str(file), f"{target}/{path}")
+                    self._fs.put_file(str(file), f"{target}/{path}", **self._upload)
                     self._check_size(f"{target}/{path}", file.stat().st_size)
-            self._fs.pipe_file(f"{target}/{name}", data)
+            self._fs.pipe_file(f"{target}/{name}", data, **self._upload)
             self._check_size(f"{target}/{name}", len(data))
         shutil.rmtree(source, ignore_errors=True)
 
@@ -163,7 +222,7 @@ class Storage:
     def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
         """Write several files of one directory in parallel, by name."""
         targets = {self.path(*parts, name): data for name, data in files.items()}
-        self._fs.pipe(targets)
+        self._fs.pipe(targets, **self._upload)
         for target, data in targets.items():
             self._check_size(target, len(data))
 

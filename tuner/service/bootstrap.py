@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tuner.checkpoints.storage import Storage
+from tuner.checkpoints.storage import Storage, upload_options
 from tuner.database.database import Database
 from tuner.domain.access import BACKGROUND, DEFAULT_PROJECT, Actor
 from tuner.domain.time import Instant
@@ -73,6 +73,8 @@ def build(settings: Settings) -> Service:
     settings.make_home()
     try:
         Storage(settings.storage)
+        environ = {"TUNER_STORAGE_CLASS": settings.storage_class, "TUNER_STORAGE_TAGS": settings.storage_tags}
+        upload_options(settings.storage, environ)
     except (ImportError, ValueError) as error:
         raise ValueError(f"TUNER_STORAGE: {settings.storage!r} cannot be used: {error}") from error
     database = Database(settings.database_url, failpoint=settings.failpoint)

@@ -176,6 +176,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     Ray's dashboard shows it. A database URL with a password is therefore passed in a file.
     """
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
+    env["TUNER_STORAGE_CLASS"], env["TUNER_STORAGE_TAGS"] = settings.storage_class, settings.storage_tags
     env["TUNER_SLICE"] = str(settings.slice_s)
     env["TUNER_SPOT_WAIT"] = str(settings.spot_wait_s)
     env["TUNER_MAX_PROCESSES"] = str(settings.max_processes)
