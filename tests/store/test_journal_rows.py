@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from tuner.database.tables import checkpoints, front, launches, reports, trials
 from tuner.domain.events import Completed, WallClockEnded
 from tuner.domain.job import StopReason
 from tuner.domain.money import FREE
-from tuner.domain.objective import Mode
+from tuner.domain.objective import Fidelity, Mode, Objective
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, ReportRow
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
+from tuner.service.checkpoints import choose
 from tuner.store import evidence, jobs
+from tuner.store.best import best_trials
 from tuner.store.evidence import Losses, losses
 from tuner.store.journal import SqlJournal
 
@@ -100,6 +103,29 @@ def test_non_finite_metrics_are_stored_as_strict_json(journal: SqlJournal, datab
 
     put_report(journal, 1, math.nan, {"acc": math.nan, "loss": math.inf})
     json.loads(only(database, reports).metrics, parse_constant=refuse)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", (0.4, 2)), ("min", (0.3, 3))])
+def test_steps_with_other_proxies_are_not_compared(
+    database: Database, mode: Mode, best: tuple[float, int]
+) -> None:
+    """The first step has the best metric in both directions, but was trained with the first value of the proxy."""
+    fidelity = Fidelity(max=4, reduction_factor=2, proxies={"resolution": (16, 32)})
+    job = new_job()
+    with_proxies = replace(job.spec, fidelity=fidelity, objective=Objective("acc", mode))
+    create(database, replace(job, spec=with_proxies))
+    journal = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
+    with journal.transaction() as tx:
+        for trial, steps in ((TRIAL, 3), ("trial_00004", 1)):
+            tx.put_trial(trial, "running", at=AT, config={"lr": 0.1})
+            for step, value in enumerate([0.9 if mode == "max" else 0.1, 0.4, 0.3][:steps], start=1):
+                tx.put_report(ReportRow(trial, 1, step, Instant(step), value, {}, FREE, 0))
+    for step in (1, 2, 3):
+        save(journal, step)
+    assert journal.best_checkpoint(TRIAL, mode) == best
+    with database.read() as db:
+        assert choose(db, jobs.get(db, JOB), TRIAL, None).step == best[1]
+        assert [trial.trial for trial in best_trials(db, JOB, with_proxies, 9)] == [TRIAL, "trial_00004"]
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", (0.9, 2)), ("min", (0.1, 1))])

@@ -18,7 +18,7 @@ from tests.strategies import examples
 from tuner.database.database import Connection, Database
 from tuner.database.tables import reports
 from tuner.domain.money import Cost, Money
-from tuner.domain.objective import Mode, Objective
+from tuner.domain.objective import Fidelity, Mode, Objective
 from tuner.domain.records import ReportRow
 from tuner.domain.time import Instant
 from tuner.store import best
@@ -51,17 +51,20 @@ FEW = st.integers(0, 4)
 VALUES = st.none() | FEW.map(float) | st.sampled_from([float("nan"), float("inf"), -0.0, -1.5])
 REPORTS = st.lists(st.builds(Given, FEW, FEW, VALUES, FEW, FEW, FEW), max_size=20)
 MODES = st.sampled_from(["max", "min"])
+FIDELITIES = st.sampled_from(
+    [Fidelity(), Fidelity(max=4, reduction_factor=2, proxies={"resolution": (16, 32)})]
+)
 SOME = (None, 0, 2)
 LIMITS = [
     CostLimits(None if usd is None else Money(usd), gpu, ns) for usd, gpu, ns in product(SOME, SOME, SOME)
 ]
 
 
-def job_with(database: Database, mode: Mode, found: list[Given]) -> str:
+def job_with(database: Database, mode: Mode, found: list[Given], fidelity: Fidelity) -> str:
     """Create a job with these reports. If several reports are of the same trial and step, the first counts."""
     job = f"job_{next(NUMBERS):016d}"
     new = new_job(job)
-    wanted = replace(spec(budget()), objective=Objective("acc", mode))
+    wanted = replace(spec(budget()), objective=Objective("acc", mode), fidelity=fidelity)
     create(database, replace(new, spec=wanted))
     journal = SqlJournal(database, job, PROJECT, 1, Instant(0))
     with journal.transaction() as tx:
@@ -88,17 +91,22 @@ def place(found: Any) -> tuple[str, int] | None:
 
 
 @examples(60, gate=30)
-@given(found=REPORTS, mode=MODES)
+@given(found=REPORTS, mode=MODES, fidelity=FIDELITIES)
 def test_answers_equal_a_search_through_all_reports(
-    database: Database, found: list[Given], mode: Mode
+    database: Database, found: list[Given], mode: Mode, fidelity: Fidelity
 ) -> None:
-    check_answers(database, found, mode)
+    check_answers(database, found, mode, fidelity)
 
 
-def check_answers(database: Database, found: list[Given], mode: Mode) -> None:
-    job = job_with(database, mode, found)
+def check_answers(
+    database: Database, found: list[Given], mode: Mode, fidelity: Fidelity = Fidelity()
+) -> None:
+    """Check all answers. With proxies, they are those of the reports of the highest stage."""
+    job = job_with(database, mode, found, fidelity)
     with database.read() as db:
         rows = recorded(db, job)
+        highest = max((fidelity.stage(row.step) for row in rows), default=0)
+        rows = [row for row in rows if fidelity.stage(row.step) == highest]
 
         def best_first(row: Any) -> Any:
             return loss(mode, row), row.usd, row.duration_ns, row.gpu_ms, row.seq
@@ -130,7 +138,9 @@ def beats(mode: str, b: Any, a: Any) -> bool:
 
 
 def test_queries_use_only_the_index_of_the_pareto_front(database: Database) -> None:
-    job = job_with(database, "max", [Given(n % 5, n // 5 + 1, n / 10, n, n, n) for n in range(20)])
+    job = job_with(
+        database, "max", [Given(n % 5, n // 5 + 1, n / 10, n, n, n) for n in range(20)], Fidelity()
+    )
     asked: list[tuple[str, Any]] = []
 
     def note(_c: object, _cursor: object, statement: str, parameters: Any, _x: object, _many: object) -> None:

@@ -44,6 +44,16 @@ def test_best_step_has_a_checkpoint_after_the_trial(
         assert (best / file).read_text() == "3"
 
 
+def test_best_step_of_the_last_stage_of_proxies_has_a_checkpoint(drive: Any) -> None:
+    driver = drive("follows_scores")
+    driver.run_to(9, rungs=[3, 6], proxies={"resolution": [16, 32]}, **SCORES)
+    driver.end("finish")
+    stored = steps_stored(
+        driver
+    )  # also step 4, if the driver had recorded no newer checkpoint when the last was stored
+    assert {6, 9} <= set(stored) <= {4, 6, 9}
+
+
 @pytest.mark.parametrize(
     ("until", "job_best", "end", "stored"),
     [

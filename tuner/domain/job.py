@@ -255,6 +255,13 @@ class JobSpec:
         """The function that a worker calls."""
         return self.trainable if self.command is None else PROGRAM_ENTRY
 
+    def rank(self, step: int, value: float) -> tuple[int, float]:
+        """Return what reports are compared by, greater is better: the stage of the step, then the score of the metric.
+
+        Metrics of steps that were trained with other values of the proxies are not comparable.
+        """
+        return self.fidelity.stage(step), self.objective.score(value)
+
     @property
     def first_configs(self) -> list[Config]:
         """Return the configurations that are tried first, in order."""

@@ -33,6 +33,11 @@ class Fidelity:
         return stage_of(step, self.rungs()) if self.proxies else 0
 
     @property
+    def stage_ends(self) -> tuple[int, ...]:
+        """The last step of each stage but the last. Empty without proxies."""
+        return self.rungs()[:-1] if self.proxies else ()
+
+    @property
     def last_stage(self) -> int:
         return max(0, len(self.rungs()) - 1) if self.proxies else 0
 

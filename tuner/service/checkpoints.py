@@ -58,7 +58,7 @@ def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
 
 
 def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> DurableCheckpoint:
-    """Return a trial's checkpoint of `step`, or if that is None the one with the best metric.
+    """Return a trial's checkpoint of `step`, or if that is None the one with the best metric, among those of the highest stage of proxies.
 
     A checkpoint of a feasible report is better than any other.
 
@@ -80,8 +80,8 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
             raise NotFound(f"{trial} has no checkpoint of step {step}; it has those of {steps}")
         return chosen
     scored = [
-        (one.violation, -spec.objective.score(one.value), one.step, one)
+        (-one.violation, spec.rank(one.step, one.value), -one.step, one)
         for one in stored
         if one.value is not None and one.violation is not None
     ]
-    return min(scored)[3] if scored else stored[-1]
+    return max(scored)[3] if scored else stored[-1]

@@ -72,7 +72,7 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
         as_of = jobs.newest_event(db, row.id)
         if last is None:
             return NextDollarForecast((), NO_END, as_of)
-        known = best.best_trials(db, row.id, objective.mode, TRIALS)
+        known = best.best_trials(db, row.id, row.spec, TRIALS)
         leader = best.best(db, row.id)
     cut = [trial for trial in known if trial.curve[-1][0] < last and trial.state != "failed"][:ASKED]
     if leader is None or leader.value is None:

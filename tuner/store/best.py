@@ -8,10 +8,11 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, tuple_
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, case, func, select, tuple_
 
 from tuner.database.codec import decode
 from tuner.database.tables import checkpoints, events, front, jobs, reports, trials
+from tuner.domain.job import JobSpec
 from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
@@ -33,12 +34,13 @@ class BestTrial:
     saved: int  #: The step of the newest checkpoint, or 0 if there is none.
 
 
-def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[BestTrial]:
-    """Return up to `limit` trials, ordered by the metric of their newest report, best first.
+def best_trials(db: Connection, job: str, spec: JobSpec, limit: int) -> list[BestTrial]:
+    """Return up to `limit` trials, ordered by the stage and then the metric of their newest report, best first.
 
     Trials without a metric are left out, and those whose newest report violates a constraint.
     """
-    rows = db.execute(_best_trials(mode), {"of": job, "most": limit}).all()
+    query = _best_trials(spec.objective.mode, spec.fidelity.stage_ends)
+    rows = db.execute(query, {"of": job, "most": limit}).all()
     names = [row.trial for row in rows]
     points = db.execute(_METRICS, {"of": job, "trials": names})
     curves = {
@@ -62,9 +64,10 @@ def best_trials(db: Connection, job: str, mode: Mode, limit: int) -> list[BestTr
 
 
 @cache
-def _best_trials(mode: Mode) -> Select[Any]:
+def _best_trials(mode: Mode, stage_ends: tuple[int, ...]) -> Select[Any]:
     t = trials.c
-    order = (t.value.desc() if mode == "max" else t.value.asc(), t.number)
+    stages = [case((t.steps > end, 0), else_=1) for end in reversed(stage_ends)]
+    order = (*stages, t.value.desc() if mode == "max" else t.value.asc(), t.number)
     known = select(trials).where(t.job == bindparam("of"), t.value.is_not(None), t.violation == 0)
     return known.order_by(*order).limit(bindparam("most"))
 

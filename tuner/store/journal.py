@@ -16,10 +16,10 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
-from tuner.domain.job import JobState, StopReason
+from tuner.domain.job import JobSpec, JobState, StopReason
 from tuner.domain.ledger import Account, Allowance, AssignedAt, lost_of
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.objective import Mode
+from tuner.domain.objective import Fidelity, Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
@@ -29,7 +29,7 @@ from tuner.ledger import budget_waits, ledger, shared_budgets
 from tuner.store import attempt_rows, jobs, launches
 from tuner.store.attempt_rows import attempt_row, costs_text, values_of
 from tuner.store.job_record import numbered_events
-from tuner.store.pareto_front import ParetoFront
+from tuner.store.pareto_front import ParetoFront, loss_of
 
 # Stop reasons for which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
@@ -64,7 +64,7 @@ class _Recorded:
     front: ParetoFront
 
     @classmethod
-    def load(cls, db: Connection, job: str, project: str, mode: Mode) -> Self:
+    def load(cls, db: Connection, job: str, project: str, spec: JobSpec) -> Self:
         a = attempts.c
         newest = select(a.trial, func.max(a.attempt)).where(a.job == job).group_by(a.trial)
         saved = defaultdict[str, set[int]](set)
@@ -76,7 +76,7 @@ class _Recorded:
             steps,
             {trial: attempt for trial, attempt in db.execute(newest)},
             saved,
-            ParetoFront.load(db, job, project, mode),
+            ParetoFront.load(db, job, project, spec.objective.mode, spec.fidelity),
         )
 
 
@@ -92,7 +92,7 @@ class SqlJournal:
         with database.read() as db:
             self._ran_ns = jobs.running_ns(db, job, now)
             self.budget_version = jobs.control(db, job).budget_version
-            self._mode = jobs.get(db, job).spec.objective.mode
+            self._spec = jobs.get(db, job).spec
             self._seq = jobs.newest_event(db, job)
         self._recorded: _Recorded | None = None  # None until the first transaction, and after one that failed
 
@@ -102,9 +102,11 @@ class SqlJournal:
             launches.check(db, self._job, self._epoch)
             recorded, self._recorded = self._recorded, None
             if recorded is None:
-                recorded = _Recorded.load(db, self._job, self._project, self._mode)
+                recorded = _Recorded.load(db, self._job, self._project, self._spec)
             of_job = (self._job, self._project, self._epoch)
-            tx = SqlTx(db, *of_job, self._seq, self.budget_version, mode=self._mode, recorded=recorded)
+            tx = SqlTx(
+                db, *of_job, self._seq, self.budget_version, fidelity=self._spec.fidelity, recorded=recorded
+            )
             yield tx
             tx.flush()
         self._seq, self._recorded = tx.seq, recorded
@@ -136,7 +138,7 @@ class SqlJournal:
     def best_checkpoint(self, trial: str, mode: Mode) -> tuple[float, int] | None:
         """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric."""
         with self._database.read() as db:
-            return _best_checkpoint(db, self._job, trial, mode)
+            return _best_checkpoint(db, self._job, trial, mode, self._spec.fidelity)
 
     def saved_by(self, trial: str, step: int) -> int | None:
         """Return the attempt that wrote the trial's checkpoint of a step, or None if there is no such checkpoint."""
@@ -153,20 +155,26 @@ class SqlJournal:
             return ledger.account(db, self._job)
 
 
-def _best_checkpoint(db: Connection, job: str, trial: str, mode: Mode) -> tuple[float, int] | None:
+def _best_checkpoint(
+    db: Connection, job: str, trial: str, mode: Mode, fidelity: Fidelity
+) -> tuple[float, int] | None:
     """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric.
 
-    Only feasible reports count. Of equal metrics the lowest step wins, as in the job's answers.
+    Only feasible reports count, and of these only those of the highest stage of the proxies. Of equal metrics the lowest step wins, as in
+    the job's answers.
     """
     c, r = checkpoints.c, reports.c
     query = (
         select(r.value, c.step)
         .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
         .where(r.job == job, r.trial == trial, r.value.is_not(None), r.violation == 0)
-        .order_by(r.value.desc() if mode == "max" else r.value, c.step)
     )
-    row = db.execute(query.limit(1)).first()
-    return None if row is None else (row.value, row.step)
+    best = min(
+        db.execute(query),
+        key=lambda row: (-fidelity.stage(row.step), loss_of(mode, row.value), row.step),
+        default=None,
+    )
+    return None if best is None else (best.value, best.step)
 
 
 class SqlTx:
@@ -184,11 +192,11 @@ class SqlTx:
         seq: int,
         budget_version: int,
         *,
-        mode: Mode,
+        fidelity: Fidelity,
         recorded: _Recorded,
     ) -> None:
         self._db, self._job, self._project, self._epoch, self.seq = db, job, project, epoch, seq
-        self._budget_version, self._mode, self._recorded = budget_version, mode, recorded
+        self._budget_version, self._fidelity, self._recorded = budget_version, fidelity, recorded
         self._events: list[dict[str, object]] = []
         self._trials: dict[str, dict[str, object]] = {}  # the new values of trials, by trial
         # The account as it was last read, and whether it was locked then. None if this transaction has changed it since.
@@ -324,7 +332,9 @@ class SqlTx:
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
         steps = sorted(self._recorded.checkpoints[trial], reverse=True)
-        best = _best_checkpoint(self._db, self._job, trial, mode) if len(steps) > keep else None
+        best = None
+        if len(steps) > keep:
+            best = _best_checkpoint(self._db, self._job, trial, mode, self._fidelity)
         gone = [step for step in steps[keep:] if best is None or step != best[1]]
         if gone:
             c = checkpoints.c

@@ -2,9 +2,10 @@
 
 A report is on the front unless another report is at least as good in metric, dollars, GPU time and duration all at once
 (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front.
+If the job has proxies, only the reports of the highest stage that any report has reached count, because metrics of steps that were
+trained with other values of the proxies are not comparable. Reports that violate a constraint of the job are not on the front.
 Queries read the front instead of all reports, because of a million reports only some hundreds are on it. The front is
-derived from the reports alone, and updated in the transaction that records each report. Reports that violate a constraint of
-the job are not on the front.
+derived from the reports alone, and updated in the transaction that records each report.
 """
 
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from typing import Self
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tuner.database.tables import front
-from tuner.domain.objective import Mode
+from tuner.domain.objective import Fidelity, Mode
 from tuner.domain.records import ReportRow
 
 _F = front.c
 _OF_JOB = _F.job == bindparam("of_job")
-_LOAD = select(_F.loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
+_LOAD = select(_F.step, _F.loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
+_REMOVE_ALL = delete(front).where(_OF_JOB)
 _REMOVE_WORSE = delete(front).where(
     _OF_JOB,
     _F.loss >= bindparam("of_loss"),
@@ -39,25 +41,37 @@ class ParetoFront:
         job: The job.
         project: Its project.
         mode: Whether the job's metric is minimised or maximised.
+        fidelity: Its steps.
+        stage: The stage of the reports of the front.
         points: The reports of the front, in the order of `_NAMES`.
     """
 
     job: str
     project: str
     mode: Mode
+    fidelity: Fidelity
+    stage: int
     points: list[Point]
 
     @classmethod
-    def load(cls, db: Connection, job: str, project: str, mode: Mode) -> Self:
-        return cls(job, project, mode, [tuple(row) for row in db.execute(_LOAD, {"of_job": job})])
+    def load(cls, db: Connection, job: str, project: str, mode: Mode, fidelity: Fidelity) -> Self:
+        rows = db.execute(_LOAD, {"of_job": job}).all()
+        stage = fidelity.stage(rows[0].step) if rows else 0
+        return cls(job, project, mode, fidelity, stage, [tuple(row[1:]) for row in rows])
 
     def note(self, db: Connection, report: ReportRow, *, seq: int) -> None:
         """Add the report to the front unless a report there is at least as good, and remove the reports that it beats.
 
-        The report must have a metric and be feasible. Call this in the order of the job's events: of equal reports, the first stays.
+        A report of a higher stage removes all others. One of a lower stage changes nothing. The report must have a metric and be feasible.
+        Call this in the order of the job's events: of equal reports, the first stays.
         """
         assert report.value is not None
-        cost = report.cost
+        cost, stage = report.cost, self.fidelity.stage(report.step)
+        if stage < self.stage:
+            return
+        if stage > self.stage:
+            db.execute(_REMOVE_ALL, {"of_job": self.job})
+            self.stage, self.points = stage, []
         new = (loss_of(self.mode, report.value), cost.usd.micro_usd, cost.gpu_ms, report.duration_ns)
         if any(_is_as_good(point, new) for point in self.points):
             return
