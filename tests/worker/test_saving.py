@@ -16,6 +16,7 @@ from tuner.checkpoints.storage import PARTIAL
 from tuner.driver.messages import Progress
 from tuner.worker import publishing
 from tuner.worker.server_handle import ForkServer
+from tuner.worker.supervisor import EXIT_GRACE_S
 
 
 @pytest.fixture(autouse=True)
@@ -86,14 +87,26 @@ def test_attempt_with_a_hanging_save_can_be_stopped_and_the_next_saves(
 
 
 def test_hanging_save_ends_with_the_lease(
-    drive: Any, hanging_save: tuple[threading.Event, threading.Event]
+    drive: Any, hanging_save: tuple[threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Hanging artifacts get only the time that the save has left of the grace."""
+    graces: list[float] = []
+    settle = publishing.Publisher.settle
+
+    def noted(self: publishing.Publisher, timeout_s: float) -> None:
+        graces.append(timeout_s)
+        settle(self, timeout_s)
+
+    monkeypatch.setattr(publishing.Publisher, "settle", noted)
     driver = drive("counts")
     driver.run_to(1)
     driver.order("pause")
     assert hanging_save[0].wait(240)
+    driver.supervisor._artifact_publisher.submit(hanging_save[1].wait)
     lease_ns = driver.lease_ends_in(1)
     ended = driver.until_state("paused")
+    assert graces[0] >= EXIT_GRACE_S
+    assert graces[1] < EXIT_GRACE_S / 2
     assert ended["error"]["kind"] == "lease"
     assert ended["saved_step"] is None
     assert sum(ended["meter"].values()) == lease_ns
