@@ -50,6 +50,7 @@ class AttemptLease:
     #: The last finished step before the newest checkpoint in the middle of a step. None if there is no such checkpoint.
     part_after: int | None = None
     reported: Meter = field(default_factory=Meter)  #: The meter reading at the last report.
+    reported_outage_ns: int = 0  #: `outage_ns` of the worker at the last report.
     node: str = ""  #: Ray's id of the node; empty: unknown.
     leaving: bool = False  #: The machine is about to be taken away.
     #: Since when it has a machine. None: it waits for one, and costs nothing.

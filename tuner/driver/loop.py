@@ -119,6 +119,8 @@ class Loop:
                 lease.saved(turn.tx, saved, self.state.spec, turn.at)
             for report in progress.reports:
                 self._on_report(turn, lease, report)
+            if progress.reports:
+                lease.reported_outage_ns = progress.outage_ns
             if progress.part is not None:
                 self._on_saved(turn, lease, progress.part.step)
                 lease.trained_ns[progress.part.step] = progress.part.train_ns
@@ -427,7 +429,7 @@ class Loop:
             return
         hangs = self.pace.hangs(
             trained_ns=lease.since_report_ns("train"),
-            overhead_ns=lease.since_report_ns(*OVERHEAD) - progress.outage_ns,
+            overhead_ns=lease.since_report_ns(*OVERHEAD) - (progress.outage_ns - lease.reported_outage_ns),
             buys_ns=lease.rate.affords_ns(self.state.budget.limit),
         )
         if progress.state == "running" and hangs:
