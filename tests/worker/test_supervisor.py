@@ -1,6 +1,7 @@
 """Test a worker's supervisor with a real fork server and real children, but without a Ray cluster."""
 
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.environment import Environment
 from tuner.driver.messages import Progress
 from tuner.service import training_alone
-from tuner.worker import endings
+from tuner.worker import endings, supervisor
+from tuner.worker.attempt import RunningAttempt
 
 PLAIN = "tests.worker.plain_cases"
 
@@ -269,6 +271,34 @@ def test_death_of_the_actor_kills_the_child(tmp_path: Path) -> None:
     gone, left = psutil.wait_procs(watched, timeout=240)
     assert not left
     assert len(gone) == 2
+
+
+def test_teacher_that_a_stopped_attempt_still_fetches_disturbs_no_later_attempt(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetches, goes_on = threading.Event(), threading.Event()
+
+    def fetched(attempt: RunningAttempt, into: Path) -> Path:
+        into.mkdir()
+        if not fetches.is_set():
+            fetches.set()
+            goes_on.wait(240)
+        (into / "weights").write_text(str(attempt.number))
+        return into
+
+    monkeypatch.setattr(supervisor, "fetched_teacher", fetched)
+    driver = drive("counts", fresh=True)
+    worker = driver.supervisor
+    driver.begin(teacher={"config": {}})
+    assert fetches.wait(240)
+    starter = worker._starter
+    driver.end("stop")
+    driver.run_to(1, teacher={"config": {}})
+    goes_on.set()
+    starter.join()
+    kept = worker._home / "teacher-trial_00000-a2"
+    assert list(worker._home.glob("teacher*")) == [worker._teacher] == [kept]
+    assert (kept / "weights").read_text() == "2"
 
 
 def test_trial_reads_the_teacher_of_its_job_and_names_one_that_is_gone(drive: Any, tmp_path: Path) -> None:

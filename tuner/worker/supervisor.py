@@ -218,18 +218,28 @@ class Supervisor:
             return checkpoint[1]
 
     def _give_teacher(self, attempt: RunningAttempt) -> None:
-        """Give the attempt the checkpoint of the job's teacher, if it has one. A worker fetches it once."""
+        """Give the attempt the checkpoint of the job's teacher, if it has one. A worker fetches it once.
+
+        An attempt that was stopped may still be fetching when the next one begins. So each attempt fetches into a directory of its own,
+        and the first complete one is kept.
+        """
         teacher = attempt.order.get("teacher")
-        if teacher is None:
+        if teacher is None or attempt.state is not None:
             return
         if self._teacher is None:
             with self._changed:
                 attempt.watch.switch("restore")
-            self._teacher = fetched_teacher(attempt, self._home / "teacher")
-            size = size_of(self._teacher)
-            with self._changed:
-                attempt.watch.switch("setup")
-                attempt.use.restored(size)
+            into = self._home / f"teacher-{attempt.trial}-a{attempt.number}"
+            try:
+                fetched = fetched_teacher(attempt, into)
+                size = size_of(fetched)
+                with self._changed:
+                    attempt.watch.switch("setup")
+                    attempt.use.restored(size)
+                    self._teacher = self._teacher or fetched
+            finally:
+                if self._teacher is None or not self._teacher.is_relative_to(into):
+                    wipe(into)
         attempt.teacher = {"path": str(self._teacher), "config": teacher["config"]}
 
     def _restore_dir(self, attempt: RunningAttempt) -> Path:
