@@ -12,6 +12,7 @@ class DataServer(ThreadingHTTPServer):
 
     content, etag = b"the data", "1"
     sends_size = True
+    trickles = False  # whether the second half arrives byte by byte until it may end
     downloads = 0
 
     def __init__(self) -> None:
@@ -42,8 +43,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.content[:half])
         self.wfile.flush()
         self.server.half_sent.set()
+        rest = self.server.content[half:]
+        while self.server.trickles and len(rest) > 1 and not self.server.may_end.wait(0.1):
+            self.wfile.write(rest[:1])
+            rest = rest[1:]
         self.server.may_end.wait(60)
-        self.wfile.write(self.server.content[half:])
+        self.wfile.write(rest)
 
     def log_message(self, *_: Any) -> None:
         pass

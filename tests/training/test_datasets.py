@@ -1,5 +1,6 @@
 """Datasets: what is downloaded, counted, shared between processes, removed and refused. The server is on the loopback interface."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -93,6 +94,27 @@ def test_one_process_downloads_and_others_wait(server: DataServer) -> None:
         process.join(30)
         assert process.exitcode == 0
     assert server.downloads == 1
+
+
+def test_process_reports_that_it_waits_only_while_the_download_makes_progress(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = os.O_RDWR | os.O_CREAT
+    its, ours = os.open(tmp_path / "lock", flags), os.open(tmp_path / "lock", flags)
+    assert datasets._try_lock(its, fcntl.LOCK_EX)
+    looks = iter(["stalls", "grows", "stalls", "stalls", "ends"])
+
+    def sleep(_: float) -> None:
+        match next(looks):
+            case "grows":
+                os.utime(its, ns=(1, 1))
+            case "ends":
+                datasets._unlock(its)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    datasets._wait_for_download(ours)
+    assert log.read_text() == "0 0 1\n"
+    datasets._unlock(ours)
 
 
 def test_killed_download_leaves_nothing_half(server: DataServer, tmp_path: Path) -> None:

@@ -347,6 +347,7 @@ def test_program_waits_for_a_dataset_that_another_one_downloads(
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     script = bash("""echo '{"text": "'"$(cat $DATA)"'"}' >> $TUNER_METRICS""")
     with data_server() as server:
+        server.content, server.trickles = b"the data" + b"\n" * 2000, True
         server.may_end.clear()
         other = multiprocessing.get_context("fork").Process(target=dataset, args=(server.url(),))
         other.start()

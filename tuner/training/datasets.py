@@ -3,7 +3,8 @@
 A cache is a directory with one entry, itself a directory, for each version of a dataset. An entry contains:
 
 - `lock`: its file lock. A process that reads the entry holds it shared until the process ends. A process that downloads or removes the
-  entry holds it exclusively. The kernel releases the locks of a process that is killed. The time of the file is that of the last use.
+  entry holds it exclusively. The kernel releases the locks of a process that is killed. The time of the file is that of the last use, or
+  that at which bytes of the download last arrived.
 - `size`: the bytes that count towards the limit of the cache, from the beginning of the download on.
 - `partial`: an unfinished download. The next process that wants the entry removes what a killed process has left.
 - `data`: the complete content.
@@ -127,7 +128,7 @@ class DatasetCache:
                     # The first process looks whether the entry is complete. Others would have to wait until all that use it have ended.
                     is_first = _try_lock(lock, fcntl.LOCK_EX)
                     if is_first and _is_lock_of(lock, entry) and not _is_complete(entry):
-                        self._download(source, entry)
+                        self._download(source, entry, lock)
                     _wait_for_download(lock)
                 except BaseException:
                     _unlock(lock)
@@ -140,14 +141,14 @@ class DatasetCache:
             _locks.append(lock)
             return data if source.is_folder else data / next(iter(source.files))
 
-    def _download(self, source: "Source", entry: Path) -> None:
+    def _download(self, source: "Source", entry: Path, lock: int) -> None:
         """Download into an entry whose lock this process holds. Nothing is left of a download that fails."""
         partial, data = entry / "partial", entry / "data"
         try:
             for left in (partial, data):
                 shutil.rmtree(left, ignore_errors=True)
             self._reserve(entry, source.size)
-            transfer = Transfer(source, lambda size: self._reserve(entry, size))
+            transfer = Transfer(source, lock, lambda size: self._reserve(entry, size))
             transfer.fetch(partial)
             for file in partial.rglob("*"):
                 if file.is_file():
@@ -225,10 +226,17 @@ def _opened(entry: Path) -> int:
 
 
 def _wait_for_download(lock: int) -> None:
-    """Lock an entry shared. If a process downloads it, wait for that, and let the supervisor know that its process waits."""
+    """Lock an entry shared. If a process downloads it, wait for that.
+
+    While bytes arrive, let the supervisor know that its process waits. If the download makes no progress, the process is taken for one
+    that hangs. Otherwise all trials that wait for a stalled download would cost money until their budget is spent.
+    """
+    seen_ns = os.fstat(lock).st_mtime_ns
     while not _try_lock(lock, fcntl.LOCK_SH):
-        _log(0, waits=_is_waited_for())
         time.sleep(WAIT_S)
+        before_ns, seen_ns = seen_ns, os.fstat(lock).st_mtime_ns
+        if seen_ns != before_ns:
+            _log(0, waits=_is_waited_for())
 
 
 def _try_lock(lock: int, how: int) -> bool:
@@ -404,9 +412,12 @@ def _checked(name: str) -> str:
 class Transfer:
     """One download. Its bytes are counted for the attempt, and have to fit into the cache."""
 
-    def __init__(self, source: Source, reserve: Callable[[int], None]) -> None:
-        """Begin without bytes. `reserve` takes the size that the data has at least, and raises if there is no room."""
-        self._source, self._reserve = source, reserve
+    def __init__(self, source: Source, lock: int, reserve: Callable[[int], None]) -> None:
+        """Begin without bytes. `reserve` takes the size that the data has at least, and raises if there is no room.
+
+        The time of the file `lock` is set while bytes arrive, for the processes that wait.
+        """
+        self._source, self._lock, self._reserve = source, lock, reserve
         self._waits = _is_waited_for()
         self._counting = threading.Lock()
         self._reserved, self._read, self._logged, self._logged_at = source.size, 0, 0, 0.0
@@ -456,6 +467,8 @@ class Transfer:
 
     def _log(self) -> None:
         more, self._logged, self._logged_at = self._read - self._logged, self._read, time.monotonic()
+        if more:
+            os.utime(self._lock)
         _log(more, from_bucket=self._source.from_bucket, waits=self._waits)
 
 
