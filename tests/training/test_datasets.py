@@ -163,6 +163,22 @@ def test_folder_keeps_its_names(memory: Any, tmp_path: Path, log: Path) -> None:
         dataset("memory://nothing")
 
 
+def test_file_system_without_event_loop_gets_only_the_options_of_the_call(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe("/a", b"content")
+    options: list[dict[str, Any]] = []
+    begin = type(memory).__init__
+
+    def note(self: Any, **given: Any) -> None:
+        options.append(given)
+        begin(self)
+
+    monkeypatch.setattr(type(memory), "__init__", note)
+    assert dataset("memory://a", key="x").read_bytes() == b"content"
+    assert options == [{"key": "x"}]
+
+
 def test_entries_unused_for_longest_are_removed_unless_a_process_uses_them(
     memory: Any, tmp_path: Path
 ) -> None:
@@ -282,7 +298,7 @@ class HostileFiles:
 
 @pytest.mark.parametrize("name", ["set/../../x", "set//x", "/etc/x", "set/..", "set/./x", "set/a\0b"])
 def test_names_that_lead_out_of_the_folder_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_file_system", lambda url, options: (HostileFiles(name), "set"))
+    monkeypatch.setattr(datasets, "_file_system", lambda *_: (HostileFiles(name), "set"))
     with pytest.raises(DatasetRefused, match="rename or remove it"):
         dataset("s3://set")
 

@@ -312,7 +312,7 @@ def _source(url: str, options: Mapping[str, Any]) -> Iterator[Source]:
     file_system: Any = None
     try:
         try:
-            file_system, path = _file_system(url, {**options, "loop": loop})
+            file_system, path = _file_system(url, dict(options), loop)
             source = _source_at(file_system, path, url, options)
         except (DatasetRefused, ImportError, FileNotFoundError):
             raise
@@ -327,7 +327,7 @@ def _source(url: str, options: Mapping[str, Any]) -> Iterator[Source]:
         loop.close()
 
 
-def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+def _file_system(url: str, options: dict[str, Any], loop: object) -> tuple[Any, str]:
     import fsspec
 
     if "::" in url:
@@ -340,12 +340,12 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=HTTP_SILENCE_S, sock_read=HTTP_SILENCE_S)
         options.setdefault("client_kwargs", {"timeout": limits, "trust_env": True})
     try:
-        fsspec.get_filesystem_class(scheme)
+        kind = fsspec.get_filesystem_class(scheme)
     except ValueError as error:
         raise DatasetRefused(f"{scheme}:// is not a kind of URL that fsspec knows: {error}") from error
-    file_system, path = fsspec.core.url_to_fs(
-        url, skip_instance_cache=True, use_listings_cache=False, **options
-    )
+    if kind.async_impl:  # others, such as sftp, hand unknown options to a client that refuses them
+        options |= {"loop": loop, "use_listings_cache": False}
+    file_system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     return file_system, str(path)
 
 
