@@ -14,6 +14,7 @@ from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.time import NS
 from tuner.service.checkpoints import choose
 from tuner.store import jobs
+from tuner.store.best import results
 from tuner.store.journal import SqlJournal
 
 LIMIT = {"metric": "latency_ms", "min": None, "max": 20.0}
@@ -99,6 +100,13 @@ def test_best_checkpoint_is_kept_and_chosen_among_feasible_ones(reporting: Repor
         row = jobs.get(db, reporting.job)
         assert choose(db, row, "trial_00000", None).step == 2
     assert reporting.journal.best_checkpoint("trial_00000", "max") == (0.6, 2)
+
+
+def test_forecast_of_the_next_dollar_counts_feasible_trials_only(reporting: Reporting) -> None:
+    for number, (value, violation) in enumerate([(0.5, 0.0), (0.9, 0.5), (0.6, 0.0)]):
+        reporting.report(number, 1, value, 20 * (1 + violation), violation)
+    with reporting.service.database.read() as db:
+        assert results(db, reporting.job)[0] == [0.5, 0.6]
 
 
 def test_constraint_without_a_limit_is_refused(client: TestClient) -> None:

@@ -7,6 +7,7 @@ from tests.tuning.test_endings import endings
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.money import ZERO, Money
+from tuner.domain.objective import Constraint
 from tuner.tuning.worth import FEWEST, points_per_usd
 
 DOLLAR = Money(1_000_000)
@@ -43,3 +44,16 @@ def test_job_ends_when_the_next_dollar_gains_less_than_it_is_worth(
         assert "is expected to gain 0.0206 points, and a point is worth $40" in str(last[-1])
         assert story.state.ending is not None
         assert story.state.ending.found
+
+
+@pytest.mark.parametrize("violation", [0.0, 0.1])
+def test_only_feasible_trials_count_for_the_next_dollar(violation: float) -> None:
+    story = Story(
+        scheduler="none", worth_micro_usd=40_000_000, constraints=(Constraint("latency_ms", max=20),)
+    )
+    for number in range(FEWEST):
+        spent, violates = Money(20_000_000), violation if number == 0 else 0.0
+        name, value = trial_id(number), number / 1000
+        story.tell(ev.Reported(AT, name, 9, value, spent, violation=violates))
+        last = story.tell(ev.Completed(AT, name))
+    assert bool(endings(last)) is not bool(violation), "with an infeasible one, the trials are too few"

@@ -123,7 +123,7 @@ def report_at(db: Connection, job: str, trial: str, step: int) -> StepReport:
 
 _RESULTS = (
     select(trials.c.value)
-    .where(trials.c.job == bindparam("of"), trials.c.value.is_not(None))
+    .where(trials.c.job == bindparam("of"), trials.c.value.is_not(None), trials.c.violation == 0)
     .order_by(trials.c.number)
 )
 _NEWEST_REPORT = (
@@ -135,7 +135,7 @@ _NEWEST_REPORT = (
 
 
 def results(db: Connection, job: str) -> tuple[list[float], Money]:
-    """Return the newest metric of each trial that has one, oldest trial first, and the spend of the job at its newest report.
+    """Return the newest metric of each feasible trial that has one, oldest first, and the job's spend at its newest report.
 
     These are the values that the driver decides from.
     """

@@ -20,7 +20,7 @@ from tuner.domain.money import Money
 from tuner.tuning.state import Ending, State
 
 POINT = 0.01  # a point, in units of the metric
-FEWEST = 16  # trials with a metric; with fewer, it is too early to tell
+FEWEST = 16  # feasible trials with a metric; with fewer, it is too early to tell
 TAILS = (0.3, 0.5)  # shares of the results that are in the upper tail
 TAIL_FEWEST = 3
 
@@ -31,7 +31,7 @@ def points_per_usd(scores: Sequence[float], spent: Money) -> float | None:
     Return None if it is too early to tell, or if nothing was spent.
 
     Args:
-        scores: The newest score of each trial that has one, oldest trial first.
+        scores: The newest score of each feasible trial that has one, oldest trial first.
         spent: Spend of the job so far.
     """
     if len(scores) < FEWEST or not spent.micro_usd:
@@ -57,7 +57,8 @@ def ending(state: State) -> Ending | None:
     if worth is None or state.confirming:
         return None
     score = state.spec.objective.score
-    scores = [score(trial.value) for trial in state.trials if trial.value is not None]
+    feasible = (trial for trial in state.trials if not trial.violation)
+    scores = [score(trial.value) for trial in feasible if trial.value is not None]
     points = points_per_usd(scores, state.spent)
     if points is None or points * worth >= 1_000_000:
         return None
