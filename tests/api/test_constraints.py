@@ -11,11 +11,13 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow
+from tuner.domain.retention import Retain
 from tuner.domain.time import NS
 from tuner.service.checkpoints import choose
 from tuner.store import jobs
 from tuner.store.best import results
 from tuner.store.journal import SqlJournal
+from tuner.store.stored_files import retained_trials
 
 LIMIT = {"metric": "latency_ms", "min": None, "max": 20.0}
 
@@ -100,6 +102,17 @@ def test_best_checkpoint_is_kept_and_chosen_among_feasible_ones(reporting: Repor
         row = jobs.get(db, reporting.job)
         assert choose(db, row, "trial_00000", None).step == 2
     assert reporting.journal.best_checkpoint("trial_00000", "max") == (0.6, 2)
+
+
+@pytest.mark.parametrize("retain", ["best", "front"])
+def test_nearest_trial_keeps_its_files_if_none_is_feasible(reporting: Reporting, retain: Retain) -> None:
+    for number, violation in enumerate([0.5, 0.2, 0.0]):
+        with reporting.service.database.read() as db:
+            kept = retained_trials(db, reporting.job, retain)
+        assert kept == (set() if number == 0 else {f"trial_{number - 1:05d}"})
+        reporting.report(number, 1, 0.9, 20 * (1 + violation), violation)
+    with reporting.service.database.read() as db:
+        assert retained_trials(db, reporting.job, retain) == {"trial_00002"}
 
 
 def test_forecast_of_the_next_dollar_counts_feasible_trials_only(reporting: Reporting) -> None:

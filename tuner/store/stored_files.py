@@ -21,6 +21,7 @@ from tuner.domain.job import FINAL, Teacher
 from tuner.domain.retention import Retain
 from tuner.domain.time import Instant
 from tuner.store import exports
+from tuner.store.best import nearest
 
 _FINAL = sorted(FINAL)
 
@@ -125,7 +126,10 @@ def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None
 
 
 def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None:
-    """Return the trials whose files are kept, or None for all of them."""
+    """Return the trials whose files are kept, or None for all of them.
+
+    If no trial is feasible, the best is the one that violates the constraints least.
+    """
     if retain == "all":
         return None
     if retain == "none":
@@ -134,7 +138,10 @@ def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None
     query = select(f.trial).where(f.job == job)
     if retain == "best":
         query = query.order_by(f.loss, f.usd, f.duration_ns, f.gpu_ms, f.seq).limit(1)
-    return set(db.execute(query).scalars())
+    kept = set(db.execute(query).scalars())
+    if not kept and (near := nearest(db, job)) is not None:
+        return {near.trial}
+    return kept
 
 
 def trials_with_files(db: Connection, job: str) -> dict[str, int]:
