@@ -26,6 +26,11 @@ def test_expected_gain_is_unknown_with_few_trials_or_without_cost() -> None:
     assert points_per_usd([0.5] * FEWEST, ZERO) is None
 
 
+@pytest.mark.parametrize("scores", [[1e308] * FEWEST, [-1e308, 1e308] * FEWEST, [0.0] * FEWEST + [1e307]])
+def test_expected_gain_is_unknown_if_it_exceeds_the_largest_number(scores: list[float]) -> None:
+    assert points_per_usd(scores, DOLLAR) is None
+
+
 @pytest.mark.parametrize(
     ("usd_per_point", "ends"), [(40, True), (160, False), (None, False)], ids=["little", "much", "no_rule"]
 )

@@ -13,6 +13,7 @@ result exceeds the Gittins index of the next trial, which is the result at which
 arXiv:2507.12453). How well the forecast is calibrated is measured by `benchmarks/worth.py`.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -28,7 +29,7 @@ TAIL_FEWEST = 3
 def points_per_usd(scores: Sequence[float], spent: Money) -> float | None:
     """Return the points that the job's next dollar is expected to gain. A point is 0.01 of the metric.
 
-    Return None if it is too early to tell, or if nothing was spent.
+    Return None if it is too early to tell, if nothing was spent, or if the metric is too large to compute with.
 
     Args:
         scores: The newest score of each feasible trial that has one, oldest trial first.
@@ -37,12 +38,16 @@ def points_per_usd(scores: Sequence[float], spent: Money) -> float | None:
     if len(scores) < FEWEST or not spent.micro_usd:
         return None
     newer = scores[len(scores) // 2 :]
-    gains = [
-        _excess(results, tail) / (spent.usd * len(results) / len(scores))
-        for results in (sorted(scores, reverse=True), sorted(newer, reverse=True))
-        for tail in TAILS
-    ]
-    return fmean(gains) / POINT
+    try:
+        gains = [
+            _excess(results, tail) / (spent.usd * len(results) / len(scores))
+            for results in (sorted(scores, reverse=True), sorted(newer, reverse=True))
+            for tail in TAILS
+        ]
+        points = fmean(gains) / POINT
+    except OverflowError:  # a sum of metrics exceeds the largest float
+        return None
+    return points if math.isfinite(points) else None
 
 
 def _excess(results: Sequence[float], tail: float) -> float:
