@@ -128,16 +128,23 @@ def test_continued_trial_starts_at_its_step_and_reports_its_total_cost(
     assert spent <= 0.0004
 
 
-@pytest.mark.parametrize("scheduler", ["asha", "auto"])
+@pytest.mark.parametrize(
+    ("scheduler", "constraints"),
+    [("asha", []), ("auto", []), ("asha", [{"metric": "acc", "min": 2}])],
+    ids=["asha", "auto", "constraint"],
+)
 def test_replay_compares_a_continued_trial_with_the_earlier_job(
-    service: FakeService, client: TestClient, source: str, scheduler: str
+    service: FakeService, client: TestClient, source: str, scheduler: str, constraints: list[dict[str, Any]]
 ) -> None:
     algorithm = {"scheduler": scheduler, "sampler": "random", "seed": 5}
-    job = warm(client, source, algorithm=algorithm, budget={"usd": 0.0004})
-    fakes.simulate(service, job, warm_starts=warm_starts(service, job), faults=Faults(driver_restart=0.05))
+    changes = {"algorithm": algorithm, "budget": {"usd": 0.0004}, "constraints": constraints}
+    job = warm(client, source, **changes)
+    own = warm_starts(service, job)
+    assert any(row.violation for past in own.by_number.values() for row in past.reports) is bool(constraints)
+    fakes.simulate(service, job, warm_starts=own, faults=Faults(driver_restart=0.05))
     found = replay(service, job).replayed
     assert (found.difference, found.unchecked) == (None, ())
-    other = warm(client, source, algorithm=algorithm, budget={"usd": 0.0004})
+    other = warm(client, source, **changes)
     theirs = warm_starts(service, other)
     first = theirs.by_number[0]
     forged = replace(first, config={**first.config, "width": 9})

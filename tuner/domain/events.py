@@ -4,7 +4,8 @@ Events are recorded in order before they are acted on. Passing them to `tuner.tu
 that is how a job continues after one of its processes was killed.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,6 +38,23 @@ class Inherited:
     trained_ns: int  #: Training time of these steps.
     #: The total violation of this job's constraints at each step of the curve. None if all steps are feasible.
     violations: tuple[float, ...] | None = field(default=None, metadata={"new": True})
+
+    @classmethod
+    def of_reports(
+        cls, job: str, trial: str, reports: Iterable[tuple[int, float, float | None]], trained_ns: int
+    ) -> "Inherited":
+        """Return the progress that these reports make.
+
+        Args:
+            job: The earlier job.
+            trial: The trial of that job.
+            reports: Step, metric and violation of each report, by step. A violation of None, which is not known, counts as infinite.
+            trained_ns: Training time up to the last report.
+        """
+        rows = list(reports)
+        curve = tuple((step, value) for step, value, _ in rows)
+        violations = tuple(math.inf if violates is None else violates for *_, violates in rows)
+        return cls(job, trial, curve, trained_ns, violations if any(violations) else None)
 
     @property
     def step(self) -> int:

@@ -1,6 +1,5 @@
 """Warm start: trials of a new job that continue trials of earlier jobs."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -27,16 +26,9 @@ class WarmStarts:
         warm_start = self.by_number.get(trial_number(trial))
         if warm_start is None:
             return None
-        rows = [row for row in warm_start.reports if row.value is not None]
-        curve = tuple((row.step, row.value) for row in rows if row.value is not None)
-        violations = tuple(math.inf if row.violation is None else row.violation for row in rows)
-        inherited = Inherited(
-            warm_start.job,
-            warm_start.trial,
-            curve,
-            warm_start.reports[-1].duration_ns,
-            violations if any(violations) else None,
-        )
+        rows = warm_start.reports
+        reports = ((row.step, row.value, row.violation) for row in rows if row.value is not None)
+        inherited = Inherited.of_reports(warm_start.job, warm_start.trial, reports, rows[-1].duration_ns)
         return Suggested(at, trial, dict(warm_start.config), inherited)
 
     def record(self, tx: JournalTx, suggested: Suggested) -> int:

@@ -1,7 +1,7 @@
 """What is recorded of one job: its events, and the rows that a replay compares with them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
@@ -11,6 +11,7 @@ from tuner.database.database import Database
 from tuner.database.tables import events, reports, trials
 from tuner.domain.events import Event, Inherited
 from tuner.domain.job import JobSpec
+from tuner.domain.objective import Constraint, violation
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store import jobs
@@ -83,16 +84,24 @@ def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
     ]
 
 
-def trial_up_to(db: Connection, job: str, trial: str, step: int) -> tuple[Config, Inherited] | None:
+def trial_up_to(
+    db: Connection, job: str, trial: str, step: int, constraints: Sequence[Constraint]
+) -> tuple[Config, Inherited] | None:
     """Return a trial's configuration and its progress up to a step, as a warm start would continue it.
 
     Return None if the job has no such trial, or the trial has no report with a metric up to that step.
+
+    Args:
+        job: The earlier job.
+        trial: The trial of that job.
+        step: The last step that counts.
+        constraints: Those of the job that continues the trial.
     """
     r, t = reports.c, trials.c
     config = db.execute(select(t.config).where(t.job == job, t.trial == trial)).scalar()
     counts = (r.job == job) & (r.trial == trial) & (r.step <= step) & r.value.is_not(None)
-    rows = db.execute(select(r.step, r.value, r.duration_ns).where(counts).order_by(r.step)).all()
+    rows = db.execute(select(r.step, r.value, r.duration_ns, r.metrics).where(counts).order_by(r.step)).all()
     if config is None or not rows:
         return None
-    curve = tuple((row.step, row.value) for row in rows)
-    return json.loads(config), Inherited(job, trial, curve, rows[-1].duration_ns)
+    reports_up_to = ((row.step, row.value, violation(constraints, json.loads(row.metrics))) for row in rows)
+    return json.loads(config), Inherited.of_reports(job, trial, reports_up_to, rows[-1].duration_ns)
