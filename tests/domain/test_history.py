@@ -82,12 +82,15 @@ def test_configuration_of_another_space_is_reduced_or_not_transferred(
     assert transferred(SPACE, config) == expected
 
 
-ENDS = st.lists(st.tuples(st.integers(-5, 5).map(float), st.integers(1, 27)), max_size=40)
+ENDS = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(-5, 5).map(float), st.integers(1, 27)),
+    max_size=40,
+)
 
 
 @given(ENDS, st.integers(0, 30))
 def test_most_informative_trials_are_unique_ordered_and_fill_the_limit(
-    ends: list[tuple[float, int]], limit: int
+    ends: list[tuple[float, float, int]], limit: int
 ) -> None:
     found = most_informative(ends, limit)
     assert found == sorted(set(found))
@@ -96,18 +99,25 @@ def test_most_informative_trials_are_unique_ordered_and_fill_the_limit(
 
 @given(ENDS, st.integers(2, 30))
 def test_omitted_trials_are_neither_better_nor_trained_longer(
-    ends: list[tuple[float, int]], limit: int
+    ends: list[tuple[float, float, int]], limit: int
 ) -> None:
     found = most_informative(ends, limit)
     left = [ends[i] for i in range(len(ends)) if i not in found]
-    by_score = sorted(found, key=lambda i: -ends[i][0])
-    best, rest = by_score[: limit - limit // 2], by_score[limit - limit // 2 :]
-    assert all(score <= ends[i][0] for score, _ in left for i in best)
-    assert all(steps <= max(ends[i][1] for i in found) for _, steps in left)
+    ranked = sorted(found, key=lambda i: (ends[i][0], -ends[i][1]))
+    best, rest = ranked[: limit - limit // 2], ranked[limit - limit // 2 :]
+    assert all((violation, -score) >= (ends[i][0], -ends[i][1]) for violation, score, _ in left for i in best)
+    assert all(steps <= max(ends[i][2] for i in found) for *_, steps in left)
     assert not left or len(rest) == limit // 2
 
 
 def test_half_are_the_best_trials_and_half_the_longest_trained_others() -> None:
-    ends = [(0.1, 27), (0.9, 1), (0.8, 1), (0.2, 9), (0.7, 1), (0.3, 1)]
+    ends = [
+        (0.0, score, step) for score, step in [(0.1, 27), (0.9, 1), (0.8, 1), (0.2, 9), (0.7, 1), (0.3, 1)]
+    ]
     assert most_informative(ends, 4) == [0, 1, 2, 3]
     assert most_informative(ends, 3) == [0, 1, 2]
+
+
+def test_feasible_trials_are_the_best_ones() -> None:
+    ends = [(0.5, 0.9, 1), (0.0, 0.1, 1), (0.2, 0.8, 1), (0.0, 0.2, 1), (0.7, 0.5, 9)]
+    assert most_informative(ends, 3) == [1, 3, 4]

@@ -77,13 +77,14 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
     commit during a read. Reports up to the cut-off events do not change between the pages.
 
     Args:
-        limit: How many trials to return at most. If there are more, the better half by score is kept, and for the rest those
-            with the most steps.
+        limit: How many trials to return at most. If there are more, half of them are the best, feasible trials first, and the
+            rest those with the most steps.
     """
     with database.read() as db:
         counted = marks(db, job)
     ends = [end for mark in counted for end in _ends(database, mark, spec)]
-    chosen = [ends[i] for i in most_informative([(end.score, end.step) for end in ends], limit)]
+    last = [(end.violation, end.score, end.step) for end in ends]
+    chosen = [ends[i] for i in most_informative(last, limit)]
     curves: dict[tuple[str, str], Curve] = {}
     for mark in counted:
         names = [end.trial for end in chosen if end.mark is mark]
