@@ -205,6 +205,25 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
     assert client.get(f"/v1/jobs/{job}/best?max_cost_usd=1").json()["confirmation"] is None
 
 
+def test_configuration_with_an_infeasible_seed_is_not_the_best(
+    client: TestClient, service: FakeService
+) -> None:
+    limits = {"constraints": [{"metric": "latency_ms", "max": 20}]}
+    confirm = {"confirm": {"candidates": 2, "seeds": 2}, "fidelity": {"max": 9}, "algorithm": AUTO}
+    job = fakes.submit(client, **limits, **confirm)
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    runs = [(0.1, 0.9, 0.0), (0.2, 0.7, 0.0), (0.1, 0.95, 0.5), (0.2, 0.6, 0.0)]
+    with journal.transaction() as tx:
+        for number, (lr, value, violation) in enumerate(runs):
+            name, at = f"trial_{number:05d}", service.now()
+            tx.put_trial(name, "completed", at=at, config={"lr": lr})
+            metrics = {"latency_ms": 20 * (1 + violation)}
+            put_report(tx, ReportRow(name, 1, 9, at, value, metrics, Cost(Money(20)), 9 * NS, violation))
+    best = client.get(f"/v1/jobs/{job}/best?forecast=false").json()
+    assert (best["trial"], best["confirmation"]["runner_up"]) == ("trial_00001", None)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"algorithm": {"scheduler": "asha"}}, {"budget": {"usd": 1, "on_exhausted": "pause"}}, {"fidelity": {}}],

@@ -10,10 +10,11 @@ from tuner.database.codec import decode, encode
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, JobSpec, Plateau, SamplerName, SchedulerName
+from tuner.domain.job import Algorithm, Confirm, JobSpec, Plateau, SamplerName, SchedulerName
 from tuner.domain.money import Money
 from tuner.domain.objective import Constraint, Fidelity, Objective, constraint_faults, lacking, violation
 from tuner.domain.space import Float, Space
+from tuner.tuning.confirm import next_repeat
 from tuner.tuning.rungs import Rung
 from tuner.tuning.samplers import sampler_for
 from tuner.tuning.schedulers import PromotionAsha, earned
@@ -90,6 +91,19 @@ def test_infeasible_trial_waits_while_a_feasible_one_can_be_promoted(scheduler: 
     assert first is state.trials[3], "the infeasible trials are on the higher rung"
     first.until = high.step
     assert promote(state) is state.trials[0]
+
+
+def test_candidate_with_an_infeasible_repeat_is_confirmed_after_the_others() -> None:
+    state = Story(scheduler="auto", fidelity=Fidelity(max=9), confirm=Confirm(2, 3), **LIMITS).state
+    first, second = ((n, {}, 9, "completed", 9, 0.9 - n / 10) for n in (0, 1))
+    repeats = [
+        TrialRecord(n + 2, {}, 9, "completed", 9, 0.9, 0.1 * (1 - n), repeats=n, seed=1) for n in (0, 1)
+    ]
+    state.trials = [TrialRecord(*first), TrialRecord(*second), *repeats]
+    state.active.clear()
+    repeat = next_repeat(state)
+    assert repeat is not None
+    assert (repeat.repeats, repeat.seed) == (1, 2)
 
 
 def test_only_feasible_reports_reach_the_target_and_lead() -> None:

@@ -87,7 +87,7 @@ _NEWEST_CHECKPOINTS = (
 
 
 _COMPLETE = (
-    select(trials.c.trial, trials.c.config, trials.c.value, trials.c.steps, _R.usd)
+    select(trials.c.trial, trials.c.config, trials.c.value, trials.c.violation, trials.c.steps, _R.usd)
     .join(reports, (_R.job == trials.c.job) & (_R.trial == trials.c.trial) & (_R.step == trials.c.steps))
     .where(trials.c.job == bindparam("of"), trials.c.state == "completed", trials.c.value.is_not(None))
     .order_by(trials.c.number)
@@ -105,14 +105,14 @@ class RepeatedConfig:
 
 
 def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
-    """Return the configurations of which several trials are complete."""
+    """Return the configurations of which several trials are complete, and all of them feasible."""
     by_config: dict[str, list[Any]] = {}
     for row in db.execute(_COMPLETE, {"of": job}):
         by_config.setdefault(row.config, []).append(row)
     return [
         RepeatedConfig(rows[0].trial, rows[0].steps, rows[0].usd, tuple(row.value for row in rows))
         for rows in by_config.values()
-        if len(rows) > 1
+        if len(rows) > 1 and all(row.violation == 0 for row in rows)
     ]
 
 

@@ -84,13 +84,18 @@ def _next_candidate(state: State) -> TrialRecord | None:
     searched.sort(key=lambda trial: (-score(trial.value or 0.0), trial.number))
     candidates = searched[: state.spec.confirm.candidates]
     results = {trial.number: [score(trial.value or 0.0)] for trial in candidates}
-    runs = dict.fromkeys(results, 1)
+    runs, violations = dict.fromkeys(results, 1), dict.fromkeys(results, 0.0)
     for trial in state.trials:
         if trial.repeats in runs:
             runs[trial.repeats] += 1
             if trial.status == "completed" and trial.value is not None:
                 results[trial.repeats].append(score(trial.value))
-    ranked = sorted(candidates, key=lambda trial: (-fmean(results[trial.number]), trial.number))
+                violations[trial.repeats] += trial.violation
+
+    def rank(trial: TrialRecord) -> tuple[float, float, int]:
+        return violations[trial.number], -fmean(results[trial.number]), trial.number
+
+    ranked = sorted(candidates, key=rank)
     for seed in range(1, state.spec.confirm.seeds):
         lacking = [trial for trial in ranked[: kept(len(ranked), seed)] if runs[trial.number] <= seed]
         if lacking:
