@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from statistics import fmean
 from typing import Any
 
 from tuner.database.database import Connection
@@ -23,7 +22,7 @@ from tuner.store import jobs
 from tuner.store.answers import StepReport as StepReport
 from tuner.store.best import CostLimits as CostLimits
 from tuner.store.jobs import JobRow
-from tuner.tuning.confirm import confidence
+from tuner.tuning.confirm import confidence, mean
 
 HERE = MachineQuery()
 #: Two configurations are equal if the confidence that the one with the better mean is better is below this.
@@ -114,7 +113,7 @@ def _confirmed(db: Connection, view: BestView) -> BestView:
     if not configs:
         return view
     score = view.job.spec.objective.score
-    configs.sort(key=lambda config: (-fmean(map(score, config.values)), config.trial))
+    configs.sort(key=lambda config: (-mean([score(value) for value in config.values]), config.trial))
     results = [[score(value) for value in config.values] for config in configs]
     equal = [i for i in range(len(configs)) if i == 0 or confidence(results, 0, i) < EQUAL_BELOW]
     chosen = min(equal, key=lambda i: (configs[i].usd, i))
@@ -124,7 +123,7 @@ def _confirmed(db: Connection, view: BestView) -> BestView:
         config.trial,
         config.step,
         len(config.values),
-        fmean(config.values),
+        mean(config.values),
         None if other is None else configs[other].trial,
         None if other is None else confidence(results, chosen, other),
     )

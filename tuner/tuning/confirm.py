@@ -8,7 +8,6 @@ need no events. A job that ends for another reason, such as its target, does not
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 
 from tuner.tuning.state import State, TrialRecord
 
@@ -56,6 +55,11 @@ def next_repeat(state: State) -> TrialRecord | None:
     return repeat
 
 
+def mean(scores: Sequence[float]) -> float:
+    """Return the mean of finite scores. It is finite, too, even if their sum is not."""
+    return math.fsum(score / len(scores) for score in scores)
+
+
 def confidence(results: Sequence[Sequence[float]], first: int, second: int) -> float:
     """Return the probability that configuration `first` is better than `second`, by Student's t test with a pooled variance.
 
@@ -65,8 +69,11 @@ def confidence(results: Sequence[Sequence[float]], first: int, second: int) -> f
         second: Index of another one, with a mean that is not greater.
     """
     degrees = sum(len(scores) - 1 for scores in results)
-    squares = sum((score - fmean(scores)) ** 2 for scores in results for score in scores)
-    difference = fmean(results[first]) - fmean(results[second])
+    difference = mean(results[first]) - mean(results[second])
+    try:
+        squares = sum((score - mean(scores)) ** 2 for scores in results for score in scores)
+    except OverflowError:  # the scores are too large to say how much they vary
+        return 0.5
     spread = math.sqrt(squares / degrees * (1 / len(results[first]) + 1 / len(results[second])))
     if spread <= 0:
         return 1.0 if difference > 0 else 0.5
@@ -93,7 +100,7 @@ def _next_candidate(state: State) -> TrialRecord | None:
                 violations[trial.repeats] += trial.violation
 
     def rank(trial: TrialRecord) -> tuple[float, float, int]:
-        return violations[trial.number], -fmean(results[trial.number]), trial.number
+        return violations[trial.number], -mean(results[trial.number]), trial.number
 
     ranked = sorted(candidates, key=rank)
     for seed in range(1, state.spec.confirm.seeds):
