@@ -102,8 +102,10 @@ def measure(name: str, database: Database, count: int, steps: int) -> None:
         told("  the whole front", [timed(lambda: best.pareto(db, JOB)) for _ in range(SCANS)])
         told("  best by a scan", [timed(lambda at=at: scan(db, at)) for at in limits[:SCANS]])
         for at in limits[:SCANS]:
-            found, wanted = best.best(db, JOB, at), scan(db, at)
-            assert (found and (found.trial, found.step)) == (wanted and (wanted.trial, wanted.step))
+            best_point, wanted = best.best(db, JOB, at), scan(db, at)
+            assert (best_point and (best_point.trial, best_point.step)) == (
+                wanted and (wanted.trial, wanted.step)
+            )
         row = jobs.get(db, JOB)
     told("  a forecast", [timed(lambda: next_dollar.forecast(database, row)) for _ in range(3)])
     writes(database, count, steps)
@@ -111,7 +113,7 @@ def measure(name: str, database: Database, count: int, steps: int) -> None:
 
 
 def told(what: str, seconds: list[float]) -> None:
-    ms = sorted(1000 * one for one in seconds)
+    ms = sorted(1000 * duration for duration in seconds)
     print(
         f"{what}: median {statistics.median(ms):.2f} ms, 99 % {ms[math.ceil(0.99 * len(ms)) - 1]:.2f} ms, "
         f"slowest {ms[-1]:.2f} ms",

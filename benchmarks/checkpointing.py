@@ -93,17 +93,19 @@ def ours(folder: Path, megabytes: int, pieces: int) -> Waits:
         while len(saved) < SAVES:
             result = driver.supervisor.step()
             driver.reports += result["reports"]
-            saved |= {one["step"]: one["seconds"] for one in result["checkpoints"]}
+            saved |= {checkpoint["step"]: checkpoint["seconds"] for checkpoint in result["checkpoints"]}
         driver.order("stop")
         driver.until_state("stopped")
     finally:
         driver.supervisor.close()
-    told = {report["step"]: report["metrics"] for report in driver.reports}
-    waits = {step - 1: metrics["waited_ms"] for step, metrics in told.items()}
+    metrics_by_step = {report["step"]: report["metrics"] for report in driver.reports}
+    waits = {step - 1: metrics["waited_ms"] for step, metrics in metrics_by_step.items()}
     at_saves = [waits[step] for step in saved if step in waits]
     others = [ms for step, ms in waits.items() if step not in saved and step > 1]
-    beside = [told[step + 1]["done"] for step in saved if step + 1 in told]
-    elsewhere = [told[step]["done"] for step in told if step - 1 not in saved and step > 1]
+    beside = [metrics_by_step[step + 1]["done"] for step in saved if step + 1 in metrics_by_step]
+    elsewhere = [
+        metrics_by_step[step]["done"] for step in metrics_by_step if step - 1 not in saved and step > 1
+    ]
     share = statistics.mean(beside) / statistics.mean(elsewhere)
     return Waits(at_saves, others, list(saved.values()), share)
 
@@ -198,22 +200,24 @@ def main() -> None:
     print(
         f"| {STATE_MB} MB, ms of waiting | first | median | 90 % | longest |\n| --- | --- | --- | --- | --- |"
     )
-    said = []
+    summary_lines = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for words, pieces in PIECES.items():
-            found = ours(Path(folder) / str(pieces), STATE_MB, pieces)
-            print(line(f"ours, {words}", found.saves))
-            print(line("a report without a save", found.others))
+            our_waits = ours(Path(folder) / str(pieces), STATE_MB, pieces)
+            print(line(f"ours, {words}", our_waits.saves))
+            print(line("a report without a save", our_waits.others))
             for name in PEERS:
                 waits = run_peer(name, pieces)
                 print(line(f"{name}, {words}", waits))
-                said.append(f"{name}, {words}: {median(waits) / median(found.saves):.1f} x our wait")
-            said.append(
-                f"durable, {words}: median {statistics.median(found.durable_s):.2f} s, longest {max(found.durable_s):.2f} s; "
-                f"work done in the step beside a save: {found.beside:.0%} of that of others"
+                summary_lines.append(
+                    f"{name}, {words}: {median(waits) / median(our_waits.saves):.1f} x our wait"
+                )
+            summary_lines.append(
+                f"durable, {words}: median {statistics.median(our_waits.durable_s):.2f} s, longest {max(our_waits.durable_s):.2f} s; "
+                f"work done in the step beside a save: {our_waits.beside:.0%} of that of others"
             )
-        print("\n" + "\n".join(said))
-        stall_ms, durable_s = median(found.saves), max(found.durable_s)
+        print("\n" + "\n".join(summary_lines))
+        stall_ms, durable_s = median(our_waits.saves), max(our_waits.durable_s)
         print(
             f"\nAt the interval `auto`, with a stall of {stall_ms:.0f} ms, durable after {durable_s:.1f} s:"
         )
@@ -238,11 +242,11 @@ def shares(step_s: int, stall_ms: float, durable_s: float) -> str:
         "on demand": Exposure(),
     }
     saving = Saving(max(LEAST_NS, round(stall_ms * 1e6)), round(durable_s * 1e9))
-    found = []
+    market_shares = []
     for name, exposure in markets.items():
         steps = steps_between(step_ns=step_s * NS, saving=saving, exposure=exposure)
-        found.append(f"{name}: every {steps * step_s} s, {stall_ms / 1e3 / (steps * step_s):.3%}")
-    return "; ".join(found)
+        market_shares.append(f"{name}: every {steps * step_s} s, {stall_ms / 1e3 / (steps * step_s):.3%}")
+    return "; ".join(market_shares)
 
 
 if __name__ == "__main__":

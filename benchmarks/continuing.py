@@ -18,7 +18,7 @@ ASKED = 20
 def main() -> None:
     held = asked = 0
     for path in sys.argv[1:]:
-        inside = [one for search in SEARCHES for one in ended(load_table(path), *search)]
+        inside = [is_inside for search in SEARCHES for is_inside in ended(load_table(path), *search)]
         held, asked = held + sum(inside), asked + len(inside)
         print(f"{path.rpartition('/')[2]}: {sum(inside) / len(inside):.2f} of {len(inside)}", flush=True)
     print(f"all: {held / asked:.2f} of {asked}")
@@ -41,9 +41,11 @@ def ended(table: RecordedTable, seed: int, trials: int, factor: int) -> list[boo
         row: [float(table.metric[row, level - 1]) for level in levels[: at + 1]] for row, at in came.items()
     }
     cut = sorted((row for row, at in came.items() if at < len(levels) - 1), key=lambda row: -curves[row][-1])
-    found = outlooks(len(levels), curves, cut[:ASKED])
-    ends = {row: float(table.metric[row, -1]) for row in found}
-    return [one.between()[0] <= ends[row] <= one.between()[1] for row, one in found.items()]
+    outlook_by_row = outlooks(len(levels), curves, cut[:ASKED])
+    ends = {row: float(table.metric[row, -1]) for row in outlook_by_row}
+    return [
+        outlook.between()[0] <= ends[row] <= outlook.between()[1] for row, outlook in outlook_by_row.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -153,9 +153,9 @@ def suggestions(trials: int) -> None:
                 ("proposal", lambda n=number: sampler.suggest(n)),
             ):
                 began = time.perf_counter_ns()
-                found = ask()
+                answer = ask()
                 took[name].append(time.perf_counter_ns() - began)
-            config = found if isinstance(found, dict) else None
+            config = answer if isinstance(answer, dict) else None
         config = config or {f"x{n}": rng.random() for n in range(8)}
         sampler.adopt(number, config)
         height = 1 - sum((float(str(value)) - 0.3) ** 2 for value in config.values())

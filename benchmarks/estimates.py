@@ -51,17 +51,17 @@ def main() -> None:
         client = fakes.client_of(fakes.service_in(Path(folder)))
         for name, body in BODIES.items():
             gc.freeze()  # the service does this, too
-            found, taken_ms = client.post("/v1/estimates", json=body).json(), []
+            estimate, taken_ms = client.post("/v1/estimates", json=body).json(), []
             for _ in range(repeats):
                 began = time.perf_counter()
                 client.post("/v1/estimates", json=body).raise_for_status()
                 taken_ms.append((time.perf_counter() - began) * 1e3)
-            best = found["run"]["cheapest"]
-            told = {
+            best = estimate["run"]["cheapest"]
+            summary = {
                 "estimate": name,
                 "median_ms": round(statistics.median(taken_ms), 1),
                 "p95_ms": round(statistics.quantiles(taken_ms, n=20)[-1], 1),
-                "candidates": found["run"]["count"],
+                "candidates": estimate["run"]["count"],
                 "cheapest": [
                     best["instance_type"],
                     best["region"],
@@ -70,7 +70,7 @@ def main() -> None:
                     best["usd"],
                 ],
             }
-            print(json.dumps(told))
+            print(json.dumps(summary))
 
 
 if __name__ == "__main__":

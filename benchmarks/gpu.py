@@ -67,14 +67,14 @@ def timed(device: str, size: Size, step: Callable[[], object]) -> tuple[float, f
         step()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    found = []
+    step_ms = []
     for _ in range(size.steps):
         wait(device)
         began = time.perf_counter()
         step()
         wait(device)
-        found.append((time.perf_counter() - began) * 1e3)
-    return median(found), torch.cuda.max_memory_allocated() / MIB if device == "cuda" else float("nan")
+        step_ms.append((time.perf_counter() - began) * 1e3)
+    return median(step_ms), torch.cuda.max_memory_allocated() / MIB if device == "cuda" else float("nan")
 
 
 # Precision, accumulation, activations
@@ -235,7 +235,7 @@ def into_pinned(pieces: list[torch.Tensor]) -> float:
 
 def losses(device: str, size: Size, folder: Path | None, stop: int, total: int) -> list[float]:
     """Train up to step `stop` with dropout in fp16 with a scaler, and return the losses. Resume from the checkpoint in `folder`."""
-    model, scaler, found = network(size, device), grad_scaler("fp16", device), []
+    model, scaler, step_losses = network(size, device), grad_scaler("fp16", device), []
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     x = torch.randn(size.batch, size.width, generator=torch.Generator().manual_seed(1)).to(device)
 
@@ -248,9 +248,9 @@ def losses(device: str, size: Size, folder: Path | None, stop: int, total: int) 
         for step in run.steps():
             if step == stop:
                 break
-            found.append(accumulate(x, 2, loss_of, optimizer=optimizer, scaler=scaler))
-            run.report(loss=found[-1])
-    return found
+            step_losses.append(accumulate(x, 2, loss_of, optimizer=optimizer, scaler=scaler))
+            run.report(loss=step_losses[-1])
+    return step_losses
 
 
 def restore(device: str, size: Size) -> None:
@@ -308,8 +308,8 @@ def worker(device: str, size: Size) -> None:
             driver.order("stop")
             began = time.perf_counter()
             driver.until_state("stopped")
-            told, freed = time.perf_counter() - began, freed_after(gpus, before.used_bytes, began)
-            print(f"  killed: told after {told:.2f} s, its memory is free after {freed:.2f} s")
+            stopped_after_s, freed = time.perf_counter() - began, freed_after(gpus, before.used_bytes, began)
+            print(f"  killed: told after {stopped_after_s:.2f} s, its memory is free after {freed:.2f} s")
         driver.supervisor.close()
 
 
@@ -357,7 +357,7 @@ def multiplied(trials: int, width: int) -> list[float]:
 
 def freed_after(gpus: Gpus, least: int, began: float) -> float:
     """Return the seconds until at most 64 MiB more than `least` are in use, or until a minute has passed."""
-    while (found := gpus.sample()) is None or found.used_bytes > least + 64 * MIB:
+    while (sample := gpus.sample()) is None or sample.used_bytes > least + 64 * MIB:
         if time.perf_counter() - began > 60:
             break
         time.sleep(0.01)
@@ -384,7 +384,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit(NO_GPU)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {os.cpu_count()} processors")
-    for name in (one for one in TABLES if one in asked):
+    for name in (table for table in TABLES if table in asked):
         print(f"\n## {name}\n")
         TABLES[name]("cuda", Size())
 

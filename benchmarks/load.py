@@ -215,7 +215,7 @@ def requests(known: Known) -> Iterator[Asked]:
             (5, "GET curves", f"/v1/jobs/{job}/curves"),
         )
         if chance.random() < 0.9:
-            _, route, path = chance.choices(reads, [one[0] for one in reads])[0]
+            _, route, path = chance.choices(reads, [read[0] for read in reads])[0]
             yield Asked(route, "GET", path)
         elif chance.random() < 0.5:
             body = json.dumps(fakes.body(window=window, tags={"owner": f"owner-{number % 20}"})).encode()
@@ -247,7 +247,7 @@ async def load(
     gc.collect()
     gc.disable()
     before = spent_s()
-    found = await planned(client, asked, rate, seconds)
+    answers = await planned(client, asked, rate, seconds)
     used = spent_s() - before
     gc.enable()
     if name == "tuner":
@@ -256,12 +256,12 @@ async def load(
             f"  series of /metrics: {sum(bool(line) and not line.startswith(b'#') for line in series.splitlines())}"
         )
     client.close()
-    table(found)
-    high = percentile([one.seconds for one in found], 0.99)
-    wrong = sum(not one.ok for one in found)
+    table(answers)
+    high = percentile([answer.seconds for answer in answers], 0.99)
+    wrong = sum(not answer.ok for answer in answers)
     print(
-        f"  {name}: {len(found) / seconds:.0f} a second, p99 {1000 * high:.1f} ms, {wrong} errors; "
-        f"{1000 * used / len(found):.2f} ms of processor time a request, {100 * used / seconds:.0f} % of a core; "
+        f"  {name}: {len(answers) / seconds:.0f} a second, p99 {1000 * high:.1f} ms, {wrong} errors; "
+        f"{1000 * used / len(answers):.2f} ms of processor time a request, {100 * used / seconds:.0f} % of a core; "
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
@@ -270,18 +270,21 @@ async def load(
 
 def table(found: Sequence[Answered]) -> None:
     by_route: dict[str, list[Answered]] = defaultdict(list)
-    for one in found:
-        by_route[one.route].append(one)
+    for answer in found:
+        by_route[answer.route].append(answer)
     print(
         "  | route | requests | p50 ms | p95 | p99 | slowest | errors |\n  | --- | --- | --- | --- | --- | --- | --- |"
     )
     for route, those in [*sorted(by_route.items()), ("all", list(found))]:
-        ms = [1000 * percentile([one.seconds for one in those], share) for share in (0.5, 0.95, 0.99, 1)]
-        told = " | ".join(f"{one:.1f}" for one in ms)
-        wrong = [one for one in those if not one.ok]
-        print(f"  | {route} | {len(those)} | {told} | {len(wrong)} |")
-        for one in wrong[:1]:
-            print(f"    such as: {one.status} {one.said[:200]!r}")
+        ms = [
+            1000 * percentile([answered_request.seconds for answered_request in those], share)
+            for share in (0.5, 0.95, 0.99, 1)
+        ]
+        cells = " | ".join(f"{latency:.1f}" for latency in ms)
+        wrong = [answered_request for answered_request in those if not answered_request.ok]
+        print(f"  | {route} | {len(those)} | {cells} | {len(wrong)} |")
+        for answer in wrong[:1]:
+            print(f"    such as: {answer.status} {answer.said[:200]!r}")
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:

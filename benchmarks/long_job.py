@@ -51,8 +51,8 @@ def follow(served: Served, trials: int) -> None:
 
 def mebibytes(served: Served, job: str) -> float:
     """Return the driver's memory in MiB, or 0 if there is no driver."""
-    found = [process.memory_info().rss for process in served.drivers(job) if is_python(process)]
-    return sum(found) / 2**20
+    resident_sizes = [process.memory_info().rss for process in served.drivers(job) if is_python(process)]
+    return sum(resident_sizes) / 2**20
 
 
 def is_python(process: psutil.Process) -> bool:

@@ -64,7 +64,7 @@ class Client:
         try:
             writer.write(head.encode() + b"\r\n" + body)
             status, headers = await _head(reader)
-            said = await _body(reader, headers)
+            response_body = await _body(reader, headers)
         except BaseException:
             writer.close()
             raise
@@ -72,19 +72,19 @@ class Client:
             writer.close()
         else:
             self._idle[port].append(made)
-        return status, said
+        return status, response_body
 
     async def get(self, path: str) -> bytes:
-        status, said = await self.ask("GET", path)
-        assert status == 200, (status, said[:500])
-        return said
+        status, body = await self.ask("GET", path)
+        assert status == 200, (status, body[:500])
+        return body
 
     async def _connection(self, port: int) -> Connection:
         """Return an idle connection that the server has not closed, or a new one."""
         while self._idle[port]:
-            reader, writer = found = self._idle[port].pop()
+            reader, writer = connection = self._idle[port].pop()
             if not reader.at_eof():
-                return found
+                return connection
             writer.close()
         return await asyncio.open_connection(self._host, port, limit=1 << 20)
 
@@ -112,22 +112,22 @@ async def _body(reader: asyncio.StreamReader, headers: dict[bytes, bytes]) -> by
 
 async def planned(client: Client, asked: Iterator[Request], rate: float, seconds: float) -> list[Answered]:
     """Send the requests due within `seconds`, and return the results when all were answered."""
-    chance, due, found = Random(2), time.perf_counter() + 0.1, list[Answered]()
+    chance, due, answers = Random(2), time.perf_counter() + 0.1, list[Answered]()
     over = due + seconds
     async with asyncio.TaskGroup() as group:
         while (due := due + chance.expovariate(rate)) < over:
             wait_s = due - time.perf_counter()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            group.create_task(_one(client, next(asked), due, found))
-    return found
+            group.create_task(_one(client, next(asked), due, answers))
+    return answers
 
 
 async def _one(client: Client, one: Request, due: float, found: list[Answered]) -> None:
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            status, said = await client.ask(one.method, one.path, one.body, one.key)
+            status, body = await client.ask(one.method, one.path, one.body, one.key)
     except (OSError, EOFError, TimeoutError) as error:
-        status, said = 0, repr(error).encode()
+        status, body = 0, repr(error).encode()
     took = time.perf_counter() - due
-    found.append(Answered(one.route, took, status, b"" if 200 <= status < 300 else said))
+    found.append(Answered(one.route, took, status, b"" if 200 <= status < 300 else body))

@@ -62,8 +62,8 @@ def main() -> None:
         full = site.submit(fidelity=fidelity, budget={"usd": 1000})
         fakes.begin(service, full)
         seq = fill(site, full, given.trials, given.reports)
-        found = next(path for path in map(shutil.which, NAMES) if path)
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser_path = next(path for path in map(shutil.which, NAMES) if path)
+        browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         loads(browser, site, empty, "an empty job", 0)
         loads(browser, site, full, "a full job", given.trials * given.reports)
         page = opened(browser, site, full, given.trials * given.reports)
@@ -144,11 +144,12 @@ def opened(
         session, urls = context.new_cdp_session(page), dict[str, str]()
         session.send("Network.enable")
         session.on(
-            "Network.requestWillBeSent", lambda one: urls.update({one["requestId"]: one["request"]["url"]})
+            "Network.requestWillBeSent",
+            lambda event: urls.update({event["requestId"]: event["request"]["url"]}),
         )
         session.on(
             "Network.loadingFinished",
-            lambda one: sizes.append((urls.get(one["requestId"], ""), int(one["encodedDataLength"]))),
+            lambda event: sizes.append((urls.get(event["requestId"], ""), int(event["encodedDataLength"]))),
         )
     page.goto(f"{site.url}#/jobs/{job}")
     page.wait_for_function(

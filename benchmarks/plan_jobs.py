@@ -96,7 +96,9 @@ class Recorded:
             "name": "recorded",
             "trainable": ENTRY,
             "objective": {"metric": METRIC, "mode": "max"},
-            "search_space": {name: _parameter(one) for name, one in self.table.space.parameters.items()},
+            "search_space": {
+                name: _parameter(parameter) for name, parameter in self.table.space.parameters.items()
+            },
             "budget": budget,
             "fidelity": fidelity,
             **rest,
@@ -166,8 +168,17 @@ class Real:
         return self.served.client
 
     def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        found = next(one for one in self.client.trainables().items if one.trainable == changes["trainable"])
-        return {"name": "real", "search_space": found.search_space, "objective": found.objective, **changes}
+        listed_trainable = next(
+            trainable
+            for trainable in self.client.trainables().items
+            if trainable.trainable == changes["trainable"]
+        )
+        return {
+            "name": "real",
+            "search_space": listed_trainable.search_space,
+            "objective": listed_trainable.objective,
+            **changes,
+        }
 
     def run(self, job: str) -> Job:
         return self.client.wait(job, timeout_s=SECONDS_A_PILOT)

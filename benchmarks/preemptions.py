@@ -124,7 +124,7 @@ def preempt(
     after = until("it trains elsewhere", lambda: goes_on(served, job, before.attempt))
     trial = long_trial(served, job)
     assert trial is not None
-    ended = next(one for one in trial.attempt_list if one.attempt == before.attempt)
+    ended = next(attempt for attempt in trial.attempt_list if attempt.attempt == before.attempt)
     assert ended.end == "preempted", ended
     series.lost.append(ended.to_step - after.from_step)
     first = next(point for point in trial.curve if point.step == ended.to_step + 1)
@@ -148,8 +148,8 @@ def without(served: OnSpot, node: str) -> float:
 
 def long_trial(served: OnSpot, job: str) -> TrialDetail | None:
     """Return the long trial, which is the one of the first two that took the marker."""
-    found = [served.client.trial(job, trial.id) for trial in served.client.trials(job, limit=2)]
-    return next((trial for trial in found if trial.state != "completed" and trial.steps), None)
+    trial_details = [served.client.trial(job, trial.id) for trial in served.client.trials(job, limit=2)]
+    return next((trial for trial in trial_details if trial.state != "completed" and trial.steps), None)
 
 
 def running(served: OnSpot, job: str) -> Attempt | None:
@@ -180,10 +180,14 @@ def beside(served: OnSpot, job: str, series: Series, long: Attempt) -> bool:
 
 def goes_on(served: OnSpot, job: str, attempt: int) -> Attempt | None:
     trial = long_trial(served, job)
-    later = [one for one in trial.attempt_list if one.attempt > attempt] if trial else []
+    later = (
+        [trial_attempt for trial_attempt in trial.attempt_list if trial_attempt.attempt > attempt]
+        if trial
+        else []
+    )
     if trial is None or not later:
         return None
-    before = next(one for one in trial.attempt_list if one.attempt == attempt)
+    before = next(trial_attempt for trial_attempt in trial.attempt_list if trial_attempt.attempt == attempt)
     return later[-1] if trial.curve[-1].step > before.to_step else None
 
 

@@ -112,7 +112,7 @@ class Look:
     database: int
 
     def __str__(self) -> str:
-        services = " and ".join(f"{one / MIB:.0f}" for one in self.services)
+        services = " and ".join(f"{service_bytes / MIB:.0f}" for service_bytes in self.services)
         return (
             f"{self.trials:6,} trials, {self.reports:7,} reports, {self.seconds:5.0f} s: driver {self.driver / MIB:.0f} MiB, "
             f"{self.driver_cpu_s:.0f} s of CPU; services {services} MiB; head {self.head / MIB:.0f} MiB, of which its control service "
@@ -134,14 +134,14 @@ class Measured:
 
     def run(self, trials: int, seconds_max: float) -> float:
         """Run the job, and return the milliseconds per trial."""
-        found = self._head.find_or_start()
-        self._roots = [psutil.Process(pid) for pid in found.pids]
-        self._jobs = RayJobs(self._head.dashboard(found))
+        head = self._head.find_or_start()
+        self._roots = [psutil.Process(pid) for pid in head.pids]
+        self._jobs = RayJobs(self._head.dashboard(head))
         self._served: list[Served] = []
         try:
             key = secrets.token_hex(16)
             for name in ("one", "other"):
-                self._served.append(self._service(self._folder / name, key, found.dashboard_url).start())
+                self._served.append(self._service(self._folder / name, key, head.dashboard_url).start())
             return self._follow(trials, seconds_max)
         finally:
             for served in self._served:
@@ -165,8 +165,8 @@ class Measured:
         return Served(home, **settings)
 
     def _follow(self, trials: int, seconds_max: float) -> float:
-        one, other = self._served
-        job = one.submit(
+        first, other = self._served
+        job = first.submit(
             "benchmarks.noop:train",
             constants={"steps": STEPS},
             fidelity={"min": 1, "max": STEPS, "reduction_factor": 3},
@@ -193,16 +193,16 @@ class Measured:
                     print(look, flush=True)
                     due = (ended // max(100, trials // 10) + 1) * max(100, trials // 10)
             if time.monotonic() - began > seconds_max:
-                one.client.cancel(job)
+                first.client.cancel(job)
             time.sleep(LOOK_S)
         seconds = time.monotonic() - began
         print(looks[-1])
-        said = [thread.stop() for thread in watching]
+        summaries = [thread.stop() for thread in watching]
         ended_as = other.client.job(job)
         assert ended_as.stop_reason in ("trials", "cancelled"), ended_as.detail
         ended = sum(ended_as.progress.trials.values())
         self._tell(looks, seconds, ended, self._size() - empty)
-        print("\n".join(said))
+        print("\n".join(summaries))
         print(f"load at the end {os.getloadavg()[0]:.1f}")
         return 1000 * seconds / ended
 
@@ -255,9 +255,9 @@ class Measured:
             f"first tenth {1000 * growth / MIB:.1f} MiB a thousand trials; {1000 * last.driver_cpu_s / count:.1f} ms of CPU a report"
         )
         print(f"database: {bytes_added / MIB:.1f} MiB, {bytes_added / count:,.0f} bytes a report")
-        told = [json.loads(line) for line in self._file.read_text().splitlines()]
-        for name, part in (("first", told[:1]), ("last", told[-1:]), ("all", told)):
-            took = [ns / 1e6 for one in part for ns in one["transactions_ns"]]
+        notes = [json.loads(line) for line in self._file.read_text().splitlines()]
+        for name, part in (("first", notes[:1]), ("last", notes[-1:]), ("all", notes)):
+            took = [ns / 1e6 for note in part for ns in note["transactions_ns"]]
             print(f"transactions of the journal, {name} {len(took):,}: {spread(took, 'ms')}")
 
 

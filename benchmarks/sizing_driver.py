@@ -48,11 +48,11 @@ def measure() -> None:
 
 def note(path: Path, took_ns: list[int], process: psutil.Process) -> None:
     used = process.cpu_times()
-    told = {
+    record = {
         "transactions_ns": took_ns,
         "cpu_s": used.user + used.system,
         "rss": process.memory_info().rss,
         "at": time.time(),
     }
     with path.open("a") as file:
-        file.write(json.dumps(told) + "\n")
+        file.write(json.dumps(record) + "\n")

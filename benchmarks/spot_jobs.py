@@ -66,11 +66,11 @@ def _table(steps: int) -> RecordedTable:
 
 def _alone(track: Track) -> Trace:
     """Return the part of the track's capacity that a single training sees."""
-    found = [
+    segments = [
         (a, b, int(count * track.slots >= (track.slot + 1) * track.trace.nodes))
         for a, b, count in track.trace.segments
     ]
-    return Trace(track.name, tuple(found), track.trace.cloud)
+    return Trace(track.name, tuple(segments), track.trace.cloud)
 
 
 def cases(tracks: Sequence[Track], hours: float, starts: int, seed: int) -> Iterator[Case]:
@@ -164,11 +164,11 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=10, help="of training")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    found = list(cases(load(args.traces), args.hours, args.starts, args.seed))
-    costs(found)
+    all_cases = list(cases(load(args.traces), args.hours, args.starts, args.seed))
+    costs(all_cases)
     print("\n| to spare | deadline met | cost | on demand alone |\n| --- | --- | --- | --- |")
     for spare in SPARE:
-        in_time(found, spare)
+        in_time(all_cases, spare)
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def replaced(
 ) -> tuple[subprocess.Popen[bytes], float]:
     began = time.perf_counter()
     ended(process)
-    found, _ = started(command, port, environment)
-    return found, time.perf_counter() - began
+    new_process, _ = started(command, port, environment)
+    return new_process, time.perf_counter() - began
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:

@@ -34,9 +34,9 @@ def local_head(served: Served) -> LocalHead:
 
 @pytest.fixture(scope="session")
 def dashboard(local_head: LocalHead) -> Iterator[Dashboard]:
-    found = Dashboard(local_head.find_or_start().dashboard_url, local_head.token, timeout_s=60)
-    yield found
-    found.close()
+    ray_dashboard = Dashboard(local_head.find_or_start().dashboard_url, local_head.token, timeout_s=60)
+    yield ray_dashboard
+    ray_dashboard.close()
 
 
 @pytest.fixture(scope="session")

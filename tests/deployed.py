@@ -11,26 +11,26 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 def ray_cluster() -> dict[str, Any]:
-    (found,) = yaml.safe_load_all((DEPLOY / "kubernetes/base/ray-cluster.yaml").read_text())
-    return dict(found)
+    (manifest,) = yaml.safe_load_all((DEPLOY / "kubernetes/base/ray-cluster.yaml").read_text())
+    return dict(manifest)
 
 
 def spot_pods() -> list[dict[str, Any]]:
     """Return the pod specification of each spot worker group."""
     groups = ray_cluster()["spec"]["workerGroupSpecs"]
-    return [one["template"]["spec"] for one in groups if one["labels"]["ray.io/market-type"] == "spot"]
+    return [group["template"]["spec"] for group in groups if group["labels"]["ray.io/market-type"] == "spot"]
 
 
 def sidecar() -> dict[str, Any]:
-    (found,) = [one for one in spot_pods()[0]["containers"] if one["name"] == "notices"]
-    return dict(found)
+    (container,) = [candidate for candidate in spot_pods()[0]["containers"] if candidate["name"] == "notices"]
+    return dict(container)
 
 
 def unit() -> configparser.ConfigParser:
-    found = configparser.ConfigParser(interpolation=None)
-    found.optionxform = str  # type: ignore[assignment, method-assign]
-    found.read_string((DEPLOY / "systemd/tuner-watch.service").read_text())
-    return found
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string((DEPLOY / "systemd/tuner-watch.service").read_text())
+    return parser
 
 
 def commands() -> dict[str, list[str]]:

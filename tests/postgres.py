@@ -37,13 +37,14 @@ def programs() -> Path | None:
     # Debian keeps them out of PATH, in a folder per version.
     folders += sorted(DEBIAN.glob("*/bin"), key=lambda path: path.parent.name.zfill(9), reverse=True)
     return next(
-        (one for one in folders if all((one / name).exists() for name in ("initdb", "postgres"))), None
+        (folder for folder in folders if all((folder / name).exists() for name in ("initdb", "postgres"))),
+        None,
     )
 
 
 def _resolved(program: str) -> Path | None:
-    found = shutil.which(program)
-    return Path(found).resolve() if found else None
+    path = shutil.which(program)
+    return Path(path).resolve() if path else None
 
 
 @contextmanager

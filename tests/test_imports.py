@@ -73,9 +73,9 @@ def main() -> int:
     # Rewriting the assertions of all modules would take longer than the rest.
     arguments = ["--assert=plain", "-p", "no:cacheprovider", *(f"tests/{name}" for name in SAMPLE)]
     status = pytest.main(arguments, plugins=[ImportAllAndRunAFew()])
-    found = imports.report()
-    print(*found, sep="\n")
-    return 1 if found else int(status)
+    lines = imports.report()
+    print(*lines, sep="\n")
+    return 1 if lines else int(status)
 
 
 def test_fast_tests_import_neither_ray_nor_torch() -> None:

@@ -156,15 +156,15 @@ SHAPES = {
 
 
 def test_rest_keeps_its_endpoints_queries_and_fields() -> None:
-    found = fakes.shared_app().openapi()
-    assert found["info"]["title"] == "tuner"
-    paths = found["paths"]
+    schema = fakes.shared_app().openapi()
+    assert schema["info"]["title"] == "tuner"
+    paths = schema["paths"]
     for path, verbs in ENDPOINTS.items():
         assert set(paths[path]) >= set(verbs.split()), path
     for path, names in QUERIES.items():
-        assert {one["name"] for one in paths[path]["get"]["parameters"]} >= names, path
+        assert {parameter["name"] for parameter in paths[path]["get"]["parameters"]} >= names, path
     for name, fields in SHAPES.items():
-        assert set(found["components"]["schemas"][name]["properties"]) >= set(fields), name
+        assert set(schema["components"]["schemas"][name]["properties"]) >= set(fields), name
 
 
 def test_endpoints_under_v1_and_no_others_require_a_key() -> None:

@@ -75,10 +75,10 @@ def attempt(folder: Path, mutant: Mutant) -> Result:
 
 
 def main(names: Sequence[str]) -> int:
-    chosen = [one for one in MUTANTS if not names or one.name in names]
+    chosen = [listed_mutant for listed_mutant in MUTANTS if not names or listed_mutant.name in names]
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         first = copied(Path(name))
-        if passes(first, sorted({test for one in chosen for test in one.tests})) != 0:
+        if passes(first, sorted({test for chosen_mutant in chosen for test in chosen_mutant.tests})) != 0:
             sys.stderr.write("the tests fail without any mutant\n")
             return 2
         folders: SimpleQueue[Path] = SimpleQueue()

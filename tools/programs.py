@@ -124,7 +124,9 @@ def main() -> None:
     if not install(absent, prefix):
         sys.exit(1)
     if absent := missing():
-        print(f"still missing after the installation: {', '.join(one.name for one in absent)}")
+        print(
+            f"still missing after the installation: {', '.join(missing_program.name for missing_program in absent)}"
+        )
 
 
 if __name__ == "__main__":

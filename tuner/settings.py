@@ -244,7 +244,7 @@ def _storage(url: str) -> str:
     if not is_url:
         return str(Path(url).expanduser().absolute())
     if scheme not in STORAGES:
-        known = ", ".join(f"{one}://" for one in STORAGES)
+        known = ", ".join(f"{known_scheme}://" for known_scheme in STORAGES)
         raise ValueError(
             f"TUNER_STORAGE: {scheme}:// is not a supported storage; set a directory, or a URL that begins with one of {known}"
         )
@@ -261,16 +261,16 @@ def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
         return given, ""
     if file := _path(environ.get("TUNER_DATABASE_URL_FILE", "")):
         try:
-            found = Path(file).read_text().strip()
+            url = Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not text"
             fix = "let this user read it, or name another file"
             raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {fix}") from error
-        if not found:
+        if not url:
             raise ValueError(
                 f"TUNER_DATABASE_URL_FILE: {file} is empty: write the URL of the database into it"
             )
-        return found, file
+        return url, file
     return f"sqlite:///{home}/tuner.db", ""
 
 
@@ -290,8 +290,8 @@ def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
 
     Variables of the service and of Ray are refused, because they may hold secrets.
     """
-    found = _names(environ.get(name, ""))
-    for item in found:
+    names = _names(environ.get(name, ""))
+    for item in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", item):
             raise ValueError(
                 f"{name}: {item!r} is not a variable name; write for example WANDB_API_KEY or HF_*"
@@ -301,12 +301,12 @@ def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
                 f"{name}: {item!r} is not for user code: it may hold a secret of the service or of Ray; "
                 "variables that begin with TUNER_USER_ are passed on without being named here"
             )
-    return found
+    return names
 
 
 def _prices(text: str) -> dict[str, float]:
     """Parse prices such as `local=0.10,local/spot=0.03`: USD per hour of a whole node, by type and market."""
-    found = {}
+    prices = {}
     for item in _names(text):
         name, equals, usd = item.partition("=")
         price = _number(usd)
@@ -314,8 +314,8 @@ def _prices(text: str) -> dict[str, float]:
             raise ValueError(
                 f"TUNER_NODE_PRICES: {item!r} is not a price; write type=dollars, such as local=0.10"
             )
-        found[name.strip()] = price
-    return found
+        prices[name.strip()] = price
+    return prices
 
 
 def _one_of(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
@@ -374,7 +374,7 @@ def _retention(text: str) -> str:
 
 def _seconds(environ: Mapping[str, str], name: str, default: float, least: int = 1) -> float:
     text = environ.get(name)
-    found = _number(text) if text else default
-    if found is None or not least <= found <= 3600:
+    seconds = _number(text) if text else default
+    if seconds is None or not least <= seconds <= 3600:
         raise ValueError(f"{name}: {text!r} must be a number of seconds from {least} to 3600")
-    return found
+    return seconds

@@ -117,8 +117,8 @@ def one_line(error: BaseException) -> str:
 def recorded_error(trial: Trial) -> str:
     """What Tune says a trial failed of, by the two ways there are to ask: its storage, and its local file."""
     stored, local = trial.get_pickled_error(), Path(trial.pickled_error_file or "")
-    found = ray.cloudpickle.loads(local.read_bytes()) if local.is_file() else None
-    return f"get_pickled_error() is {type(stored).__name__}, the local file has {type(found).__name__}"
+    local_error = ray.cloudpickle.loads(local.read_bytes()) if local.is_file() else None
+    return f"get_pickled_error() is {type(stored).__name__}, the local file has {type(local_error).__name__}"
 
 
 def environment(**values: str) -> None:

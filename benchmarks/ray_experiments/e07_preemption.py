@@ -127,9 +127,9 @@ def drain(node_id: str) -> None:
         check=True,
         capture_output=True,
     )
-    told = wait_for(lambda: node_id in cluster_state.get_draining_nodes(), 10.0)
+    noticed_after_s = wait_for(lambda: node_id in cluster_state.get_draining_nodes(), 10.0)
     say(
-        f"  the driver sees the node draining {told:.2f} s after `ray drain-node` returned; the trial goes on"
+        f"  the driver sees the node draining {noticed_after_s:.2f} s after `ray drain-node` returned; the trial goes on"
     )
     time.sleep(1.0)
 
@@ -150,9 +150,9 @@ def case(title: str, how: str, checks: dict[str, str]) -> None:
                 drain(node_id)
             listener.act(actions[how])
             if how == "terminated":
-                told = wait_for(lambda: node_id in cluster_state.get_draining_nodes(), 5.0)
+                noticed_after_s = wait_for(lambda: node_id in cluster_state.get_draining_nodes(), 5.0)
                 say(
-                    f"  the driver sees the node draining: {'never' if told is None else f'after {told:.1f} s'}"
+                    f"  the driver sees the node draining: {'never' if noticed_after_s is None else f'after {noticed_after_s:.1f} s'}"
                 )
 
         began = time.monotonic()

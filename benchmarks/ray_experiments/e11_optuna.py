@@ -60,7 +60,7 @@ def main() -> None:
         f"  trials by their last step: {dict(sorted(Counter(ended).items()))}; ASHA's rungs are 2, 4 and {STEPS}"
     )
     lasts = {round(result.metrics["loss"], 9) for result in results if result.metrics}
-    told = Counter(
+    counts = Counter(
         (
             trial.params["kind"] == "nan",
             trial.state.name,
@@ -68,7 +68,7 @@ def main() -> None:
         )
         for trial in study.trials
     )
-    for (diverged, state, last), count in sorted(told.items()):
+    for (diverged, state, last), count in sorted(counts.items()):
         value = "with the loss of the last step" if last else "without a value"
         say(f"  {count} {'diverged' if diverged else 'healthy'} trials: {state}, {value}")
 

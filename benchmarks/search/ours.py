@@ -25,7 +25,7 @@ def run_ours(
     sampler: SamplerName = "auto",
 ) -> tuple[Curve, int, float]:
     """(mean trainings paid, best value) at each improvement; the number of trials; the share of the bill that idled."""
-    found = simulate(
+    simulation = simulate(
         table,
         budget,
         workers=workers,
@@ -34,8 +34,8 @@ def run_ours(
         sampler=sampler,
         startup_steps=startup,
     )
-    if found.overspend_usd > 0:
-        raise AssertionError(f"{found.overspend_usd} dollars too much were spent")
-    idle = found.bill_usd["idle"] / sum(found.bill_usd.values())
+    if simulation.overspend_usd > 0:
+        raise AssertionError(f"{simulation.overspend_usd} dollars too much were spent")
+    idle = simulation.bill_usd["idle"] / sum(simulation.bill_usd.values())
     # The simulator leaves idle time out of its curve; here it is paid as it comes, evenly.
-    return [(spent / (1 - idle), value) for spent, value in found.best_curve], found.trials, idle
+    return [(spent / (1 - idle), value) for spent, value in simulation.best_curve], simulation.trials, idle

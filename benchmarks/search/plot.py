@@ -54,7 +54,7 @@ def _panel(axis: Any, results: Sequence[Result], methods: Mapping[str, Method]) 
     largest = max(r.task.budget for r in results)
     styles = zip(cycle(COLOURS), (dash for dash in DASHES for _ in COLOURS), strict=False)
     for (name, method), (colour, dash) in zip(methods.items(), styles, strict=False):
-        runs = [of for (found, _, _), of in cells.items() if found == name]
+        runs = [of for (cell_method, _, _), of in cells.items() if cell_method == name]
         if len(runs) < len(tables):
             continue
         reached = max(run.task.budget for run in runs[0])

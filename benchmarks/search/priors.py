@@ -58,9 +58,9 @@ def with_priors(table: RecordedTable, confidence: Confidence, *, right: bool) ->
 
 def curve_of(table: RecordedTable, budget: float, algorithm: Algorithm) -> Curve:
     run = table_run(table, budget_trainings=budget, algorithm=algorithm)
-    found = BestCurve(run)
+    best_curve = BestCurve(run)
     run.run()
-    return [(trainings_of(table, spent), value) for spent, value in found.points]
+    return [(trainings_of(table, spent), value) for spent, value in best_curve.points]
 
 
 def curves_of(table: RecordedTable, budget: float, algorithms: Sequence[Algorithm]) -> list[Curve]:

@@ -84,12 +84,12 @@ def _floor(cells: Cells, budgets: Sequence[float], methods: Mapping[str, Method]
     yield "| method | cells | better | worse | worse where (table @budget: difference) |"
     yield "| --- | --- | --- | --- | --- |"
     for name, method in methods.items():
-        found = list(_differences(_tables_of(cells, name), floor, budgets))
-        if found and name != FLOOR:
-            worse = [f"{where}: {_text(d)}" for where, d in found if d.low > 0]
-            better = sum(d.high < 0 for _, d in found)
+        differences = list(_differences(_tables_of(cells, name), floor, budgets))
+        if differences and name != FLOOR:
+            worse = [f"{where}: {_text(d)}" for where, d in differences if d.low > 0]
+            better = sum(d.high < 0 for _, d in differences)
             listed = "; ".join(worse) if method.ours or len(worse) <= 3 else f"{worse[0]}; …"
-            yield f"| {method.title} | {len(found)} | {better} | {len(worse)} | {listed} |"
+            yield f"| {method.title} | {len(differences)} | {better} | {len(worse)} | {listed} |"
 
 
 def _differences(

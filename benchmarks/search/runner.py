@@ -48,9 +48,9 @@ class Result:
 
     @classmethod
     def of(cls, line: str) -> Self:
-        found = json.loads(line)
-        curve = [(float(spent), float(regret)) for spent, regret in found["curve"]]
-        return cls(**{**found, "task": Task(**found["task"]), "curve": curve})
+        record = json.loads(line)
+        curve = [(float(spent), float(regret)) for spent, regret in record["curve"]]
+        return cls(**{**record, "task": Task(**record["task"]), "curve": curve})
 
 
 def compete(table: Table, task: Task) -> Result:

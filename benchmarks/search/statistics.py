@@ -90,9 +90,9 @@ def saving(
         largest = max(run.task.budget for run in runs[table])
         curves = np.array([at(r.curve, grid) for r in runs[table] if r.task.budget == largest])
         curves[:, grid > largest] = np.inf
-        found = first_reached(curves.mean(axis=0, keepdims=True), grid, theirs.mean(axis=0))
-        unreached += int(np.isinf(found[0]))
-        logs.append(np.log(budget / min(found[0], budget)))
+        reached_budget = first_reached(curves.mean(axis=0, keepdims=True), grid, theirs.mean(axis=0))
+        unreached += int(np.isinf(reached_budget[0]))
+        logs.append(np.log(budget / min(reached_budget[0], budget)))
         both = first_reached(resampled(curves, 2 * i), grid, resampled(theirs, 2 * i + 1)[:, 0])
         samples.append(np.log(budget / np.minimum(both, budget)))
     factor = interval(float(np.mean(logs)), np.mean(samples, axis=0))

@@ -63,8 +63,8 @@ class Table:
         """As the product reads it."""
         from tuner.simulator.table_file import load_table
 
-        found = load_table(path)
-        return cls(found.name, found.unit, found.metric, found.step_s)
+        table = load_table(path)
+        return cls(table.name, table.unit, table.metric, table.step_s)
 
     def write(self, folder: Path) -> Path:
         """For `read`, under an interpreter that has NumPy only."""
@@ -73,8 +73,8 @@ class Table:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        with np.load(path, allow_pickle=False) as found:
-            return cls(path.stem, found["unit"], found["metric"], found["step_s"])
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(path.stem, arrays["unit"], arrays["metric"], arrays["step_s"])
 
 
 def regrets_of(table: Table, values: Curve) -> Curve:

@@ -44,8 +44,8 @@ class Market:
 
     def up_until(self, now: int) -> int | None:
         """When a machine that is had now goes; None where none can be had. For good is a long time."""
-        found = self._span(now)
-        return found[1] if found[0] <= now else None
+        span = self._span(now)
+        return span[1] if span[0] <= now else None
 
     def next_change(self, now: int) -> int:
         begin, end = self._span(now)
@@ -63,18 +63,18 @@ class Market:
 
 def load(folder: Path) -> list[Track]:
     """Every track of the folder's files that can be replayed."""
-    found = []
+    tracks = []
     for trace in load_traces(folder / "skypilot_cant_be_late.csv"):
         kind, nodes, *_ = trace.name.split("-")
-        one = " one" if nodes == "1n" else " all of several"
-        found.append(Track(f"AWS, GCP 2022-23: {kind},{one}", trace.name, trace))
+        node_text = " one" if nodes == "1n" else " all of several"
+        tracks.append(Track(f"AWS, GCP 2022-23: {kind},{node_text}", trace.name, trace))
     for trace in load_traces(folder / "bamboo_parcae_counts.csv"):
         slots = [
             Track("Bamboo's fleets", f"{trace.name}/{n}", trace, FLEET_SLOTS, n) for n in range(FLEET_SLOTS)
         ]
-        found += slots
-    found += _held(folder / "stanford_2020_instance_lifetimes.csv")
-    return [track for track in found if _usable(track)]
+        tracks += slots
+    tracks += _held(folder / "stanford_2020_instance_lifetimes.csv")
+    return [track for track in tracks if _usable(track)]
 
 
 def _held(path: Path) -> Iterator[Track]:

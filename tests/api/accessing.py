@@ -36,8 +36,8 @@ class People:
         assert there.put(f"/v1/members/{user}", json={"role": role}).status_code in (200, 201)
         made = there.post("/v1/keys", json={"user": user, "name": "a test", **changes})
         assert made.status_code == 201, made.text
-        found: dict[str, Any] = made.json()
-        return found
+        created_key: dict[str, Any] = made.json()
+        return created_key
 
     def member(self, user: str, role: str, project: str = "default") -> TestClient:
         return self.with_key(self.key(user, role, project)["secret"])

@@ -75,7 +75,7 @@ class Direct:
         return Answer(
             begin["status"],
             [(name.decode("latin-1"), value.decode("latin-1")) for name, value in begin["headers"]],
-            b"".join(one.get("body", b"") for one in rest),
+            b"".join(asgi_message.get("body", b"") for asgi_message in rest),
         )
 
 

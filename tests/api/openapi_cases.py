@@ -140,14 +140,16 @@ async def at_once(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
 
 def _alone(document: Any) -> Any:
     """Generate a case of a call that schemathesis leaves out of its scenarios because no response leads to it or on from it."""
-    operations = [found.ok() for found in document.get_all_operations()]
+    operations = [operation_result.ok() for operation_result in document.get_all_operations()]
     known = collect_transitions(operations).operations
     return st.one_of(
         *(
-            one.as_strategy(generation_mode=mode)
-            for one in operations
-            if one.label not in known
-            for mode in (list(GenerationMode) if one.query or one.body else [GenerationMode.POSITIVE])
+            operation.as_strategy(generation_mode=mode)
+            for operation in operations
+            if operation.label not in known
+            for mode in (
+                list(GenerationMode) if operation.query or operation.body else [GenerationMode.POSITIVE]
+            )
         )
     )
 

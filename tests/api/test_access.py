@@ -38,8 +38,8 @@ def refused(client: TestClient, status: int = 401) -> str:
 
 
 def test_whoami_with_the_service_key_shows_the_operator(people: People) -> None:
-    told = people.operator.get("/v1/whoami").json()
-    assert told == {
+    identity = people.operator.get("/v1/whoami").json()
+    assert identity == {
         "user": "operator",
         "project": "default",
         "role": "operator",
@@ -69,10 +69,10 @@ def test_key_is_shown_once_and_stored_as_hash(people: People) -> None:
 
 def test_whoami_shows_user_project_role_and_key(people: People) -> None:
     made = people.key("ada", "submitter", "vision")
-    told = people.with_key(made["secret"]).get("/v1/whoami").json()
-    assert told["user"] == "ada"
-    assert (told["project"], told["role"], told["key"]) == ("vision", "submitter", made["id"])
-    assert told["key_expires_at"] == made["expires_at"]
+    identity = people.with_key(made["secret"]).get("/v1/whoami").json()
+    assert identity["user"] == "ada"
+    assert (identity["project"], identity["role"], identity["key"]) == ("vision", "submitter", made["id"])
+    assert identity["key_expires_at"] == made["expires_at"]
 
 
 def test_role_change_takes_effect_at_the_next_request(people: People) -> None:
@@ -101,10 +101,10 @@ def test_only_the_operator_sees_that_a_member_is_disabled(people: People) -> Non
     assert people.operator.patch("/v1/users/eve", json={"disabled": True}).status_code == 200
     admin = people.member("ada", "admin")
     shown = [admin.put("/v1/members/eve", json={"role": "viewer"}).json()]
-    shown += [one for one in admin.get("/v1/members").json()["items"] if one["user"] == "eve"]
-    assert [one["disabled"] for one in shown] == [None, None]
+    shown += [member for member in admin.get("/v1/members").json()["items"] if member["user"] == "eve"]
+    assert [member["disabled"] for member in shown] == [None, None]
     listed = people.operator.get("/v1/members").json()["items"]
-    assert [one["disabled"] for one in listed if one["user"] == "eve"] == [True]
+    assert [member["disabled"] for member in listed if member["user"] == "eve"] == [True]
 
 
 def test_disabled_user_has_no_access_to_any_project_until_enabled(people: People) -> None:
@@ -181,7 +181,7 @@ def test_revoked_key_is_refused_at_the_next_request(people: People) -> None:
 def test_only_admins_see_the_keys_of_other_users(people: People) -> None:
     adas, eves = people.key("ada", "submitter"), people.key("eve", "viewer")
     eve = people.with_key(eves["secret"])
-    assert [one["id"] for one in eve.get("/v1/keys").json()["items"]] == [eves["id"]]
+    assert [key["id"] for key in eve.get("/v1/keys").json()["items"]] == [eves["id"]]
     for method, path in (("POST", f"/v1/keys/{adas['id']}/rotate"), ("DELETE", f"/v1/keys/{adas['id']}")):
         theirs, nobodys = (
             eve.request(method, path),
@@ -230,7 +230,7 @@ def test_inaccessible_project_looks_like_an_unknown_project(people: People) -> N
     assert people.with_key(made["secret"], project="vision").get("/v1/jobs").status_code == 200
     ada = people.with_key(made["secret"])
     assert ada.get("/v1/projects/speech").text.replace("speech", "x") == ada.get("/v1/projects/x").text
-    assert [one["name"] for one in ada.get("/v1/projects").json()["items"]] == ["vision"]
+    assert [project["name"] for project in ada.get("/v1/projects").json()["items"]] == ["vision"]
     assert ada.get("/v1/projects/vision").status_code == 200
     check_problem(people.with_key(fakes.KEY, project="nothing").get("/v1/jobs"), 404)
 
@@ -242,22 +242,22 @@ def test_projects_users_and_keys_are_listed_in_pages(people: People) -> None:
     for name in ("b", "a", "c"):
         people.key(name, "viewer", f"p-{name}")
     for path, field in (("projects", "name"), ("users", "name")):
-        found, cursor = [], None
+        names, cursor = [], None
         while True:
             page = people.operator.get(
                 f"/v1/{path}", params={"limit": 1, "cursor": cursor} if cursor else {"limit": 1}
             )
-            found += [one[field] for one in page.json()["items"]]
+            names += [item[field] for item in page.json()["items"]]
             if (cursor := page.json()["next_cursor"]) is None:
                 break
-        assert found == (["default", "p-a", "p-b", "p-c"] if path == "projects" else ["a", "b", "c"])
+        assert names == (["default", "p-a", "p-b", "p-c"] if path == "projects" else ["a", "b", "c"])
     people.key("z", "viewer", "p-a")
     there = people.project("p-a")
     first = there.get("/v1/keys", params={"limit": 1}).json()
     second = there.get("/v1/keys", params={"limit": 1, "cursor": first["next_cursor"]}).json()
-    assert {one["items"][0]["user"] for one in (first, second)} == {"a", "z"}
+    assert {key_page["items"][0]["user"] for key_page in (first, second)} == {"a", "z"}
     assert second["next_cursor"] is None
-    assert [one["user"] for one in there.get("/v1/members").json()["items"]] == ["a", "z"]
+    assert [member["user"] for member in there.get("/v1/members").json()["items"]] == ["a", "z"]
 
 
 @pytest.mark.parametrize(
@@ -326,11 +326,11 @@ def test_background_loops_handle_every_project(people: People, service: FakeServ
     keeping.one_pass()
     assert keeping.webhooks.settle(240)
     for name in jobs:
-        told = people.project(name).get("/v1/budgets/all").json()
-        assert [one["tries"] for one in told["deliveries"]] == [1], name
+        budget = people.project(name).get("/v1/budgets/all").json()
+        assert [delivery["tries"] for delivery in budget["deliveries"]] == [1], name
     assert set(StoredRecord(service).heads(None)) == set(jobs.values())
-    found = metrics_snapshot.MetricsReader(service).read()
-    assert {one.name for one in found.budgets} == {"all", "vision/all", "speech/all"}
+    snapshot = metrics_snapshot.MetricsReader(service).read()
+    assert {budget_metrics.name for budget_metrics in snapshot.budgets} == {"all", "vision/all", "speech/all"}
 
 
 def test_number_of_metric_series_is_bounded_with_many_projects(people: People, service: FakeService) -> None:

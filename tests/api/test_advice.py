@@ -20,8 +20,8 @@ service, client = fakes.fixtures("module")
 def advice(client: TestClient, job: str) -> dict[str, Any]:
     answer = client.get(f"/v1/jobs/{job}/advice")
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    advice_view: dict[str, Any] = answer.json()
+    return advice_view
 
 
 def use(service: FakeService, job: str, used: Usage) -> None:
@@ -48,9 +48,9 @@ def measured(service: FakeService, client: TestClient) -> str:
 
 
 def test_findings_are_computed_from_measured_usage_and_the_bill(client: TestClient, measured: str) -> None:
-    found, bill = advice(client, measured), client.get(f"/v1/jobs/{measured}/bill").json()
-    assert found["spent_usd"] == found["measured_usd"] == bill["total_usd"]
-    by_kind = {one["kind"]: one for one in found["findings"]}
+    job_advice, bill = advice(client, measured), client.get(f"/v1/jobs/{measured}/bill").json()
+    assert job_advice["spent_usd"] == job_advice["measured_usd"] == bill["total_usd"]
+    by_kind = {finding["kind"]: finding for finding in job_advice["findings"]}
     cpus = by_kind["cpu_underused"]
     assert cpus["evidence"]["cores_used"] == 0.5
     assert cpus["change"]["setting"] == "resources.cpus"
@@ -58,25 +58,25 @@ def test_findings_are_computed_from_measured_usage_and_the_bill(client: TestClie
     assert cpus["saves_usd"] == pytest.approx(bill["total_usd"] / 2, abs=1e-6)
     waits = by_kind["input_bound"]
     assert waits["saves_usd"] == pytest.approx(bill["by_kind"]["train"] / 3, abs=2e-6)
-    assert all((one["saves_usd"] or 0) <= found["spent_usd"] for one in found["findings"])
-    assert {"checkpoint interval"} <= {one["what"] for one in found["not_measured"]}
-    assert not {"processor use", "waiting for data"} & {one["what"] for one in found["not_measured"]}
+    assert all((finding["saves_usd"] or 0) <= job_advice["spent_usd"] for finding in job_advice["findings"])
+    assert {"checkpoint interval"} <= {gap["what"] for gap in job_advice["not_measured"]}
+    assert not {"processor use", "waiting for data"} & {gap["what"] for gap in job_advice["not_measured"]}
 
 
 def test_trial_shows_the_usage_of_each_attempt(client: TestClient, measured: str) -> None:
     trial = client.get(f"/v1/jobs/{measured}/trials").json()["items"][0]["id"]
     attempts = client.get(f"/v1/jobs/{measured}/trials/{trial}").json()["attempt_list"]
-    for one in attempts:
-        assert (one["usage"]["cpu_seconds"], one["usage"]["wall_seconds"]) == (30, 60)
-        assert one["usage"]["gpu_samples"] is None
-        assert one["usage"]["facts"] == {"loader_workers": 0}
+    for attempt in attempts:
+        assert (attempt["usage"]["cpu_seconds"], attempt["usage"]["wall_seconds"]) == (30, 60)
+        assert attempt["usage"]["gpu_samples"] is None
+        assert attempt["usage"]["facts"] == {"loader_workers": 0}
 
 
 def test_every_kind_of_job_has_advice(finished: Finished) -> None:
     for job in finished.all:
-        found = advice(finished.client, job)
-        assert found["measured_usd"] == 0
-        assert {"processor use", "waiting for data"} <= {one["what"] for one in found["not_measured"]}
+        job_advice = advice(finished.client, job)
+        assert job_advice["measured_usd"] == 0
+        assert {"processor use", "waiting for data"} <= {gap["what"] for gap in job_advice["not_measured"]}
 
 
 def test_bills_of_attempts_add_up_to_the_posted_spend(finished: Finished) -> None:

@@ -85,14 +85,14 @@ def test_all_routes_name_the_same_best_trial(service: FakeService, client: TestC
     best = client.get(f"/v1/jobs/{job}/best").json()
     order = "-metric" if mode == "max" else "metric"
     listed = client.get(f"/v1/jobs/{job}/trials", params={"sort": order}).json()["items"]
-    assert [(one["id"], one["metric"], one["latest_metric"]) for one in listed] == [
+    assert [(trial["id"], trial["metric"], trial["latest_metric"]) for trial in listed] == [
         ("trial_00000", sign * 0.9, sign * 0.6),
         ("trial_00001", sign * 0.8, sign * 0.8),
     ]
     assert (best["trial"], best["metric"]) == (listed[0]["id"], listed[0]["metric"])
     detail = client.get(f"/v1/jobs/{job}/trials/trial_00000").json()
     assert (detail["metric"], detail["latest_metric"]) == (sign * 0.9, sign * 0.6)
-    frame = frames.trials([wire.Trial(**one) for one in listed], {}).sort_values(
+    frame = frames.trials([wire.Trial(**trial) for trial in listed], {}).sort_values(
         "metric", ascending=mode == "min"
     )
     assert frame["trial"].iloc[0] == best["trial"]
@@ -117,12 +117,12 @@ def within(point: Point, limits: dict[str, Any]) -> bool:
 
 
 def check_best(many: Many, limits: dict[str, Any]) -> None:
-    found = [point for point in many.points if within(point, limits)]
+    affordable = [point for point in many.points if within(point, limits)]
     answer = many.client.get(f"{many.path}/best", params=limits)
-    if not found:
+    if not affordable:
         check_problem(answer, 404)
         return
-    best = min(found, key=lambda point: point.order)
+    best = min(affordable, key=lambda point: point.order)
     assert place(answer.json()) == (best.trial, best.step)
     better = [point for point in many.points if point.score > best.score]
     cheapest = min(better, key=lambda point: point.cheapest_first, default=None)
@@ -143,15 +143,17 @@ def test_best_within_limits_equals_the_best_of_all_reports_within_them(
 def test_each_pareto_point_is_the_best_at_its_own_cost(finished: Finished) -> None:
     for point in finished.client.get(f"/v1/jobs/{finished.plain}/pareto").json()["items"]:
         query = {"max_cost_usd": point["cost_usd"]}
-        found = finished.client.get(f"/v1/jobs/{finished.plain}/best", params=query).json()
-        assert {name: found[name] for name in point} == point
+        best_trial = finished.client.get(f"/v1/jobs/{finished.plain}/best", params=query).json()
+        assert {name: best_trial[name] for name in point} == point
 
 
 def test_cheapest_point_is_named_if_nothing_is_affordable(finished: Finished) -> None:
     answer = finished.client.get(f"/v1/jobs/{finished.plain}/best", params={"max_cost_usd": 0.000001})
     problem = check_problem(answer, 404)
-    found = points(finished.service, finished.plain, "max")
-    cheapest = min(found, key=lambda point: (point.usd, point.gpu_ms, point.ns, -point.score, point.seq))
+    pareto_points = points(finished.service, finished.plain, "max")
+    cheapest = min(
+        pareto_points, key=lambda point: (point.usd, point.gpu_ms, point.ns, -point.score, point.seq)
+    )
     for word in (cheapest.trial, f"step {cheapest.step}", str(Money(cheapest.usd))):
         assert word in problem["detail"]
 
@@ -172,11 +174,11 @@ def test_best_over_all_jobs_is_the_best_of_their_best_trials(
         mine[job] = client.get(f"/v1/jobs/{job}/best").json()
     fakes.submit(client)
     query = {"trainable": fakes.ENTRY, "metric": "acc"}
-    found = client.get("/v1/best", params=query).json()
+    best_trial = client.get("/v1/best", params=query).json()
     best = max(mine, key=lambda job: float(mine[job]["metric"]))
-    assert found["job"] == best
-    assert {name: found[name] for name in found if name != "job"} == {
-        name: mine[best][name] for name in found if name != "job"
+    assert best_trial["job"] == best
+    assert {name: best_trial[name] for name in best_trial if name != "job"} == {
+        name: mine[best][name] for name in best_trial if name != "job"
     }
     for wrong in ({"trainable": "a:b"}, {"metric": "loss"}, {"max_cost_usd": 0.000001}):
         check_problem(client.get("/v1/best", params={**query, **wrong}), 404)

@@ -35,10 +35,10 @@ def job(service: FakeService, client: TestClient) -> str:
 def test_files_are_listed_and_sent_as_what_they_may_be(client: TestClient, job: str) -> None:
     path = f"/v1/jobs/{job}/trials/{TRIAL}/artifacts"
     items = client.get(path).json()["items"]
-    kinds = {one["name"]: one["content_type"] for one in items}
+    kinds = {artifact["name"]: artifact["content_type"] for artifact in items}
     other = "application/octet-stream"
     assert kinds == {"page.html": other, "plot.png": "image/png", "vector.svg": other}
-    assert {one["step"] for one in items} == {3}
+    assert {artifact["step"] for artifact in items} == {3}
     for name, content in FILES.items():
         answer = client.get(f"{path}/{name}")
         digest = base64.b64encode(hashlib.sha256(content).digest()).decode()

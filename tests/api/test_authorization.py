@@ -26,35 +26,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def _with_packages(home: Path) -> FakeService:
-    found = fakes.service_in(home)
-    return replace(found, settings=replace(found.settings, packages=True))
+    service = fakes.service_in(home)
+    return replace(service, settings=replace(service.settings, packages=True))
 
 
 def routes() -> list[tuple[str, str]]:
     """Return all routes. Reads come first, because a write may change what is read."""
     paths = shared_app().openapi()["paths"]
-    found = [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs]
-    return sorted(found, key=lambda one: (one[0] != "GET", one[0] == "DELETE", one))
+    listed_routes = [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs]
+    return sorted(listed_routes, key=lambda route: (route[0] != "GET", route[0] == "DELETE", route))
 
 
 def test_access_rules_cover_exactly_the_protected_routes() -> None:
-    assert {one for one in routes() if one[1] not in OPEN} == RULES.keys()
+    assert {route for route in routes() if route[1] not in OPEN} == RULES.keys()
 
 
 def test_openapi_document_states_the_role_of_each_route() -> None:
     for path, verbs in shared_app().openapi()["paths"].items():
-        for verb, told in verbs.items():
+        for verb, operation in verbs.items():
             role = RULES.get((verb.upper(), path))
-            assert told.get("x-tuner-role") == role
+            assert operation.get("x-tuner-role") == role
             if role is not None:
-                assert "For: " in told["description"]
-                assert {"401", "403"} <= told["responses"].keys()
+                assert "For: " in operation["description"]
+                assert {"401", "403"} <= operation["responses"].keys()
 
 
 def test_docs_list_all_access_rules() -> None:
     text = (Path(__file__).parents[2] / "docs/access.md").read_text()
-    told = re.findall(r"^\| `([A-Z]+) (/v1\S*)` \| (\w+) \|$", text, re.MULTILINE)
-    assert {(method, path): role for method, path, role in told} == dict(RULES)
+    rows = re.findall(r"^\| `([A-Z]+) (/v1\S*)` \| (\w+) \|$", text, re.MULTILINE)
+    assert {(method, path): role for method, path, role in rows} == dict(RULES)
 
 
 def test_route_without_access_rule_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_route_without_access_rule_is_refused(world: World, monkeypatch: pytest.
 def test_idempotency_keys_are_separate_for_each_project(world: World) -> None:
     once, body = {"Idempotency-Key": "of-several-projects"}, fakes.body(name="another")
     people = (world.people.project(A), world.callers["submitter"], world.callers["submitter"])
-    others, mine, again = (one.post("/v1/jobs", json=body, headers=once) for one in people)
+    others, mine, again = (caller.post("/v1/jobs", json=body, headers=once) for caller in people)
     assert (others.status_code, mine.status_code, again.status_code) == (201, 201, 201)
     assert mine.json()["id"] == again.json()["id"] != others.json()["id"]
 
@@ -81,9 +81,9 @@ def test_no_caller_gets_data_or_access_beyond_its_role_and_project(world: World)
         if path in OPEN:
             continue
         for who in (*OUT, *IN):
-            found = _asked(world, who, method, path)
-            asked[who] += len(found)
-            leaks += [f"{who}: {method} {path}: {leak}" for leak in _leaks(world, who, method, path, found)]
+            answers = _asked(world, who, method, path)
+            asked[who] += len(answers)
+            leaks += [f"{who}: {method} {path}: {leak}" for leak in _leaks(world, who, method, path, answers)]
     print(
         f"{len(routes())} routes, {len(OUT) + len(IN)} callers, {sum(asked.values())} requests, {len(leaks)} leaks"
     )
@@ -111,11 +111,11 @@ Answers = dict[str, tuple[int, str]]
 def _asked(world: World, who: str, method: str, path: str) -> Answers:
     """Return the responses to this caller, by the kind of ids in the request."""
     sets = {"own": world.b.ids, "other": world.a.ids, "never": UNLIKE}
-    found = {}
+    answers = {}
     for kind, ids in sets.items():
         answer = world.request(world.callers[who], method, path, ids)
-        found[kind] = (answer.status_code, answer.text)
-    return found
+        answers[kind] = (answer.status_code, answer.text)
+    return answers
 
 
 def _leaks(world: World, who: str, method: str, path: str, found: Answers) -> Iterator[str]:
@@ -144,7 +144,7 @@ SHOWS_ALL = ("/v1/projects", "/v1/projects/{project}", "/v1/users", "/v1/users/{
 
 
 def _ids_of_a(world: World) -> Iterator[str]:
-    yield from (one for name, one in world.a.ids.items() if name not in ("trial", "project"))
+    yield from (resource_id for name, resource_id in world.a.ids.items() if name not in ("trial", "project"))
 
 
 def _elsewhere(world: World, asked: Counter[str]) -> Iterator[str]:

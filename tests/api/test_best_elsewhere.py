@@ -53,11 +53,11 @@ def test_pricing_on_the_job_s_own_machine_changes_nothing(finished: Finished) ->
 def test_pareto_prices_on_another_machine_follow_from_the_stated_figures(
     finished: Finished, query: dict[str, str]
 ) -> None:
-    found = ask(finished, f"jobs/{finished.troubled}/pareto", **query)
-    pricing = found["pricing"]
+    pareto_front = ask(finished, f"jobs/{finished.troubled}/pareto", **query)
+    pricing = pareto_front["pricing"]
     ns = {(p.trial, p.step): p.ns for p in points(finished.service, finished.troubled, "max")}
-    assert found["items"]
-    for item in found["items"]:
+    assert pareto_front["items"]
+    for item in pareto_front["items"]:
         duration_ns = ns[item["trial"], item["step"]]
         for name, factor in (
             ("cost_usd", "relative_time"),
@@ -101,15 +101,15 @@ def test_unmeasured_interruption_overhead_is_stated(finished: Finished) -> None:
 
 def test_next_point_is_the_next_pareto_point_with_its_extra_cost(finished: Finished) -> None:
     items = ask(finished, f"jobs/{finished.plain}/pareto")["items"]
-    for one, after in pairwise(items):
-        found = ask(finished, f"jobs/{finished.plain}/best", max_cost_usd=one["cost_usd"], forecast=False)[
-            "next_dollar"
-        ]
-        assert found["forecast"] is None
-        point = found["next_point"]
+    for current, after in pairwise(items):
+        next_dollar = ask(
+            finished, f"jobs/{finished.plain}/best", max_cost_usd=current["cost_usd"], forecast=False
+        )["next_dollar"]
+        assert next_dollar["forecast"] is None
+        point = next_dollar["next_point"]
         assert (point["trial"], point["step"]) == (after["trial"], after["step"])
-        assert round(point["extra_usd"] * 1e6) == round((after["cost_usd"] - one["cost_usd"]) * 1e6)
-        assert point["gain"] == pytest.approx(after["metric"] - one["metric"])
+        assert round(point["extra_usd"] * 1e6) == round((after["cost_usd"] - current["cost_usd"]) * 1e6)
+        assert point["gain"] == pytest.approx(after["metric"] - current["metric"])
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
@@ -131,17 +131,19 @@ def test_forecast_lists_only_unfinished_trials_expected_to_beat_the_best(
                 put_report(
                     tx, ReportRow(name, 1, step, service.now(), value, {}, Cost(Money(10 * step)), step * NS)
                 )
-    found = client.get(f"/v1/jobs/{job}/best").json()
-    (one,) = found["next_dollar"]["forecast"]["items"]
+    best_trial = client.get(f"/v1/jobs/{job}/best").json()
+    (forecast,) = best_trial["next_dollar"]["forecast"]["items"]
     sign = 1 if mode == "max" else -1
-    assert (one["trial"], one["from_step"], one["to_step"]) == ("trial_00005", 0, 9)
-    assert one["low_metric"] <= one["expected_metric"] <= one["high_metric"]
-    assert one["low_metric"] >= 0, "every metric of the job is a share"
-    assert one["high_metric"] <= 1, "every metric of the job is a share"
-    assert one["expected_gain"] == pytest.approx(sign * (one["expected_metric"] - found["metric"]))
-    assert 0 < one["expected_gain"] <= one["high_gain"]
-    assert one["low_gain"] <= one["expected_gain"]
-    assert found == client.get(f"/v1/jobs/{job}/best").json()
+    assert (forecast["trial"], forecast["from_step"], forecast["to_step"]) == ("trial_00005", 0, 9)
+    assert forecast["low_metric"] <= forecast["expected_metric"] <= forecast["high_metric"]
+    assert forecast["low_metric"] >= 0, "every metric of the job is a share"
+    assert forecast["high_metric"] <= 1, "every metric of the job is a share"
+    assert forecast["expected_gain"] == pytest.approx(
+        sign * (forecast["expected_metric"] - best_trial["metric"])
+    )
+    assert 0 < forecast["expected_gain"] <= forecast["high_gain"]
+    assert forecast["low_gain"] <= forecast["expected_gain"]
+    assert best_trial == client.get(f"/v1/jobs/{job}/best").json()
 
 
 def test_empty_forecast_states_the_reason(finished: Finished) -> None:
@@ -271,12 +273,12 @@ def test_unknown_machine_market_or_region_is_refused_with_a_suggestion(
 
 def test_best_over_all_jobs_can_be_priced_on_another_machine(finished: Finished) -> None:
     query = {"trainable": fakes.ENTRY, "metric": "acc"}
-    found = ask(finished, "best", **query, **T4)
-    own = ask(finished, f"jobs/{found['job']}/best", **T4, forecast=False)
-    assert {name: own[name] for name in found if name != "job"} == {
-        name: found[name] for name in found if name != "job"
+    overall_best = ask(finished, "best", **query, **T4)
+    own = ask(finished, f"jobs/{overall_best['job']}/best", **T4, forecast=False)
+    assert {name: own[name] for name in overall_best if name != "job"} == {
+        name: overall_best[name] for name in overall_best if name != "job"
     }
-    assert found["pricing"]["instance_type"] == "g4dn.xlarge"
+    assert overall_best["pricing"]["instance_type"] == "g4dn.xlarge"
 
 
 KIND = "m7i.large"
@@ -306,11 +308,11 @@ def test_relative_speed_is_measured_if_the_trainable_ran_on_both_machine_types(
 ) -> None:
     here = run(service, client, budget={"usd": 0.002})
     run(service, client, KIND, budget={"usd": 0.006})
-    found = best_of(client, here, instance_type=KIND)
-    pricing = found["pricing"]
+    best_trial = best_of(client, here, instance_type=KIND)
+    pricing = best_trial["pricing"]
     assert pricing["speed_source"] == "measured"
     assert pricing["relative_time_low"] <= 3 <= pricing["relative_time_high"]
-    assert found["cost_low_usd"] < found["cost_usd"] < found["cost_high_usd"]
+    assert best_trial["cost_low_usd"] < best_trial["cost_usd"] < best_trial["cost_high_usd"]
     other = run(service, client, constants={"data_dir": "elsewhere"})
     assert best_of(client, other, instance_type=KIND)["pricing"]["speed_source"] == "assumed_same"
 

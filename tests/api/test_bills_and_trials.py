@@ -24,8 +24,10 @@ KINDS = {"setup", "restore", "train", "checkpoint", "lost", "idle", "export"}
 
 
 def ledger(finished: Finished, job: str, **query: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = finished.client.get(f"/v1/jobs/{job}/ledger", params=query).json()["items"]
-    return found
+    entries: list[dict[str, Any]] = finished.client.get(f"/v1/jobs/{job}/ledger", params=query).json()[
+        "items"
+    ]
+    return entries
 
 
 def micro(usd: float) -> int:
@@ -98,15 +100,15 @@ def test_savings_compare_with_running_all_trials_to_the_last_step(finished: Fini
 def test_ledger_pages_make_up_the_whole_ledger_oldest_first(finished: Finished, limit: int) -> None:
     whole = ledger(finished, finished.troubled)
     assert [entry["seq"] for entry in whole] == sorted(entry["seq"] for entry in whole)
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     query: dict[str, Any] = {"limit": limit}
     while True:
         page = finished.client.get(f"/v1/jobs/{finished.troubled}/ledger", params=query).json()
-        found += page["items"]
+        entries += page["items"]
         if page["next_cursor"] is None:
             break
         query["cursor"] = page["next_cursor"]
-    assert found == whole
+    assert entries == whole
 
 
 def table(finished: Finished, job: str, **query: Any) -> list[dict[str, str]]:
@@ -225,9 +227,9 @@ def test_unfinished_trials_of_an_ended_job_state_the_reason(finished: Finished) 
         left = [trial["id"] for trial in listed if trial["state"] in ("pending", "paused")]
         return [finished.client.get(f"/v1/jobs/{job}/trials/{trial}").json()["reason"] for trial in left[:3]]
 
-    found = [reason for job in finished.ended for reason in reasons(job)]
-    assert found
-    assert all(reason.startswith("the job ended (") for reason in found), found
+    all_reasons = [reason for job in finished.ended for reason in reasons(job)]
+    assert all_reasons
+    assert all(reason.startswith("the job ended (") for reason in all_reasons), all_reasons
     assert set(reasons(finished.under_way)) <= {""}
 
 

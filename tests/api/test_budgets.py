@@ -27,11 +27,11 @@ def check_books(service: FakeService) -> None:
 def test_shared_budget_can_be_created_read_changed_and_deleted(client: TestClient) -> None:
     asked = {"match": {"project": "a"}, "period": "month", "timezone": "Europe/Berlin", "gpu_hours": 2.5}
     assert client.put("/v1/budgets/vision", json={"usd": 100, **asked}).status_code == 201
-    found = get(client)
-    assert found | asked == found
-    assert (found["usd"], found["spend"]["left_usd"], found["spend"]["left_gpu_hours"]) == (100, 100, 2.5)
-    assert found["period_start"] < found["created_at"] < found["period_end"]
-    assert found["webhook_secret"] is None
+    budget = get(client)
+    assert budget | asked == budget
+    assert (budget["usd"], budget["spend"]["left_usd"], budget["spend"]["left_gpu_hours"]) == (100, 100, 2.5)
+    assert budget["period_start"] < budget["created_at"] < budget["period_end"]
+    assert budget["webhook_secret"] is None
     assert client.put("/v1/budgets/vision", json={"usd": 50}).status_code == 200
     changed = get(client)
     assert (changed["usd"], changed["gpu_hours"], changed["period"], changed["match"]) == (50, None, None, {})
@@ -84,10 +84,10 @@ def test_job_pauses_at_the_shared_budget_and_resumes_in_the_next_period(
     put(client, usd=0.001, match={"project": "a"}, period="day", parent="all")
     job = fakes.submit(client, tags={"project": "a"}, algorithm=ASHA, budget=MORE)
     fakes.simulate(service, job)
-    found, budget = client.get(f"/v1/jobs/{job}").json(), get(client)
-    assert (found["state"], found["stop_reason"]) == ("paused", "budget_usd")
-    assert "'vision'" in found["detail"]
-    assert found["spend"]["usd"] == budget["spend"]["usd"] == get(client, "all")["spend"]["usd"]
+    job_view, budget = client.get(f"/v1/jobs/{job}").json(), get(client)
+    assert (job_view["state"], job_view["stop_reason"]) == ("paused", "budget_usd")
+    assert "'vision'" in job_view["detail"]
+    assert job_view["spend"]["usd"] == budget["spend"]["usd"] == get(client, "all")["spend"]["usd"]
     assert 0.0008 < budget["spend"]["usd"] <= 0.001
     assert budget["waiting_jobs"] == [job]
     check_books(service)
@@ -105,8 +105,8 @@ def test_job_pauses_at_the_shared_budget_and_resumes_in_the_next_period(
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     service.now.at += DAY_NS
     reconciler.one_pass()
-    found = client.get(f"/v1/jobs/{job}").json()
-    assert (found["state"], found["detail"]) == ("running", "")
+    job_view = client.get(f"/v1/jobs/{job}").json()
+    assert (job_view["state"], job_view["detail"]) == ("running", "")
     assert get(client)["spend"]["usd"] == 0
     assert get(client)["waiting_jobs"] == []
 
@@ -155,9 +155,9 @@ def test_job_ends_at_its_own_budget_if_that_is_smaller(service: FakeService, cli
     put(client, usd=1)
     job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
-    found = client.get(f"/v1/jobs/{job}").json()
-    assert (found["state"], found["stop_reason"]) == ("succeeded", "budget_usd")
-    assert get(client)["spend"]["usd"] == found["spend"]["usd"]
+    job_view = client.get(f"/v1/jobs/{job}").json()
+    assert (job_view["state"], job_view["stop_reason"]) == ("succeeded", "budget_usd")
+    assert get(client)["spend"]["usd"] == job_view["spend"]["usd"]
 
 
 def test_two_jobs_share_a_budget_without_exceeding_it(service: FakeService, client: TestClient) -> None:
@@ -187,8 +187,8 @@ def test_forecast_says_when_the_budget_runs_out_at_the_current_rate(
     assert get(client)["forecast"]["runs_out_at"] is None
     job = fakes.submit(client, algorithm=ASHA)
     fakes.simulate(service, job)
-    found = get(client)
-    forecast, left = found["forecast"], found["spend"]["left_usd"]
+    budget = get(client)
+    forecast, left = budget["forecast"], budget["spend"]["left_usd"]
     hours = left / forecast["usd_per_hour"]
     assert forecast["earliest_at"] <= forecast["runs_out_at"]
     assert forecast["runs_out_at"][:16] == rfc3339(service.now() + round(hours * 3600 * NS))[:16]

@@ -74,7 +74,7 @@ def test_best_checkpoint_is_sent_unless_a_step_is_given(stored: Stored) -> None:
         named = stored.client.get(stored.path, params={"step": row.step})
         assert CONTENT + str(row.step).encode() in named.content
     detail = stored.client.get(stored.path.removesuffix("/checkpoint")).json()
-    assert [one["step"] for one in detail["checkpoints"]] == [row.step for row in stored.rows]
+    assert [checkpoint["step"] for checkpoint in detail["checkpoints"]] == [row.step for row in stored.rows]
 
 
 def test_range_request_resumes_a_download(stored: Stored) -> None:

@@ -79,7 +79,7 @@ def test_function_has_neither_command_nor_pattern(client: TestClient, service: F
 
 def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
     long = COMMAND + " --data x" * 100
-    first, other = (on.post("/v1/jobs", json=body(one)).json() for one in (long, long + "y"))
+    first, other = (on.post("/v1/jobs", json=body(command)).json() for command in (long, long + "y"))
     assert first["command"] == long
     assert first["trainable"] != other["trainable"]
     assert len(first["trainable"]) == 298

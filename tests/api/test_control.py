@@ -60,7 +60,7 @@ ROWS = list(TABLE)
 
 
 def stand(service: FakeService, job: str, standing: str) -> None:
-    state, wish, launch = STANDINGS[standing]
+    state, desired_state, launch = STANDINGS[standing]
     if launch == "submitted":
         with service.database.write() as db:
             launches.submitted(db, job, 1, service.now())
@@ -69,7 +69,7 @@ def stand(service: FakeService, job: str, standing: str) -> None:
     if state not in ("queued", "running"):
         fakes.move(service, job, state)
     with service.database.write() as db:
-        jobs.set_wish(db, job, wish)  # type: ignore[arg-type]
+        jobs.set_wish(db, job, desired_state)  # type: ignore[arg-type]
 
 
 def stands(service: FakeService, job: str) -> tuple[str, Wish, str]:
@@ -237,9 +237,9 @@ def patch_if(client: TestClient, job: str, revision: str, **change: Any) -> Any:
 
 def shown_with_etag(client: TestClient, job: str) -> dict[str, Any]:
     answer = client.get(f"/v1/jobs/{job}")
-    found: dict[str, Any] = answer.json()
-    assert answer.headers["ETag"] == f'"{found["revision"]}"'
-    return found
+    job_view: dict[str, Any] = answer.json()
+    assert answer.headers["ETag"] == f'"{job_view["revision"]}"'
+    return job_view
 
 
 def test_revision_changes_only_with_user_changes(client: TestClient, service: FakeService) -> None:
@@ -274,34 +274,38 @@ def test_change_with_an_old_revision_is_refused_and_changes_nothing(client: Test
     old = shown_with_etag(client, job)["revision"]
     client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 12.5, "gpu_hours": 3}})
     before = shown_with_etag(client, job)
-    found = check_problem(
+    problem = check_problem(
         patch_if(client, job, f'"{old}"', budget={"usd": 20}, tags={"a": "b"}, priority=9), 412
     )
-    assert "$12.5" in found["detail"]
-    assert "3 GPU-hours" in found["detail"]
+    assert "$12.5" in problem["detail"]
+    assert "3 GPU-hours" in problem["detail"]
     assert shown_with_etag(client, job) == before
 
 
 def test_if_match_without_quotes_is_refused(client: TestClient) -> None:
     job = fakes.submit(client)
-    found = check_problem(patch_if(client, job, shown_with_etag(client, job)["revision"], priority=1))
-    assert [error["pointer"] for error in found["errors"]] == ["If-Match"]
+    problem = check_problem(patch_if(client, job, shown_with_etag(client, job)["revision"], priority=1))
+    assert [error["pointer"] for error in problem["errors"]] == ["If-Match"]
 
 
 def test_only_one_of_several_concurrent_changes_is_made(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client)
-    revision, start, found = shown_with_etag(client, job)["revision"], threading.Barrier(6), dict[int, int]()
+    revision, start, statuses = (
+        shown_with_etag(client, job)["revision"],
+        threading.Barrier(6),
+        dict[int, int](),
+    )
 
     def ask(number: int) -> None:
         own = fakes.client_of(service)
         start.wait()
-        found[number] = patch_if(own, job, f'"{revision}"', budget={"usd": number}).status_code
+        statuses[number] = patch_if(own, job, f'"{revision}"', budget={"usd": number}).status_code
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 7)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert sorted(found.values()) == [200, *[412] * 5]
-    winner = next(number for number, status in found.items() if status == 200)
+    assert sorted(statuses.values()) == [200, *[412] * 5]
+    winner = next(number for number, status in statuses.items() if status == 200)
     assert shown_with_etag(client, job)["budget"]["usd"] == winner

@@ -25,30 +25,30 @@ from tuner.database.tables import reports
 def get(client: TestClient, job: str) -> dict[str, Any]:
     answer = client.get(f"/v1/jobs/{job}/curves")
     assert answer.status_code == 200
-    found: dict[str, Any] = answer.json()
-    return found
+    job_curves: dict[str, Any] = answer.json()
+    return job_curves
 
 
 def test_curves_match_the_event_stream(finished: Finished) -> None:
     for job in finished.ended:
-        told = numbered(stream(finished.client, job))
-        points = {(m.data["trial"], m.data["step"]): m.data for m in told if m.kind == "report"}
-        rows = {m.data["id"]: m.data for m in told if m.kind == "trial"}
-        found = get(finished.client, job)
-        assert (found["job"], found["metric"], found["rounded"]) == (job, "acc", False)
-        assert {one["id"] for one in found["trials"]} == set(rows)
+        messages = numbered(stream(finished.client, job))
+        points = {(m.data["trial"], m.data["step"]): m.data for m in messages if m.kind == "report"}
+        rows = {m.data["id"]: m.data for m in messages if m.kind == "trial"}
+        job_curves = get(finished.client, job)
+        assert (job_curves["job"], job_curves["metric"], job_curves["rounded"]) == (job, "acc", False)
+        assert {curve["id"] for curve in job_curves["trials"]} == set(rows)
         seen = 0
-        for one in found["trials"]:
-            row = rows[one["id"]]
-            assert [one[name] for name in ("state", "reason", "config", "attempts", "preemptions")] == [
+        for trial in job_curves["trials"]:
+            row = rows[trial["id"]]
+            assert [trial[name] for name in ("state", "reason", "config", "attempts", "preemptions")] == [
                 row[name] for name in ("state", "reason", "config", "attempts", "preemptions")
             ]
-            assert one["total_usd"] == row["cost_usd"]
-            for step, metric, cost in zip(one["steps"], one["metric"], one["cost_usd"], strict=True):
-                point = points[one["id"], step]
+            assert trial["total_usd"] == row["cost_usd"]
+            for step, metric, cost in zip(trial["steps"], trial["metric"], trial["cost_usd"], strict=True):
+                point = points[trial["id"], step]
                 assert (metric, cost) == (point["metric"], point["cost_usd"])
                 seen += 1
-            assert one["steps"] == sorted(one["steps"])
+            assert trial["steps"] == sorted(trial["steps"])
         assert seen == len(points)
 
 
@@ -56,9 +56,9 @@ def test_spend_in_curves_is_consistent_with_the_best_curve_of_the_report(finishe
     for job in finished.ended:
         report = finished.client.get(f"/v1/jobs/{job}/report").json()
         by_place = {
-            (one["id"], step): (metric, spent)
-            for one in get(finished.client, job)["trials"]
-            for step, metric, spent in zip(one["steps"], one["metric"], one["spent_usd"], strict=True)
+            (trial["id"], step): (metric, spent)
+            for trial in get(finished.client, job)["trials"]
+            for step, metric, spent in zip(trial["steps"], trial["metric"], trial["spent_usd"], strict=True)
         }
         for point in report["best_curve"]:
             metric, spent = by_place[point["trial"], point["step"]]
@@ -69,15 +69,15 @@ def test_spend_in_curves_is_consistent_with_the_best_curve_of_the_report(finishe
 def test_promotions_and_preemptions_have_the_right_steps(finished: Finished) -> None:
     job = finished.troubled
     rungs = finished.client.get(f"/v1/jobs/{job}").json()["rungs"]
-    found = get(finished.client, job)["trials"]
-    assert any(one["promotions_at"] for one in found)
-    assert any(one["preemptions_at"] for one in found)
-    for one in found:
-        attempts = finished.client.get(f"/v1/jobs/{job}/trials/{one['id']}").json()["attempt_list"]
-        assert one["preemptions_at"] == [a["to_step"] for a in attempts if a["end"] == "preempted"]
-        assert len(one["preemptions_at"]) == one["preemptions"]
-        last = max(one["steps"], default=0)
-        assert one["promotions_at"] == [rung for rung in rungs if rung in one["steps"] and rung < last]
+    trials = get(finished.client, job)["trials"]
+    assert any(curve["promotions_at"] for curve in trials)
+    assert any(curve["preemptions_at"] for curve in trials)
+    for trial in trials:
+        attempts = finished.client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json()["attempt_list"]
+        assert trial["preemptions_at"] == [a["to_step"] for a in attempts if a["end"] == "preempted"]
+        assert len(trial["preemptions_at"]) == trial["preemptions"]
+        last = max(trial["steps"], default=0)
+        assert trial["promotions_at"] == [rung for rung in rungs if rung in trial["steps"] and rung < last]
 
 
 def test_event_stream_continues_from_the_curves_without_a_gap(
@@ -86,14 +86,16 @@ def test_event_stream_continues_from_the_curves_without_a_gap(
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=60)
     first = get(client, job)
-    known = {(one["id"], step) for one in first["trials"] for step in one["steps"]}
+    known = {(trial["id"], step) for trial in first["trials"] for step in trial["steps"]}
     run.run(turns_max=100_000)
     later = [m.data for m in stream(client, job, first["seq"]) if m.kind == "report"]
-    told = [(one["trial"], one["step"]) for one in later]
-    assert not known & set(told)
-    assert known | set(told) == {(one["id"], s) for one in get(client, job)["trials"] for s in one["steps"]}
+    later_points = [(report["trial"], report["step"]) for report in later]
+    assert not known & set(later_points)
+    assert known | set(later_points) == {
+        (trial["id"], s) for trial in get(client, job)["trials"] for s in trial["steps"]
+    }
     assert known
-    assert told
+    assert later_points
 
 
 def test_unchanged_curves_are_not_sent_again(client: TestClient, service: FakeService) -> None:
@@ -123,14 +125,14 @@ def test_many_points_are_rounded_within_the_chart_resolution(
 ) -> None:
     exact = get(finished.client, finished.plain)
     monkeypatch.setattr(curves, "EXACT_POINTS", 5)
-    found = get(fakes.client_of(finished.service, own=True), finished.plain)
-    assert found["rounded"]
+    rounded = get(fakes.client_of(finished.service, own=True), finished.plain)
+    assert rounded["rounded"]
     for name, parts in (("metric", 1000), ("cost_usd", 500), ("spent_usd", 500)):
-        whole = [value for one in exact["trials"] for value in one[name]]
-        near = [value for one in found["trials"] for value in one[name]]
+        whole = [value for trial in exact["trials"] for value in trial[name]]
+        near = [value for trial in rounded["trials"] for value in trial[name]]
         allowed = (max(whole) - min(0, *whole)) / parts / 2 + 1e-9
         assert max(abs(a - b) for a, b in zip(whole, near, strict=True)) <= allowed
-    for a, b in zip(exact["trials"], found["trials"], strict=True):
+    for a, b in zip(exact["trials"], rounded["trials"], strict=True):
         assert (a["best_metric"], a["total_usd"], a["steps"]) == (
             b["best_metric"],
             b["total_usd"],
@@ -147,10 +149,10 @@ def test_rounding_error_stays_within_the_stated_resolution(
     values: Sequence[float | None], spread: float, parts: int
 ) -> None:
     for value, text in zip(values, RoundedNumbers(spread, parts).all(values), strict=True):
-        found = json.loads(text)
-        assert (found is None) == (value is None)
+        rounded = json.loads(text)
+        assert (rounded is None) == (value is None)
         if value is not None:
-            assert abs(found - value) <= spread / parts * 0.51 + abs(value) * 1e-12
+            assert abs(rounded - value) <= spread / parts * 0.51 + abs(value) * 1e-12
 
 
 def test_sparkline_is_at_most_30_characters_wide() -> None:
@@ -167,14 +169,18 @@ def test_any_reported_metric_can_be_charted(client: TestClient, service: FakeSer
             place = (reports.c.job == job) & (reports.c.trial == row.trial) & (reports.c.step == row.step)
             db.execute(update(reports).where(place).values(metrics=json.dumps(extra)))
     path = f"/v1/jobs/{job}/curves"
-    plain, found = get(client, job), client.get(path, params={"metric": "val loss"}).json()
+    plain, charted = get(client, job), client.get(path, params={"metric": "val loss"}).json()
     assert (plain["metric"], plain["objective"], plain["metrics"]) == ("acc", "acc", ["acc", "val loss"])
-    assert (found["metric"], found["objective"], found["metrics"]) == ("val loss", "acc", plain["metrics"])
+    assert (charted["metric"], charted["objective"], charted["metrics"]) == (
+        "val loss",
+        "acc",
+        plain["metrics"],
+    )
     assert client.get(path, params={"metric": "acc"}).json() == plain
-    for one, same in zip(found["trials"], plain["trials"], strict=True):
-        assert one["metric"] == [None if step == 1 else step / 8 for step in one["steps"]]
-        assert {**one, "metric": []} == {**same, "metric": []}
-    assert max(len(one["steps"]) for one in found["trials"]) > 1
+    for trial, same in zip(charted["trials"], plain["trials"], strict=True):
+        assert trial["metric"] == [None if step == 1 else step / 8 for step in trial["steps"]]
+        assert {**trial, "metric": []} == {**same, "metric": []}
+    assert max(len(curve["steps"]) for curve in charted["trials"]) > 1
     for name in ("vall_loss", "note"):
         refused = check_problem(client.get(path, params={"metric": name}), 422)
         assert "choose one of acc, val loss" in refused["errors"][0]["detail"]

@@ -36,9 +36,9 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    found = Shown(tmp_path_factory.mktemp("shown"))
-    yield found
-    found.service.database.dispose()
+    dashboards = Shown(tmp_path_factory.mktemp("shown"))
+    yield dashboards
+    dashboards.service.database.dispose()
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def browser(shown: Shown) -> TestClient:
 def let_in(browser: TestClient) -> None:
     answer = browser.post("/v1/session", headers={"Authorization": f"Bearer {KEY}"})
     assert answer.status_code == 200
-    said = answer.headers["set-cookie"].lower()
-    assert "httponly" in said
-    assert "samesite=strict" in said
-    assert "path=/optuna" in said
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "path=/optuna" in cookie
 
 
 def test_dashboard_link_of_a_job_opens_its_study(shown: Shown, browser: TestClient) -> None:

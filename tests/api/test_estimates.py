@@ -35,7 +35,7 @@ def ask(client: TestClient, **parts: Any) -> Any:
 def refused(client: TestClient, **parts: Any) -> dict[str, str]:
     answer = client.post("/v1/estimates", json=parts)
     check_problem(answer, 422)
-    return {one["pointer"]: one["detail"] for one in answer.json()["errors"]}
+    return {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
 
 
 # Worked examples
@@ -73,15 +73,15 @@ def test_run_of_known_hours_costs_hours_times_the_machine_price(
     )
     monkeypatch.setattr(service.settings.__class__, "prices_path", property(lambda _: file))
     run = {"hours": 72, "gpus": 8, "accelerators": ["A100"], "markets": ["on_demand"]}
-    (found,) = ask(client, run=run)["run"]["candidates"]
-    assert (found["instance_type"], found["hours"]) == ("eight", 72)
-    assert found["usd"] == pytest.approx(72 * 21.95764, abs=1e-6)
-    assert (found["gpu_hours"], found["basis"]) == (576, "measured")
+    (candidate,) = ask(client, run=run)["run"]["candidates"]
+    assert (candidate["instance_type"], candidate["hours"]) == ("eight", 72)
+    assert candidate["usd"] == pytest.approx(72 * 21.95764, abs=1e-6)
+    assert (candidate["gpu_hours"], candidate["basis"]) == (576, "measured")
     by_speed = {"samples": 259_200, "throughput": [{"per_second": 1, "accelerator": "A100", "gpus": 8}]}
     del run["hours"]
-    assert ask(client, run={**run, **by_speed})["run"]["candidates"][0]["usd"] == found["usd"]
+    assert ask(client, run={**run, **by_speed})["run"]["candidates"][0]["usd"] == candidate["usd"]
     on_one = {"hours": 72, "instance_types": ["eight"], "markets": ["on_demand"]}
-    assert ask(client, run=on_one)["run"]["cheapest"]["usd"] == found["usd"], "whole machines are billed"
+    assert ask(client, run=on_one)["run"]["cheapest"]["usd"] == candidate["usd"], "whole machines are billed"
 
 
 def test_choice_between_options_of_known_price_and_duration_respects_deadline(client: TestClient) -> None:
@@ -90,7 +90,7 @@ def test_choice_between_options_of_known_price_and_duration_respects_deadline(cl
         {"name": "slow", "usd_per_hour": 1.4, "duration": "2.2h"},
     ]
     free = ask(client, choices={"options": options})["choices"]
-    assert [(one["name"], one["usd"]) for one in free["options"]] == [("slow", 3.08), ("fast", 4.0)]
+    assert [(option["name"], option["usd"]) for option in free["options"]] == [("slow", 3.08), ("fast", 4.0)]
     assert free["cheapest_in_time"] == "slow"
     late = ask(client, choices={"options": options, "deadline": "2h"})["choices"]
     assert (late["cheapest"], late["cheapest_in_time"]) == ("slow", "fast")
@@ -149,16 +149,16 @@ def test_runs_that_fit_only_with_changes_are_listed_separately(client: TestClien
         "model": model,
         "limit": 5000,
     }
-    found = ask(client, run=run)["run"]
-    need = found["memory_gib"]["total"]
-    assert {one["gpu_memory_gib"] < need for one in found["candidates"]} == {False}
-    assert {one["gpu_memory_gib"] < need for one in found["with_changes"]} == {True}
-    assert any(one["fit"]["changes"] == ["accumulation"] for one in found["with_changes"])
-    assert any("does not fit into 16 GiB" in left["reason"] for left in found["left_out"])
+    estimate = ask(client, run=run)["run"]
+    need = estimate["memory_gib"]["total"]
+    assert {candidate["gpu_memory_gib"] < need for candidate in estimate["candidates"]} == {False}
+    assert {candidate["gpu_memory_gib"] < need for candidate in estimate["with_changes"]} == {True}
+    assert any(candidate["fit"]["changes"] == ["accumulation"] for candidate in estimate["with_changes"])
+    assert any("does not fit into 16 GiB" in left["reason"] for left in estimate["left_out"])
     smaller = ask(
         client, run={**run, "model": {**model, "precision": "bf16", "activation_mib_per_sample": 750}}
     )["run"]
-    assert smaller["count"] > found["count"]
+    assert smaller["count"] > estimate["count"]
 
 
 def test_spot_saving_includes_overhead_and_is_negative_at_the_on_demand_price(client: TestClient) -> None:
@@ -170,13 +170,15 @@ def test_spot_saving_includes_overhead_and_is_negative_at_the_on_demand_price(cl
         "clouds": ["aws"],
         "limit": 5000,
     }
-    found = ask(client, run=run)["run"]
-    spot = [one for one in found["candidates"] if one["market"] == "spot"]
-    assert all(one["hours"] > one["train_hours"] for one in spot)
-    capped = [one for one in spot if "spot_at_on_demand_cap" in one["flags"]]
+    estimate = ask(client, run=run)["run"]
+    spot = [candidate for candidate in estimate["candidates"] if candidate["market"] == "spot"]
+    assert all(candidate["hours"] > candidate["train_hours"] for candidate in spot)
+    capped = [candidate for candidate in spot if "spot_at_on_demand_cap" in candidate["flags"]]
     assert capped
-    assert all(one["spot"]["saving_usd"] < 0 for one in capped), "the same price, and interrupted"
-    free = [one["spot"]["saving_usd"] for one in spot if one["spot"]["saving_usd"] is not None]
+    assert all(candidate["spot"]["saving_usd"] < 0 for candidate in capped), "the same price, and interrupted"
+    free = [
+        candidate["spot"]["saving_usd"] for candidate in spot if candidate["spot"]["saving_usd"] is not None
+    ]
     assert max(free) > 0
 
 
@@ -186,19 +188,19 @@ def test_machine_without_gpus_needs_a_measurement_on_it(client: TestClient) -> N
         "throughput": [{"per_second": 1, "instance_type": "t3.medium", "gpus": 0}],
         "gpus": 0,
     }
-    found = ask(client, run=run)["run"]
-    assert {one["instance_type"] for one in found["candidates"]} == {"t3.medium"}
-    assert found["cheapest_on_demand"]["usd"] == pytest.approx(0.0416)
-    assert any("no measurement" in left["reason"] for left in found["left_out"])
+    estimate = ask(client, run=run)["run"]
+    assert {candidate["instance_type"] for candidate in estimate["candidates"]} == {"t3.medium"}
+    assert estimate["cheapest_on_demand"]["usd"] == pytest.approx(0.0416)
+    assert any("no measurement" in left["reason"] for left in estimate["left_out"])
 
 
 def test_yearly_cost_follows_from_the_run_in_the_same_request(client: TestClient) -> None:
     run = {"tokens": 1e9, "model": {"parameters": 1e8, "precision": "bf16", "activation_mib_per_sample": 10}}
-    found = ask(client, run=run, recurring={"runs_per_month": 4})
-    by_name = {one["name"]: one for one in found["recurring"]}
-    for name, one in by_name.items():
-        assert one["usd_per_run"] == found["run"][name]["usd"]
-        assert one["usd_per_year"] == pytest.approx(48 * one["usd_per_run"], abs=1e-6)
+    estimate = ask(client, run=run, recurring={"runs_per_month": 4})
+    by_name = {recurring_cost["name"]: recurring_cost for recurring_cost in estimate["recurring"]}
+    for name, yearly_cost in by_name.items():
+        assert yearly_cost["usd_per_run"] == estimate["run"][name]["usd"]
+        assert yearly_cost["usd_per_year"] == pytest.approx(48 * yearly_cost["usd_per_run"], abs=1e-6)
     first = by_name["cheapest_on_demand"]
     assert first["saving_usd_per_year"] is None
     saved = first["usd_per_year"] - by_name["cheapest"]["usd_per_year"]
@@ -206,17 +208,17 @@ def test_yearly_cost_follows_from_the_run_in_the_same_request(client: TestClient
 
 
 def test_compute_optimal_budget_buys_whole_machine_hours(client: TestClient) -> None:
-    found = ask(client, compute_optimal={"usd": 50_000, "accelerator": "A100", "utilisation": 0.4})[
+    estimate = ask(client, compute_optimal={"usd": 50_000, "accelerator": "A100", "utilisation": 0.4})[
         "compute_optimal"
     ]
-    bought = found["bought"]
+    bought = estimate["bought"]
     assert bought["hours"] == pytest.approx(50_000 / bought["usd_per_hour"], abs=1e-6)
     flops = 50_000 / bought["usd_per_hour"] * 3600 * bought["accelerators"] * 312e12 * 0.4
-    assert found["flops"] == pytest.approx(flops)
-    best = found["optima"][0]
+    assert estimate["flops"] == pytest.approx(flops)
+    best = estimate["optima"][0]
     assert 6 * best["parameters"] * best["tokens"] == pytest.approx(flops, rel=1e-6)
     assert "Besiroglu" in best["law"]
-    assert found["caveats"]
+    assert estimate["caveats"]
 
 
 def test_examples_in_the_docs_are_answered(client: TestClient) -> None:
@@ -234,11 +236,11 @@ def test_examples_in_the_docs_are_answered(client: TestClient) -> None:
 def test_deadline_is_met_only_if_the_slowest_estimate_meets_it(client: TestClient) -> None:
     """A machine expected to take 10 h may take longer if only a data sheet is known or interruptions occur."""
     run = {"samples": 3.6e6, "throughput": [{"per_second": 100, "accelerator": "A10G"}], "limit": 5000}
-    found = ask(client, run={**run, "deadline": "10.5h"})["run"]
-    for one in found["candidates"]:
-        assert one["meets_deadline"] == (one["hours_range"][1] <= 10.5)
-        assert one["meets_deadline_on_average"] == (one["hours"] <= 10.5)
-    assert found["cheapest_in_time"]["meets_deadline"]
+    estimate = ask(client, run={**run, "deadline": "10.5h"})["run"]
+    for candidate in estimate["candidates"]:
+        assert candidate["meets_deadline"] == (candidate["hours_range"][1] <= 10.5)
+        assert candidate["meets_deadline_on_average"] == (candidate["hours"] <= 10.5)
+    assert estimate["cheapest_in_time"]["meets_deadline"]
     on_spot = {"accelerators": ["A10G"], "markets": ["spot"], "deadline": "11.5h"}
     late = ask(client, run={**run, **on_spot})["run"]
     assert late["cheapest_in_time"] is None

@@ -172,7 +172,7 @@ runs = st.fixed_dictionaries(
                 "accelerator": st.sampled_from(["A10G", "A100", "T4", "H100"]),
                 "gpus": st.sampled_from([1, 4]),
             }
-        ).map(lambda one: [one]),
+        ).map(lambda throughput: [throughput]),
         "utilisation": st.floats(0.05, 0.9),
         "scaling_efficiency": st.floats(0.5, 1),
         "model": st.fixed_dictionaries(
@@ -202,18 +202,20 @@ def test_every_figure_follows_from_the_inputs_stated_in_the_answer(
     if "flops" in run and run["gpus"] != 1:
         run = {**run, "scaling_efficiency": 0.8}  # without samples, the size of a step is unknown
     with fakes.client_of(_service()) as client:
-        found = ask(client, run=run)
-    given, answer = found["given"]["run"], found["run"]
+        estimate = ask(client, run=run)
+    given, answer = estimate["given"]["run"], estimate["run"]
     every = [*answer["candidates"], *answer["with_changes"]]
     assert len(every) == min(300, answer["count"]) + min(300, answer["with_changes_count"])
     if every:
-        for one in data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=30)):
-            check_candidate(given, one)
-    costs = [one["usd"] for one in answer["candidates"]]
+        for candidate in data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=30)):
+            check_candidate(given, candidate)
+    costs = [priced_candidate["usd"] for priced_candidate in answer["candidates"]]
     assert costs == sorted(costs)
     if costs:
         assert answer["cheapest"]["usd"] == min(costs)
-        assert answer["fastest"]["hours"] <= min(one["hours"] for one in answer["candidates"])
+        assert answer["fastest"]["hours"] <= min(
+            timed_candidate["hours"] for timed_candidate in answer["candidates"]
+        )
 
 
 _KEPT: list[FakeService] = []

@@ -33,15 +33,15 @@ class Message:
 
 def parse(text: str) -> list[Message]:
     """Parse frames as in the HTML standard: fields, then an empty line."""
-    found = []
+    messages = []
     assert text.endswith("\n\n")
     for frame in text.split("\n\n")[:-1]:
         fields = dict(line.split(": ", 1) for line in frame.splitlines() if not line.startswith(":"))
         if "event" in fields:
             number = fields.get("id")
             kind, data = fields["event"], json.loads(fields["data"])
-            found.append(Message(kind, data, None if number is None else int(number)))
-    return found
+            messages.append(Message(kind, data, None if number is None else int(number)))
+    return messages
 
 
 def numbered(messages: list[Message]) -> list[Message]:
@@ -64,20 +64,20 @@ def newest(service: FakeService, job: str) -> int:
 
 def test_every_report_is_sent_once_in_order(finished: Finished) -> None:
     for job in finished.ended:
-        told = [m for m in stream(finished.client, job) if m.kind == "report"]
-        places = [(m.data["trial"], m.data["step"]) for m in told]
+        reports = [m for m in stream(finished.client, job) if m.kind == "report"]
+        places = [(m.data["trial"], m.data["step"]) for m in reports]
         steps = finished.client.get(f"/v1/jobs/{job}").json()["progress"]["steps"]
         assert len(places) == len(set(places)) == steps
-        numbers = [m.data["seq"] for m in told]
+        numbers = [m.data["seq"] for m in reports]
         assert numbers == sorted(numbers)
 
 
 def test_trial_events_equal_the_trial_listing(finished: Finished) -> None:
     for job in finished.ended:
-        told = [m.data for m in stream(finished.client, job) if m.kind == "trial"]
+        streamed = [m.data for m in stream(finished.client, job) if m.kind == "trial"]
         path = f"/v1/jobs/{job}/trials"
         listed = finished.client.get(path, params={"limit": 500}).json()["items"]
-        assert sorted(told, key=lambda trial: str(trial["id"])) == listed
+        assert sorted(streamed, key=lambda trial: str(trial["id"])) == listed
 
 
 def test_event_ids_increase_and_the_last_message_has_an_id(finished: Finished) -> None:
@@ -107,11 +107,11 @@ def test_stream_after_any_number_sends_only_later_events(finished: Finished) -> 
     for after, index in ends.items():
         assert numbered(stream(finished.client, job, after)) == whole[index:]
     for after in range(0, newest(service, job) + 20, 17):
-        told = numbered(stream(finished.client, job, after))
-        assert told == whole[len(whole) - len(told) :]
-        before = [m.id for m in whole[: len(whole) - len(told)] if m.id is not None]
+        later = numbered(stream(finished.client, job, after))
+        assert later == whole[len(whole) - len(later) :]
+        before = [m.id for m in whole[: len(whole) - len(later)] if m.id is not None]
         assert all(number <= after for number in before)
-        assert all(m.id is None or m.id > after for m in told)
+        assert all(m.id is None or m.id > after for m in later)
 
 
 def test_after_parameter_equals_last_event_id_and_the_header_takes_precedence(finished: Finished) -> None:
@@ -154,15 +154,15 @@ def test_stream_ends_when_its_job_ends(
 def test_reader_of_a_running_job_misses_no_event(client: TestClient, service: FakeService) -> None:
     """The job runs and ends while it is read."""
     job = fakes.submit(client, budget={"usd": 0.001})
-    found: list[list[Message]] = []
-    reader = threading.Thread(target=lambda: found.append(stream(fakes.client_of(service), job)))
+    streams: list[list[Message]] = []
+    reader = threading.Thread(target=lambda: streams.append(stream(fakes.client_of(service), job)))
     reader.start()
     fakes.simulate(service, job)
     reader.join(240)
-    reports = [m.data for m in found[0] if m.kind == "report"]
+    reports = [m.data for m in streams[0] if m.kind == "report"]
     assert reports == [m.data for m in stream(client, job) if m.kind == "report"]
     assert len(reports) > 5
-    last = {m.data["id"]: m.data for m in found[0] if m.kind == "trial"}
+    last = {m.data["id"]: m.data for m in streams[0] if m.kind == "trial"}
     assert last == {m.data["id"]: m.data for m in stream(client, job) if m.kind == "trial"}
 
 
@@ -180,10 +180,10 @@ def test_job_with_more_reports_than_one_read_is_streamed_completely(
             tx.append(Reported(service.now(), "trial_00000", step, 0.5, Money(0)))
         tx.put_trial("trial_00000", "completed", at=service.now(), config={"lr": 0.1})
     fakes.move(service, job, "succeeded")
-    told = numbered(stream(client, job))
-    assert [m.data["step"] for m in told if m.kind == "report"] == list(range(1, 1202))
-    assert [m.kind for m in told].count("trial") == 1
-    assert numbered(stream(client, job, 700)) == told[700:]
+    messages = numbered(stream(client, job))
+    assert [m.data["step"] for m in messages if m.kind == "report"] == list(range(1, 1202))
+    assert [m.kind for m in messages].count("trial") == 1
+    assert numbered(stream(client, job, 700)) == messages[700:]
 
 
 def test_idle_stream_sends_keepalive_comments(

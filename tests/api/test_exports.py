@@ -53,16 +53,16 @@ def finished(service: FakeService, client: TestClient, **fields: Any) -> str:
 def begin(client: TestClient, job: str, **body: Any) -> dict[str, Any]:
     answer = client.post(f"/v1/jobs/{job}/exports", json=body)
     assert answer.status_code == 202, answer.text
-    found: dict[str, Any] = answer.json()
-    assert answer.headers["location"] == f"/v1/jobs/{job}/exports/{found['id']}"
-    return found
+    export: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job}/exports/{export['id']}"
+    return export
 
 
 def run(service: FakeService, job: str, export: str, actors: FakeExportActors, waits_s: float = 0.0) -> None:
     """Run the process of an export."""
     with service.database.read() as db:
-        row, found = jobs.get(db, job), exports.get(db, job, export)
-    ExportRun(service.database, row, found, service.settings.storage, actors, waits_s).run()
+        row, export_row = jobs.get(db, job), exports.get(db, job, export)
+    ExportRun(service.database, row, export_row, service.settings.storage, actors, waits_s).run()
 
 
 def posted(database: Database, job: str, export: str) -> dict[str, int]:
@@ -101,7 +101,11 @@ def test_export_is_submitted_paid_and_answered_with_figures(
     assert (shown["state"], shown["code"], shown["metric"]) == ("succeeded", None, 0.9)
     assert shown["cost_usd"] == cost["export"] / 1e6
     assert shown["held_usd"] == 0
-    assert [one["code"] for one in shown["variants"]] == [None, None, "no_calibration"]
+    assert [exported_variant["code"] for exported_variant in shown["variants"]] == [
+        None,
+        None,
+        "no_calibration",
+    ]
     assert shown["pareto"] == ["int8-dynamic", "onnx"]
     bill = client.get(f"/v1/jobs/{job}/bill").json()
     assert bill["exports_usd"] == bill["by_kind"]["export"] == shown["cost_usd"]
@@ -110,9 +114,9 @@ def test_export_is_submitted_paid_and_answered_with_figures(
     assert savings["against_full_fidelity_usd"] == pytest.approx(savings["full_fidelity_usd"] - search)
     assert bill["cost_per_completed_trial_usd"] == pytest.approx(search / bill["completed_trials"], abs=1e-6)
     assert bill["total_usd"] == pytest.approx(
-        bill["exports_usd"] + bill["self_test_usd"] + sum(one["total_usd"] for one in bill["trials"])
+        bill["exports_usd"] + bill["self_test_usd"] + sum(trial["total_usd"] for trial in bill["trials"])
     )
-    assert [one["id"] for one in client.get(f"/v1/jobs/{job}/exports").json()["items"]] == [made["id"]]
+    assert [export["id"] for export in client.get(f"/v1/jobs/{job}/exports").json()["items"]] == [made["id"]]
 
 
 def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
@@ -124,16 +128,16 @@ def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
     query = {"requests_per_second": 2000, "start": "30s", "instance_type": "m6i.xlarge"}
     for params, rate, cold_s in (({}, 10.0, 10.003), (query, 2000.0, 30.003)):
         shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}", params=params).json()
-        for one in shown["variants"][0]["serving"]:
+        for serving in shown["variants"][0]["serving"]:
             speed = Speed(0.001, 1000.0, 8000.0)
-            price = Price.from_usd_per_hour(one["usd_per_hour"])
+            price = Price.from_usd_per_hour(serving["usd_per_hour"])
             cost = serving_cost(speed, price, per_second=rate, cold_start_s=cold_s)
-            assert one["real_time_usd_per_million"] == pytest.approx(cost.real_time, abs=1e-6)
-            assert one["batch_usd_per_million"] == pytest.approx(cost.batch, abs=1e-6)
-            assert one["scale_to_zero_usd_per_million"] == (
+            assert serving["real_time_usd_per_million"] == pytest.approx(cost.real_time, abs=1e-6)
+            assert serving["batch_usd_per_million"] == pytest.approx(cost.batch, abs=1e-6)
+            assert serving["scale_to_zero_usd_per_million"] == (
                 None if cost.scale_to_zero is None else pytest.approx(cost.scale_to_zero, abs=1e-6)
             )
-            assert one["replicas"] == cost.replicas
+            assert serving["replicas"] == cost.replicas
     elsewhere = shown["variants"][0]["serving"]
     measured = {"job": job, "export": made["id"], "variant": "onnx"}
     asked = {"requests_per_second": 2000, "start": "30s", "instance_types": ["m6i.xlarge"]}
@@ -142,8 +146,8 @@ def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
     best = answer["candidates"][0]
     assert best["batch_usd_per_million"] == by_market[best["market"]]
     assert answer["cold_start_seconds"] == pytest.approx(30.003 + 1000 / 125e6)
-    assert {one["market"] for one in elsewhere} == {"on_demand", "spot"}
-    assert {one["instance_type"] for one in elsewhere} == {"m6i.xlarge"}
+    assert {serving_elsewhere["market"] for serving_elsewhere in elsewhere} == {"on_demand", "spot"}
+    assert {serving_elsewhere["instance_type"] for serving_elsewhere in elsewhere} == {"m6i.xlarge"}
     for params, name in (
         ({"instance_type": "none.such"}, "instance_type"),
         ({"start": "soon"}, "start"),
@@ -215,12 +219,12 @@ def test_dead_process_is_settled_as_lost_and_its_export_fails(
     with pytest.raises(Killed):
         run(service, job, made["id"], Dying(None))
     with service.database.write() as db:  # as if it had been killed after it placed its hold
-        found = exports.get(db, job, made["id"])
+        export = exports.get(db, job, made["id"])
         row = jobs.get(db, job)
-        exports.start(db, found, row.offer, service.now())
+        exports.start(db, export, row.offer, service.now())
         hold = export_run.OpenHold(
-            found.hold,
-            found.id,
+            export.hold,
+            export.id,
             1,
             1,
             row.offer.rate(Resources(cpus=1)).cost(600 * NS),

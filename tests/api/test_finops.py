@@ -54,12 +54,14 @@ def test_report_equals_spend_and_bills(service: FakeService, client: TestClient)
     assert report["month"] == month(service)
     assert not report["is_complete"]
     assert {**report["total"]} == spend["total"]
-    kinds = {one["kind"]: one["usd"] for one in report["by_kind"]}
+    kinds = {spend_row["kind"]: spend_row["usd"] for spend_row in report["by_kind"]}
     assert sum(kinds.values()) == pytest.approx(spend["total"]["usd"])
     assert report["goodput"] == pytest.approx(kinds["train"] / sum(kinds.values()), abs=1e-6)
     assert report["ended_jobs"] == {"cancelled": 0, "failed": 0, "succeeded": 2}
     assert (report["examined_jobs"], report["spot_share"]) == (2, 0)
-    ended = [one["id"] for one in client.get("/v1/jobs", params={"state": "succeeded"}).json()["items"]]
+    ended = [
+        job_view["id"] for job_view in client.get("/v1/jobs", params={"state": "succeeded"}).json()["items"]
+    ]
     bills = [client.get(f"/v1/jobs/{job}/bill").json() for job in ended]
     spot, stopping = report["savings"]
     assert spot["saved_usd"] == 0
@@ -68,12 +70,14 @@ def test_report_equals_spend_and_bills(service: FakeService, client: TestClient)
         sum(bill["savings"]["against_full_fidelity_usd"] for bill in bills)
     )
     advised = [f["kind"] for job in ended for f in client.get(f"/v1/jobs/{job}/advice").json()["findings"]]
-    assert {one["kind"]: one["jobs"] for one in report["right_sizing"]} == {
+    assert {right_sizing["kind"]: right_sizing["jobs"] for right_sizing in report["right_sizing"]} == {
         kind: advised.count(kind) for kind in advised
     }
     allocation = report["maturity"][0]
     owned = next(
-        one for one in client.get("/v1/spend?group_by=owner").json()["items"] if one["keys"]["owner"]
+        spend_row
+        for spend_row in client.get("/v1/spend?group_by=owner").json()["items"]
+        if spend_row["keys"]["owner"]
     )
     assert allocation["value"] == pytest.approx(owned["usd"] / spend["total"]["usd"], abs=1e-6)
     assert allocation["level"] == "crawl"
@@ -85,7 +89,7 @@ def test_month_without_spend_has_no_shares(client: TestClient) -> None:
     assert report["is_complete"]
     assert report["total"]["usd"] == 0
     assert (report["goodput"], report["spot_share"], report["right_sizing"]) == (None, None, [])
-    assert [one["level"] for one in report["maturity"]] == [None] * 5
+    assert [capability["level"] for capability in report["maturity"]] == [None] * 5
 
 
 @pytest.mark.parametrize(

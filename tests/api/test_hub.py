@@ -97,13 +97,13 @@ def test_each_watcher_gets_all_events_after_its_own_once_and_in_order(
     steps: list[tuple[str, int]],
 ) -> None:
     async def test() -> None:
-        one, events, watchers = EventBroadcaster(), Events(), list[Watcher]()
+        broadcaster, events, watchers = EventBroadcaster(), Events(), list[Watcher]()
         left: list[Watcher] = []
         for what, number in steps:
             if what == "append":
                 events.count += number
             elif what == "join":
-                watchers.append(Watcher(one, events, min(number, events.count)))
+                watchers.append(Watcher(broadcaster, events, min(number, events.count)))
             elif what == "leave" and watchers:
                 gone = watchers.pop(number % len(watchers))
                 gone.task.cancel()
@@ -119,21 +119,21 @@ def test_each_watcher_gets_all_events_after_its_own_once_and_in_order(
             with suppress(asyncio.CancelledError):
                 await gone.task
             assert gone.numbers == list(range(gone.after + 1, gone.after + 1 + len(gone.numbers)))
-        assert len(one) == 0
+        assert len(broadcaster) == 0
 
     run(test())
 
 
 def test_fifty_watchers_share_each_database_read() -> None:
     async def test() -> None:
-        one, events = EventBroadcaster(), Events()
-        watchers = [Watcher(one, events, 0) for _ in range(50)]
+        broadcaster, events = EventBroadcaster(), Events()
+        watchers = [Watcher(broadcaster, events, 0) for _ in range(50)]
         await turns(20)
         before = events.reads
         events.count = PAGE
         await turns(20)
         assert 1 <= events.reads - before <= 20
-        assert len(one) == 1
+        assert len(broadcaster) == 1
         events.ended = True
         await asyncio.gather(*(watcher.task for watcher in watchers))
         assert events.gaps == 0
@@ -143,12 +143,12 @@ def test_fifty_watchers_share_each_database_read() -> None:
 
 def test_database_is_not_read_without_watchers() -> None:
     async def test() -> None:
-        one, events = EventBroadcaster(), Events()
-        watcher = Watcher(one, events, 0)
+        broadcaster, events = EventBroadcaster(), Events()
+        watcher = Watcher(broadcaster, events, 0)
         await turns(10)
         watcher.task.cancel()
         await turns(10)
-        assert len(one) == 0
+        assert len(broadcaster) == 0
         before = events.reads
         await turns(50)
         assert events.reads == before > 0
@@ -158,9 +158,9 @@ def test_database_is_not_read_without_watchers() -> None:
 
 def test_watcher_with_a_future_id_starts_at_the_newest_event() -> None:
     async def test() -> None:
-        one, events = EventBroadcaster(), Events()
+        broadcaster, events = EventBroadcaster(), Events()
         events.count = 5
-        watcher = Watcher(one, events, 10**6)
+        watcher = Watcher(broadcaster, events, 10**6)
         await turns(20)
         events.count = 7
         await turns(20)
@@ -175,9 +175,9 @@ def test_slow_watcher_is_dropped_and_others_continue(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(event_stream, "MOST_QUEUED", 4)
 
     async def test() -> None:
-        one, events = EventBroadcaster(), Events()
-        quick = Watcher(one, events, 0)
-        slow = one.follow("job", events, 0)
+        broadcaster, events = EventBroadcaster(), Events()
+        quick = Watcher(broadcaster, events, 0)
+        slow = broadcaster.follow("job", events, 0)
         async for data in slow:
             if b"ended" in data:
                 break
@@ -187,7 +187,7 @@ def test_slow_watcher_is_dropped_and_others_continue(monkeypatch: pytest.MonkeyP
         rest = b"".join([data async for data in slow])
         assert rest == b""
         assert quick.numbers == list(range(1, 21))
-        again = Watcher(one, events, 0)
+        again = Watcher(broadcaster, events, 0)
         await turns(60)
         assert again.numbers == quick.numbers
         events.ended = True
@@ -204,9 +204,9 @@ def test_failed_read_ends_all_streams() -> None:
             return await super().read(after)
 
     async def test() -> None:
-        one, events = EventBroadcaster(), Broken()
-        watchers = [Watcher(one, events, 0) for _ in range(3)]
+        broadcaster, events = EventBroadcaster(), Broken()
+        watchers = [Watcher(broadcaster, events, 0) for _ in range(3)]
         await asyncio.gather(*(watcher.task for watcher in watchers))
-        assert len(one) == 0
+        assert len(broadcaster) == 0
 
     run(test())

@@ -143,9 +143,9 @@ def clients(replicas: list[FakeService]) -> list[TestClient]:
     Each client sends one request first, because FastAPI builds its routes at the first request, which is not safe in several event loops
     at once.
     """
-    found = [fakes.client_of(replica, own=True) for replica in replicas]
-    assert all(client.get("/v1/jobs").is_success for client in found)
-    return found
+    replica_clients = [fakes.client_of(replica, own=True) for replica in replicas]
+    assert all(client.get("/v1/jobs").is_success for client in replica_clients)
+    return replica_clients
 
 
 def post_at_once(clients: list[TestClient], key: str, names: list[str]) -> list[Any]:

@@ -38,10 +38,10 @@ def said(answer: httpx2.Response, status: int, *parts: str) -> None:
 
 
 def nested(depth: int) -> Any:
-    found: Any = 1
+    document: Any = 1
     for n in range(depth):
-        found = [found] if n % 2 else {"a": found}
-    return found
+        document = [document] if n % 2 else {"a": document}
+    return document
 
 
 def test_nesting_depth_of_a_body_is_limited(client: TestClient) -> None:

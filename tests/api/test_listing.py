@@ -24,15 +24,15 @@ def ids(answer: Any) -> list[str]:
 
 
 def walk(client: TestClient, path: str, **query: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     cursor = None
     while True:
         page = client.get(path, params=query if cursor is None else {**query, "cursor": cursor}).json()
         assert len(page["items"]) <= query["limit"]
-        found += page["items"]
+        items += page["items"]
         cursor = page["next_cursor"]
         if cursor is None:
-            return found
+            return items
         assert len(page["items"]) == query["limit"]
 
 
@@ -48,7 +48,9 @@ def test_unchanged_job_is_read_from_the_cache(client: TestClient, service: FakeS
     job = fakes.submit(client)
     fakes.simulate(service, job)
     asked: list[str] = []
-    event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2])
+    )
     shown, counts = [], []
     for _ in range(3):
         asked.clear()
@@ -95,11 +97,11 @@ def test_changes_to_an_idle_job_are_shown_at_once(client: TestClient, service: F
             assert client.patch(f"/v1/jobs/{job}", json=asked).is_success
             shown = client.get(f"/v1/jobs/{job}")
             assert shown.headers["ETag"] != before.headers["ETag"]
-            (listed,) = [one for one in client.get("/v1/jobs").json()["items"] if one["id"] == job]
-            for one in (shown.json(), listed):
-                assert (one["tags"], one["priority"]) == (asked["tags"], number)
-                assert one["budget"]["usd"] == 1.0 + number
-                assert f'"{one["revision"]}"' == shown.headers["ETag"]
+            (listed,) = [item for item in client.get("/v1/jobs").json()["items"] if item["id"] == job]
+            for job_view in (shown.json(), listed):
+                assert (job_view["tags"], job_view["priority"]) == (asked["tags"], number)
+                assert job_view["budget"]["usd"] == 1.0 + number
+                assert f'"{job_view["revision"]}"' == shown.headers["ETag"]
     assert client.post(f"/v1/jobs/{waits}/cancel").is_success
     assert client.get(f"/v1/jobs/{waits}").json()["state"] == "cancelled"
 
@@ -114,7 +116,9 @@ def test_number_of_queries_does_not_depend_on_the_page_size(client: TestClient, 
     service.now.pass_s(1)
     alone = [fakes.submit(client, tags={"owner": "alice"}), runs, done]
     asked: list[str] = []
-    event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2])
+    )
     counts = []
     for limit in (3, 100):
         del asked[:]
@@ -122,12 +126,14 @@ def test_number_of_queries_does_not_depend_on_the_page_size(client: TestClient, 
         counts.append((len(items), len(asked)))
     assert [length for length, _ in counts] == [3, 43]
     assert counts[0][1] == counts[1][1] <= 16
-    shown = {one["id"]: one for one in items}
+    shown = {item["id"]: item for item in items}
     assert {job: shown[job] for job in alone} == {job: client.get(f"/v1/jobs/{job}").json() for job in alone}
     assert [shown[job]["state"] for job in alone] == ["queued", "running", "succeeded"]
     with service.database.read() as db:
-        each = {one["id"]: best.best(db, one["id"]) for one in items}
-        assert best.best_of_each(db, list(each)) == {job: found for job, found in each.items() if found}
+        each = {item["id"]: best.best(db, item["id"]) for item in items}
+        assert best.best_of_each(db, list(each)) == {
+            job: best_trial for job, best_trial in each.items() if best_trial
+        }
 
 
 def test_jobs_are_filtered_by_state(client: TestClient, service: FakeService) -> None:

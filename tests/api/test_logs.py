@@ -44,8 +44,8 @@ def write(
 def get(client: TestClient, job: str, **query: Any) -> dict[str, Any]:
     answer = client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs", params=query)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    log: dict[str, Any] = answer.json()
+    return log
 
 
 def begun(service: FakeService, client: TestClient) -> str:
@@ -58,24 +58,24 @@ def begun(service: FakeService, client: TestClient) -> str:
 def test_newest_attempt_is_shown_and_attempts_are_listed(client: TestClient, service: FakeService) -> None:
     job = begun(service, client)
     write(service, job, 1, "größer\nline 2\n".encode())
-    found = get(client, job)
-    assert found["text"] == "größer\nline 2\n"
-    assert (found["job"], found["trial"], found["attempt"], found["attempts"]) == (job, TRIAL, 1, [1])
-    assert (found["bytes_total"], found["bytes_left_out"], found["complete"]) == (16, 0, True)
+    log = get(client, job)
+    assert log["text"] == "größer\nline 2\n"
+    assert (log["job"], log["trial"], log["attempt"], log["attempts"]) == (job, TRIAL, 1, [1])
+    assert (log["bytes_total"], log["bytes_left_out"], log["complete"]) == (16, 0, True)
     text = client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs", headers={"Accept": "text/plain"})
-    assert (text.text, text.headers["content-type"]) == (found["text"], "text/plain; charset=utf-8")
+    assert (text.text, text.headers["content-type"]) == (log["text"], "text/plain; charset=utf-8")
 
 
 def test_omitted_bytes_are_counted(client: TestClient, service: FakeService) -> None:
     job = begun(service, client)
     write(service, job, 1, b"a" * 10, b"b" * 10, total=100)
-    found = get(client, job)
-    assert found["text"] == "a" * 10 + "\n[... 80 bytes left out ...]\n" + "b" * 10
-    assert (found["bytes_total"], found["bytes_left_out"]) == (100, 80)
-    found = get(client, job, tail=12)
-    assert (found["text"], found["bytes_left_out"]) == ("aa\n[... 80 bytes left out ...]\n" + "b" * 10, 88)
-    found = get(client, job, tail=4)
-    assert (found["text"], found["bytes_left_out"]) == ("bbbb", 96)
+    log = get(client, job)
+    assert log["text"] == "a" * 10 + "\n[... 80 bytes left out ...]\n" + "b" * 10
+    assert (log["bytes_total"], log["bytes_left_out"]) == (100, 80)
+    log = get(client, job, tail=12)
+    assert (log["text"], log["bytes_left_out"]) == ("aa\n[... 80 bytes left out ...]\n" + "b" * 10, 88)
+    log = get(client, job, tail=4)
+    assert (log["text"], log["bytes_left_out"]) == ("bbbb", 96)
 
 
 def test_reading_in_parts_returns_the_whole_log(client: TestClient, service: FakeService) -> None:
@@ -83,8 +83,8 @@ def test_reading_in_parts_returns_the_whole_log(client: TestClient, service: Fak
     whole, read, after = "ä" * 40, "", 0
     for length in (1, 2, 7, 40, 79, 80):
         write(service, job, 1, whole.encode()[:length], complete=length == 80)
-        found = get(client, job, after=after)
-        read, after = read + found["text"], found["bytes_until"]
+        part = get(client, job, after=after)
+        read, after = read + part["text"], part["bytes_until"]
     assert read == whole
 
 
@@ -104,9 +104,9 @@ def test_running_trial_without_output_has_printed_nothing_so_far(
 ) -> None:
     job = begun(service, client)
     trials = client.get(f"/v1/jobs/{job}/trials").json()["items"]
-    running = next(one["id"] for one in trials if one["state"] == "running")
-    found = check_problem(client.get(f"/v1/jobs/{job}/trials/{running}/logs"), 404)
-    assert found["detail"].endswith("so far")
+    running = next(trial["id"] for trial in trials if trial["state"] == "running")
+    problem = check_problem(client.get(f"/v1/jobs/{job}/trials/{running}/logs"), 404)
+    assert problem["detail"].endswith("so far")
 
 
 def test_unreadable_log_is_503(client: TestClient, service: FakeService) -> None:

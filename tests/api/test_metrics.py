@@ -43,11 +43,11 @@ def scraped(client: TestClient) -> dict[str, list[Any]]:
     """Return the samples by the name of their family."""
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    found: dict[str, list[Any]] = {}
+    samples: dict[str, list[Any]] = {}
     for family in text_string_to_metric_families(answer.text):
         assert family.documentation
-        found.setdefault(family.name, []).extend(family.samples)
-    return found
+        samples.setdefault(family.name, []).extend(family.samples)
+    return samples
 
 
 def by_label(samples: list[Any], label: str) -> dict[str, float]:
@@ -60,22 +60,22 @@ def value(samples: list[Any]) -> float:
 
 
 def test_service_without_jobs_exports_metrics(client: TestClient) -> None:
-    found = scraped(client)
-    assert by_label(found["tuner_jobs"], "state") == dict.fromkeys(STATES, 0)
-    assert value(found["tuner_held_usd"]) == 0
+    samples = scraped(client)
+    assert by_label(samples["tuner_jobs"], "state") == dict.fromkeys(STATES, 0)
+    assert value(samples["tuner_held_usd"]) == 0
 
 
 def test_jobs_and_trials_are_counted_by_state(full: TestClient) -> None:
-    found, jobs = scraped(full), full.get("/v1/jobs", params={"limit": 500}).json()
+    samples, jobs = scraped(full), full.get("/v1/jobs", params={"limit": 500}).json()
     counted = Counter(job["state"] for job in jobs["items"])
-    assert by_label(found["tuner_jobs"], "state") == {state: counted[state] for state in STATES}
+    assert by_label(samples["tuner_jobs"], "state") == {state: counted[state] for state in STATES}
     trials: Counter[str] = Counter()
     for job in jobs["items"]:
         trials.update(job["progress"]["trials"])
-    assert by_label(found["tuner_trials"], "state") == {
+    assert by_label(samples["tuner_trials"], "state") == {
         state: trials[state] for state in get_args(TrialState)
     }
-    assert value(found["tuner_steps"]) == sum(job["progress"]["steps"] for job in jobs["items"])
+    assert value(samples["tuner_steps"]) == sum(job["progress"]["steps"] for job in jobs["items"])
 
 
 def bills(client: TestClient) -> list[Any]:
@@ -84,28 +84,28 @@ def bills(client: TestClient) -> list[Any]:
 
 
 def test_money_metrics_equal_the_sum_of_all_bills(full: TestClient) -> None:
-    found, told = scraped(full), bills(full)
+    samples, all_bills = scraped(full), bills(full)
     by_kind: Counter[str] = Counter()
-    for sample in found["tuner_bill_usd"]:
+    for sample in samples["tuner_bill_usd"]:
         by_kind[sample.labels["kind"]] += sample.value
     for kind, usd in by_kind.items():
-        assert usd == pytest.approx(sum(bill["by_kind"][kind] for bill in told), abs=1e-7)
-    spent = sum(by_label(found["tuner_spend_usd"], "market").values())
+        assert usd == pytest.approx(sum(bill["by_kind"][kind] for bill in all_bills), abs=1e-7)
+    spent = sum(by_label(samples["tuner_spend_usd"], "market").values())
     assert spent == pytest.approx(full.get("/v1/spend").json()["total"]["usd"], abs=1e-7)
-    held = sum(bill["held_usd"] for bill in told)
+    held = sum(bill["held_usd"] for bill in all_bills)
     assert held > 0
-    assert value(found["tuner_held_usd"]) == pytest.approx(held, abs=1e-7)
+    assert value(samples["tuner_held_usd"]) == pytest.approx(held, abs=1e-7)
 
 
 def test_preemption_metrics_equal_the_sum_of_all_bills(full: TestClient) -> None:
-    found = scraped(full)
-    by_notice = by_label(found["tuner_preemptions"], "notice")
-    total = sum(sample.value for sample in found["tuner_preemptions"])
+    samples = scraped(full)
+    by_notice = by_label(samples["tuner_preemptions"], "notice")
+    total = sum(sample.value for sample in samples["tuner_preemptions"])
     assert total == sum(bill["preemptions"] for bill in bills(full)) > 0
     assert by_notice["unknown"] == 0
     ended = {
         (sample.labels["end"], sample.labels["cause"]): sample.value
-        for sample in found["tuner_attempts_ended"]
+        for sample in samples["tuner_attempts_ended"]
     }
     assert sum(count for (end, _), count in ended.items() if end == "preempted") == total
     assert ended["lost", "driver"] > 0
@@ -116,12 +116,12 @@ def test_shared_budgets_are_exported_by_name(client: TestClient, service: FakeSe
     for name, limits in (("lab", {"usd": 1.0}), ("gpus", {"gpu_hours": 2.0})):
         assert client.put(f"/v1/budgets/{name}", json=limits).status_code in (200, 201)
     fakes.simulate(service, fakes.submit(client))
-    found = scraped(client)
-    assert by_label(found["tuner_budget_limit_usd"], "budget") == {"lab": 1.0}
-    assert by_label(found["tuner_budget_limit_gpu_seconds"], "budget") == {"gpus": 7200.0}
+    samples = scraped(client)
+    assert by_label(samples["tuner_budget_limit_usd"], "budget") == {"lab": 1.0}
+    assert by_label(samples["tuner_budget_limit_gpu_seconds"], "budget") == {"gpus": 7200.0}
     spent = client.get("/v1/spend").json()["total"]["usd"]
-    assert by_label(found["tuner_budget_spent_usd"], "budget") == {"lab": pytest.approx(spent)}
-    assert by_label(found["tuner_budget_used_ratio"], "budget") == {"lab": pytest.approx(spent), "gpus": 0}
+    assert by_label(samples["tuner_budget_spent_usd"], "budget") == {"lab": pytest.approx(spent)}
+    assert by_label(samples["tuner_budget_used_ratio"], "budget") == {"lab": pytest.approx(spent), "gpus": 0}
 
 
 def test_openmetrics_format_is_sent_on_request(full: TestClient) -> None:
@@ -133,10 +133,14 @@ def test_openmetrics_format_is_sent_on_request(full: TestClient) -> None:
 
 
 def test_every_documented_metric_is_exported(full: TestClient) -> None:
-    found = scraped(full)
-    families = [*(one for one, _ in metric_families.RECORDED), *(one for one, _ in families_of_process), *OWN]
-    assert {one.name.removesuffix("_total") for one in families} <= found.keys()
-    assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= found.keys()
+    samples = scraped(full)
+    families = [
+        *(family for family, _ in metric_families.RECORDED),
+        *(family for family, _ in families_of_process),
+        *OWN,
+    ]
+    assert {family.name.removesuffix("_total") for family in families} <= samples.keys()
+    assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= samples.keys()
 
 
 def test_number_of_series_is_bounded_after_a_thousand_jobs(client: TestClient, service: FakeService) -> None:
@@ -153,21 +157,23 @@ def test_number_of_series_is_bounded_after_a_thousand_jobs(client: TestClient, s
         client.get(f"/v1/jobs/job_{number}")
     copy_job(service.database, fakes.submit(client), 1000)
     service.now.pass_s(6)
-    found = scraped(client)
-    assert by_label(found["tuner_jobs"], "state")["queued"] == 1001
-    assert by_label(found["tuner_budget_limit_usd"], "budget").keys() == {
+    scraped_samples = scraped(client)
+    assert by_label(scraped_samples["tuner_jobs"], "state")["queued"] == 1001
+    assert by_label(scraped_samples["tuner_budget_limit_usd"], "budget").keys() == {
         f"b{n}" for n in sorted(range(25), key=str)[:20]
     }
-    of_paths = sum(len(samples) for name, samples in found.items() if name.startswith("tuner_http_"))
+    of_paths = sum(
+        len(samples) for name, samples in scraped_samples.items() if name.startswith("tuner_http_")
+    )
     assert of_paths < 6 * len(paths)
-    assert sum(len(samples) for samples in found.values()) - of_paths < 210
+    assert sum(len(samples) for samples in scraped_samples.values()) - of_paths < 210
 
 
 def test_unreachable_database_is_reported_in_metrics(client: TestClient, service: FakeService) -> None:
     with patch.object(Database, "read", side_effect=Unavailable("away")):
-        found = scraped(client)
-    assert value(found["tuner_database_up"]) == 0
-    assert "tuner_jobs" not in found
+        samples = scraped(client)
+    assert value(samples["tuner_database_up"]) == 0
+    assert "tuner_jobs" not in samples
     assert value(scraped(client)["tuner_database_up"]) == 1
 
 
@@ -234,5 +240,5 @@ def test_requests_are_counted_by_route_template_and_known_method(client: TestCli
 def test_requests_are_timed_by_method(client: TestClient) -> None:
     client.get("/healthz")
     samples = scraped(client)["tuner_http_request_duration_seconds"]
-    assert [one.value for one in samples if one.name.endswith("_count")] == [1]
-    assert not any("created" in one.name for found in scraped(client).values() for one in found)
+    assert [sample.value for sample in samples if sample.name.endswith("_count")] == [1]
+    assert not any("created" in sample.name for family in scraped(client).values() for sample in family)

@@ -56,14 +56,14 @@ def refused(answer: Any, status: int, *words: str) -> None:
 
 
 def test_packages_are_refused_unless_enabled(client: TestClient, service: FakeService) -> None:
-    found = f"pkg_{'a' * 64}"
+    package = f"pkg_{'a' * 64}"
     for answer in (
         client.post("/v1/packages", content=b"PK\x03\x04" + b"{" * (2 << 20), headers=ZIP),
         client.get("/v1/packages"),
-        client.get(f"/v1/packages/{found}"),
+        client.get(f"/v1/packages/{package}"),
     ):
         refused(answer, 409, "TUNER_PACKAGES=on")
-    job = client.post("/v1/jobs", json=fakes.body(package=found))
+    job = client.post("/v1/jobs", json=fakes.body(package=package))
     refused(job, 422, "/package", "TUNER_PACKAGES=on")
     assert not (service.settings.home / "storage").exists()
 
@@ -71,20 +71,23 @@ def test_packages_are_refused_unless_enabled(client: TestClient, service: FakeSe
 def test_same_bytes_give_the_same_package(on: TestClient, service: FakeService) -> None:
     first = on.post("/v1/packages", content=plain(FILES), headers=ZIP, params={"name": "digits"})
     assert first.status_code == 201
-    found = first.json()
-    assert first.headers["location"] == f"/v1/packages/{found['id']}"
-    assert (found["name"], found["files"], found["bytes"]) == ("digits", 2, len(plain(FILES)))
+    package = first.json()
+    assert first.headers["location"] == f"/v1/packages/{package['id']}"
+    assert (package["name"], package["files"], package["bytes"]) == ("digits", 2, len(plain(FILES)))
     again = on.post("/v1/packages", content=plain(FILES), headers=ZIP, params={"name": "another"})
-    assert (again.status_code, again.json()) == (200, found)
+    assert (again.status_code, again.json()) == (200, package)
     other = push(on, plain({"a.py": ""}))
     assert other["name"] == "a"
     service.now.pass_s(1)
-    assert on.get(f"/v1/packages/{found['id']}").json() == found
+    assert on.get(f"/v1/packages/{package['id']}").json() == package
     page = on.get("/v1/packages", params={"limit": 1}).json()
     rest = on.get("/v1/packages", params={"limit": 1, "cursor": page["next_cursor"]}).json()
-    assert {one["id"] for one in page["items"] + rest["items"]} == {found["id"], other["id"]}
+    assert {listed_package["id"] for listed_package in page["items"] + rest["items"]} == {
+        package["id"],
+        other["id"],
+    }
     assert rest["next_cursor"] is None
-    digest = found["id"].removeprefix("pkg_")
+    digest = package["id"].removeprefix("pkg_")
     assert (service.settings.home / f"storage/default/packages/{digest}.zip").read_bytes() == plain(FILES)
 
 
@@ -106,30 +109,30 @@ def test_invalid_package_is_refused_and_not_stored(on: TestClient, service: Fake
 
 
 def test_trainable_of_a_job_must_be_in_its_package(on: TestClient, service: FakeService) -> None:
-    found = push(on)["id"]
-    job = fakes.submit(on, package=found, trainable=ENTRY)
+    package = push(on)["id"]
+    job = fakes.submit(on, package=package, trainable=ENTRY)
     shown = on.get(f"/v1/jobs/{job}").json()
-    assert (shown["package"], shown["trainable"]) == (found, ENTRY)
+    assert (shown["package"], shown["trainable"]) == (package, ENTRY)
     assert on.get(f"/v1/jobs/{fakes.submit(on)}").json()["package"] is None
-    missing = on.post("/v1/jobs", json=fakes.body(package=found, trainable="mine.trian:train"))
+    missing = on.post("/v1/jobs", json=fakes.body(package=package, trainable="mine.trian:train"))
     refused(missing, 422, "/trainable", "no module mine.trian; the nearest: mine.train")
-    unknown = on.post("/v1/jobs", json=fakes.body(package=f"{found[:-1]}x", trainable=ENTRY))
+    unknown = on.post("/v1/jobs", json=fakes.body(package=f"{package[:-1]}x", trainable=ENTRY))
     refused(unknown, 422, "/package", "64 hexadecimal digits")
     unknown = on.post("/v1/jobs", json=fakes.body(package=f"pkg_{'0' * 64}", trainable=ENTRY))
-    refused(unknown, 422, "/package", f"the nearest: {found} (mine)")
-    assert on.post("/v1/plans", json=fakes.body(package=found, trainable=ENTRY)).status_code == 200
+    refused(unknown, 422, "/package", f"the nearest: {package} (mine)")
+    assert on.post("/v1/plans", json=fakes.body(package=package, trainable=ENTRY)).status_code == 200
     assert service.prober.asked.count(ENTRY) == 2
 
 
 def test_modified_package_is_refused_until_uploaded_again(on: TestClient, service: FakeService) -> None:
-    found = push(on)["id"]
-    file = service.settings.home / f"storage/default/packages/{found.removeprefix('pkg_')}.zip"
+    package = push(on)["id"]
+    file = service.settings.home / f"storage/default/packages/{package.removeprefix('pkg_')}.zip"
     file.write_bytes(plain({"mine/train.py": "def train(config): ...\n"}))
-    body = fakes.body(package=found, trainable=ENTRY)
+    body = fakes.body(package=package, trainable=ENTRY)
     refused(on.post("/v1/jobs", json=body), 422, "/package", "was changed in the storage")
     file.unlink()
     refused(on.post("/v1/jobs", json=body), 422, "/package", "upload it again")
-    assert push(on)["id"] == found
+    assert push(on)["id"] == package
     assert on.post("/v1/jobs", json=body).status_code == 201
 
 
@@ -137,11 +140,15 @@ def test_code_digest_depends_on_the_package(on: TestClient, service: FakeService
     """A pilot is therefore valid for one package only."""
     first, second = (push(on, plain({**FILES, "x.py": f"X = {n}\n"}))["id"] for n in range(2))
     asked = {"trainable": ENTRY, "planning": {"pilot": {"usd": 0.0005}}}
-    pilots = [on.post("/v1/pilots", json=fakes.body(package=one, **asked)) for one in (first, first, second)]
-    assert [one.status_code for one in pilots] == [201, 200, 201], [one.text for one in pilots]
+    pilots = [
+        on.post("/v1/pilots", json=fakes.body(package=package, **asked)) for package in (first, first, second)
+    ]
+    assert [response.status_code for response in pilots] == [201, 200, 201], [
+        response.text for response in pilots
+    ]
     assert pilots[0].json()["id"] == pilots[1].json()["id"] != pilots[2].json()["id"]
     with service.database.read() as db:
-        specs = [jobs.get(db, one.json()["id"]).spec for one in pilots]
+        specs = [jobs.get(db, pilot.json()["id"]).spec for pilot in pilots]
     assert [spec.package for spec in specs] == [first, first, second]
     assert len({code_of(spec, []) for spec in specs}) == 2
 
@@ -164,10 +171,10 @@ def test_warm_start_needs_the_same_package_or_one_of_the_same_name(on: TestClien
 def test_clients_upload_a_folder_and_list_packages(on: TestClient, tmp_path: Path, is_awaited: bool) -> None:
     transport = Application(on._transport) if is_awaited else on._transport
     client = both("http://tuner", fakes.KEY, transport=transport, is_awaited=is_awaited)
-    found = client.upload(folder(tmp_path / "my digits", FILES))
-    assert (found.name, found.files) == ("my digits", 2)
-    assert [one.id for one in client.packages()] == [found.id]
-    assert client.package(found.id) == found
+    package = client.upload(folder(tmp_path / "my digits", FILES))
+    assert (package.name, package.files) == ("my digits", 2)
+    assert [listed_package.id for listed_package in client.packages()] == [package.id]
+    assert client.package(package.id) == package
     with pytest.raises(ApiError) as error:
         client.upload(tmp_path / "nowhere")
     assert error.value.status == 422
@@ -198,17 +205,17 @@ def test_packages_command_prints_the_rest_answer(
 
 def test_same_files_are_packed_to_the_same_bytes(tmp_path: Path) -> None:
     module = {"__init__.py": "", "train.py": "def train(config): ...\n", "data/a.json": "{}"}
-    one, other = folder(tmp_path / "a/mine", module), tmp_path / "b/mine"
+    source, other = folder(tmp_path / "a/mine", module), tmp_path / "b/mine"
     for name in reversed(module):
         folder(other, {name: module[name]})
     folder(other, {"__pycache__/train.cpython-311.pyc": "x", ".git/config": "x", "env/pyvenv.cfg": "x"})
     (other / "train.py").chmod(0o755)
-    assert packed(one) == packed(other)
-    assert packed(one)[1] == packed(one)[1]
+    assert packed(source) == packed(other)
+    assert packed(source)[1] == packed(source)[1]
     (other / "link.py").symlink_to("train.py")
     with pytest.raises(ValueError, match="is a link"):
         packed(other)
-    alone = packed(one / "train.py")
+    alone = packed(source / "train.py")
     assert alone[0] == "train"
     file = tmp_path / "w-1.0-py3-none-any.whl"
     file.write_bytes(alone[1])

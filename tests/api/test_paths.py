@@ -61,8 +61,8 @@ class Planted:
 
     def files(self) -> dict[str, int]:
         """Return all files with their sizes, except the database and its journal."""
-        found = (one for one in self.folder.rglob("*") if one.is_file() and "tuner.db" not in one.name)
-        return {str(one): one.stat().st_size for one in found}
+        paths = (path for path in self.folder.rglob("*") if path.is_file() and "tuner.db" not in path.name)
+        return {str(file): file.stat().st_size for file in paths}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     made.service.database.dispose()
 
 
-@pytest.mark.parametrize(("method", "route"), ROUTES, ids=[" ".join(one) for one in ROUTES])
+@pytest.mark.parametrize(("method", "route"), ROUTES, ids=[" ".join(case) for case in ROUTES])
 def test_path_traversal_in_a_url_name_reaches_no_file(planted: Planted, method: str, route: str) -> None:
     before = planted.files()
     for evil in EVIL:
@@ -91,7 +91,7 @@ def test_path_traversal_in_a_url_name_reaches_no_file(planted: Planted, method: 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/jobs"), ("POST", "/v1/jobs")])
 def test_path_traversal_in_the_project_name_is_refused(planted: Planted, method: str, path: str) -> None:
     before = planted.files()
-    for evil in (unquote(one.replace("ABS", str(planted.folder / "OUT"))) for one in EVIL):
+    for evil in (unquote(evil_name.replace("ABS", str(planted.folder / "OUT"))) for evil_name in EVIL):
         headers = {**AUTH, "Content-Type": "application/json", "Tuner-Project": evil}
         answer = planted.direct.send(method, path, headers.items(), json.dumps(fakes.body()).encode())
         assert 400 <= answer.status < 500, evil

@@ -26,15 +26,15 @@ def pilot_of(client: TestClient, **changes: Any) -> Any:
 def test_pilot_is_a_small_job_with_its_own_budget(service: FakeService, client: TestClient) -> None:
     answer = pilot_of(client, tags={"owner": "alice"})
     assert answer.status_code == 201, answer.text
-    found = answer.json()
-    assert answer.headers["Location"] == f"/v1/jobs/{found['id']}"
-    assert found["budget"]["usd"] == 0.002
-    assert found["tags"]["owner"] == "alice"
-    assert list(found["tags"]) == ["owner", "pilot"]
-    fakes.simulate(service, found["id"])
-    ended = client.get(f"/v1/jobs/{found['id']}").json()
+    pilot = answer.json()
+    assert answer.headers["Location"] == f"/v1/jobs/{pilot['id']}"
+    assert pilot["budget"]["usd"] == 0.002
+    assert pilot["tags"]["owner"] == "alice"
+    assert list(pilot["tags"]) == ["owner", "pilot"]
+    fakes.simulate(service, pilot["id"])
+    ended = client.get(f"/v1/jobs/{pilot['id']}").json()
     assert (ended["state"], ended["stop_reason"]) == ("succeeded", "trials")
-    trials = client.get(f"/v1/jobs/{found['id']}/trials").json()["items"]
+    trials = client.get(f"/v1/jobs/{pilot['id']}/trials").json()["items"]
     assert sorted(trial["steps"] for trial in trials) == [2, 2, 2, 2, 2, 9], "one goes on further"
     assert len({json.dumps(trial["config"]) for trial in trials}) == 6
 
@@ -96,9 +96,9 @@ def test_plan_uses_the_pilot_of_the_same_code_and_space(
     fakes.simulate(service, pilot)
     made = Client("http://tuner", fakes.KEY, transport=client._transport)
     monkeypatch.setattr("tuner.client.Client", lambda: made)
-    found = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002", "--json"])
-    assert found.exit_code == 0, found.output
-    evidence = json.loads(found.stdout)["inputs"]["evidence"]
+    plan_result = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002", "--json"])
+    assert plan_result.exit_code == 0, plan_result.output
+    evidence = json.loads(plan_result.stdout)["inputs"]["evidence"]
     assert (evidence["source"], evidence["jobs"], evidence["trials"]) == ("pilot", [pilot], 6)
     assert 0.5 < evidence["step_seconds"] < 1.5
     result = CliRunner().invoke(app, ["plan", file, "--pilot-usd", "0.002"])

@@ -23,14 +23,14 @@ EXACT = {"setup_seconds": 0, "checkpoint_seconds": 0, "step_spread": 0}
 def plan(client: TestClient, planning: dict[str, Any], **changes: Any) -> dict[str, Any]:
     answer = client.post("/v1/plans", json=body(planning=planning, **changes))
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    plan_view: dict[str, Any] = answer.json()
+    return plan_view
 
 
 def refused(client: TestClient, planning: dict[str, Any], **changes: Any) -> dict[str, str]:
     answer = client.post("/v1/plans", json=body(planning=planning, **changes))
     assert answer.status_code == 422, answer.text
-    return {one["pointer"]: one["detail"] for one in answer.json()["errors"]}
+    return {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
 
 
 def one_training(**planning: Any) -> dict[str, Any]:
@@ -43,31 +43,31 @@ def one_training(**planning: Any) -> dict[str, Any]:
 
 
 def chosen(found: dict[str, Any]) -> dict[str, Any]:
-    (one,) = [one for one in found["alternatives"] if one["chosen"]]
-    return dict(one)
+    (choice,) = [alternative for alternative in found["alternatives"] if alternative["chosen"]]
+    return dict(choice)
 
 
 def test_cheap_machine_is_chosen_without_a_deadline(client: TestClient) -> None:
-    found = plan(client, **one_training())
-    assert chosen(found)["instance_type"] == "cheap"
-    usd = {one["instance_type"]: one["usd"] for one in found["alternatives"]}
+    cheap_plan = plan(client, **one_training())
+    assert chosen(cheap_plan)["instance_type"] == "cheap"
+    usd = {alternative["instance_type"]: alternative["usd"] for alternative in cheap_plan["alternatives"]}
     assert usd["cheap"] == pytest.approx(3.08, rel=0.01)
     assert usd["dear"] == pytest.approx(4.00, rel=0.01)
-    assert found["finish_seconds"]["expected"] == pytest.approx(2.2 * HOUR, rel=0.01)
+    assert cheap_plan["finish_seconds"]["expected"] == pytest.approx(2.2 * HOUR, rel=0.01)
 
 
 def test_expensive_machine_is_chosen_with_a_two_hour_deadline(client: TestClient) -> None:
-    found = plan(client, **one_training(deadline="2h"))
-    assert chosen(found)["instance_type"] == "dear"
-    assert found["in_time"]["chance"] == 1
-    (late,) = [one for one in found["alternatives"] if not one["chosen"]]
+    job_plan = plan(client, **one_training(deadline="2h"))
+    assert chosen(job_plan)["instance_type"] == "dear"
+    assert job_plan["in_time"]["chance"] == 1
+    (late,) = [alternative for alternative in job_plan["alternatives"] if not alternative["chosen"]]
     assert late["in_time"]["chance"] <= 0.2
-    assert found["usd"]["expected"] == pytest.approx(4.00, rel=0.01)
+    assert job_plan["usd"]["expected"] == pytest.approx(4.00, rel=0.01)
 
 
 def test_plan_respects_usd_gpu_hour_and_trial_limits(client: TestClient) -> None:
     """Three warm-up epochs, the bottom half pruned, fifteen epochs for promoted trials, at most forty trials."""
-    found = plan(
+    limited_plan = plan(
         client,
         {
             "candidates": [{"instance_type": "gpu", "usd_per_hour": 4, "gpus": 1, "cpus": 4}],
@@ -79,22 +79,22 @@ def test_plan_respects_usd_gpu_hour_and_trial_limits(client: TestClient) -> None
         resources={"cpus": 4, "gpus": 1, "max_concurrent_trials": 2},
         algorithm={"scheduler": "asha", "sampler": "random"},
     )
-    first, *_, last = found["rungs"]
-    assert [rung["step"] for rung in found["rungs"]] == [3, 6, 12, 15]
-    assert found["trials"]["high"] <= 40
-    assert found["gpu_hours"]["high"] <= 20
-    assert found["usd"]["high"] <= 80.000001
-    assert set(found["ends"]) <= {"budget_gpu_hours", "trials"}
-    assert found["rungs"][1]["trials"] == pytest.approx(first["trials"] / 2, rel=0.2)
+    first, *_, last = limited_plan["rungs"]
+    assert [rung["step"] for rung in limited_plan["rungs"]] == [3, 6, 12, 15]
+    assert limited_plan["trials"]["high"] <= 40
+    assert limited_plan["gpu_hours"]["high"] <= 20
+    assert limited_plan["usd"]["high"] <= 80.000001
+    assert set(limited_plan["ends"]) <= {"budget_gpu_hours", "trials"}
+    assert limited_plan["rungs"][1]["trials"] == pytest.approx(first["trials"] / 2, rel=0.2)
     assert 1 <= last["trials"] < first["trials"] / 4
-    full = {one["name"]: one for one in found["comparisons"]}["random_search"]
-    assert full["usd"] > 1.5 * found["usd"]["expected"]
-    assert full["trials"] == pytest.approx(found["trials"]["expected"], abs=1)
+    full = {comparison["name"]: comparison for comparison in limited_plan["comparisons"]}["random_search"]
+    assert full["usd"] > 1.5 * limited_plan["usd"]["expected"]
+    assert full["trials"] == pytest.approx(limited_plan["trials"]["expected"], abs=1)
 
 
 def test_spot_and_on_demand_are_compared(client: TestClient) -> None:
     machine = {"instance_type": "gpu", "usd_per_hour": 4, "spot_usd_per_hour": 1.2, "gpus": 1, "cpus": 4}
-    found = plan(
+    spot_plan = plan(
         client,
         {
             "candidates": [machine],
@@ -106,11 +106,14 @@ def test_spot_and_on_demand_are_compared(client: TestClient) -> None:
         resources={"cpus": 4, "gpus": 1, "max_concurrent_trials": 2},
         algorithm={"scheduler": "asha", "sampler": "random"},
     )
-    by_market = {one["market"]: one for one in found["alternatives"]}
+    by_market = {alternative["market"]: alternative for alternative in spot_plan["alternatives"]}
     assert by_market["spot"]["usd"] < 0.5 * by_market["on_demand"]["usd"]
     assert by_market["spot"]["finish_seconds"] >= by_market["on_demand"]["finish_seconds"]
-    assert chosen(found)["market"] == "spot"
-    assert {one["name"] for one in found["comparisons"]} >= {"on_demand", "spot_with_fallback"}
+    assert chosen(spot_plan)["market"] == "spot"
+    assert {comparison["name"] for comparison in spot_plan["comparisons"]} >= {
+        "on_demand",
+        "spot_with_fallback",
+    }
 
 
 def test_plan_without_evidence_warns_and_runs_nothing(client: TestClient, service: FakeService) -> None:
@@ -118,21 +121,21 @@ def test_plan_without_evidence_warns_and_runs_nothing(client: TestClient, servic
         return list(service.cluster.submitted), client.get("/v1/jobs").json()["items"]
 
     before = at_work()
-    found = plan(client, {}, trainable="trainables.char_lm:train")
-    assert found["inputs"]["evidence"]["source"] == "none"
-    assert any("the step time of" in one for one in found["warnings"])
-    assert found["best"] is None
+    job_plan = plan(client, {}, trainable="trainables.char_lm:train")
+    assert job_plan["inputs"]["evidence"]["source"] == "none"
+    assert any("the step time of" in warning for warning in job_plan["warnings"])
+    assert job_plan["best"] is None
     assert at_work() == before
     again = plan(client, {}, trainable="trainables.char_lm:train")
-    assert again == found
+    assert again == job_plan
 
 
 def test_costs_of_rungs_add_up_and_follow_from_the_stated_prices(client: TestClient) -> None:
-    found = plan(client, {"step_seconds": 3}, budget={"usd": 2})
-    micro = [round(rung["usd"] * 1e6) for rung in found["rungs"]]
-    assert sum(micro) == round(found["usd"]["expected"] * 1e6)
-    price = found["inputs"]["prices"][0]["trial_usd_per_hour"]
-    for rung in found["rungs"]:
+    job_plan = plan(client, {"step_seconds": 3}, budget={"usd": 2})
+    micro = [round(rung["usd"] * 1e6) for rung in job_plan["rungs"]]
+    assert sum(micro) == round(job_plan["usd"]["expected"] * 1e6)
+    price = job_plan["inputs"]["prices"][0]["trial_usd_per_hour"]
+    for rung in job_plan["rungs"]:
         assert rung["usd_per_hour"] == pytest.approx(price, rel=0.01)
         again = rung["steps"] * rung["step_seconds"] * rung["usd_per_hour"] / 3600
         assert rung["train_usd"] == pytest.approx(again, rel=0.01, abs=2e-6)
@@ -159,9 +162,9 @@ BAD = [
 def test_invalid_planning_field_is_refused_with_a_pointer(
     client: TestClient, planning: dict[str, Any], pointer: str, word: str
 ) -> None:
-    found = refused(client, planning)
-    assert pointer in found, found
-    assert word in found[pointer]
+    errors = refused(client, planning)
+    assert pointer in errors, errors
+    assert word in errors[pointer]
 
 
 def test_plan_and_job_report_the_same_errors(client: TestClient) -> None:
@@ -170,12 +173,12 @@ def test_plan_and_job_report_the_same_errors(client: TestClient) -> None:
         assert answer.status_code == 422
         assert {e["pointer"] for e in answer.json()["errors"]} == set(refused(client, {}, **change))
     too_large = {"candidates": [{"instance_type": "p4d.24xlarge"}]}
-    found = refused(client, too_large, resources={"gpus": 9}, budget={"usd": 1000})
-    assert "needs 9" in found["/planning/candidates"]
+    errors = refused(client, too_large, resources={"gpus": 9}, budget={"usd": 1000})
+    assert "needs 9" in errors["/planning/candidates"]
     small = {"candidates": [{"instance_type": "g6.xlarge"}]}
-    told = refused(client, small, resources={"gpus": 4}, budget={"usd": 1000})["/planning/candidates"]
-    assert "has 1 GPU, and a trial needs 4" in told
-    assert "fits on g6.12xlarge, g6.24xlarge" in told
+    detail = refused(client, small, resources={"gpus": 4}, budget={"usd": 1000})["/planning/candidates"]
+    assert "has 1 GPU, and a trial needs 4" in detail
+    assert "fits on g6.12xlarge, g6.24xlarge" in detail
 
 
 def test_assumption_of_equal_speed_causes_a_warning(client: TestClient) -> None:
@@ -184,41 +187,46 @@ def test_assumption_of_equal_speed_causes_a_warning(client: TestClient) -> None:
         "step_seconds": 60,
     }
     changes: dict[str, Any] = {"resources": {"gpus": 1}, "budget": {"usd": 5, "trials": 4}}
-    found = plan(client, both, **changes)
-    assert any("g4dn.xlarge, g6.xlarge are taken to be equally fast" in one for one in found["warnings"])
-    found = plan(client, {**both, "speeds": {"g6.xlarge": 1}}, **changes)
-    assert not any("equally fast" in one for one in found["warnings"])
-    pace = {one["instance_type"]: one["finish_seconds"] for one in found["alternatives"]}
+    job_plan = plan(client, both, **changes)
+    assert any(
+        "g4dn.xlarge, g6.xlarge are taken to be equally fast" in warning for warning in job_plan["warnings"]
+    )
+    job_plan = plan(client, {**both, "speeds": {"g6.xlarge": 1}}, **changes)
+    assert not any("equally fast" in warning for warning in job_plan["warnings"])
+    pace = {
+        alternative["instance_type"]: alternative["finish_seconds"]
+        for alternative in job_plan["alternatives"]
+    }
     assert pace["g4dn.xlarge"] > 1.5 * pace["g6.xlarge"]  # T4 against L4
 
 
 def test_unsuitable_catalogue_machines_have_a_reason_and_no_cost(client: TestClient) -> None:
-    found = plan(
+    job_plan = plan(
         client,
         {"catalogue": {"cloud": "aws"}, "step_seconds": 60, "needs": {"gpu_memory_gib": 40}},
         resources={"gpus": 1, "cpus": 4},
         budget={"usd": 5, "trials": 4},
     )
-    assert len(found["alternatives"]) > 1
-    left_out = [one for one in found["alternatives"] if one["why_not"]]
-    assert all(one["usd"] is None for one in left_out)
-    assert chosen(found)["why_not"] is None
+    assert len(job_plan["alternatives"]) > 1
+    left_out = [alternative for alternative in job_plan["alternatives"] if alternative["why_not"]]
+    assert all(machine["usd"] is None for machine in left_out)
+    assert chosen(job_plan)["why_not"] is None
 
 
 def test_earlier_jobs_provide_step_times_and_expected_best(client: TestClient, service: FakeService) -> None:
     before = fakes.submit(client, budget={"usd": 0.02, "trials": 12})
     fakes.simulate(service, before)
-    found = plan(client, {"steps_from": [before]}, budget={"usd": 1, "trials": 12})
-    evidence = found["inputs"]["evidence"]
+    job_plan = plan(client, {"steps_from": [before]}, budget={"usd": 1, "trials": 12})
+    evidence = job_plan["inputs"]["evidence"]
     assert evidence["source"] == "history"
     assert evidence["jobs"] == [before]
     assert evidence["trials"] == 12
     assert 0.5 < evidence["step_seconds"] < 1.5
     assert evidence["setup_seconds"] == pytest.approx(0.2, abs=0.04)  # a micro-dollar is 36 ms
     spent = client.get(f"/v1/jobs/{before}").json()["spend"]["usd"]
-    assert found["usd"]["low"] <= spent <= found["usd"]["high"]
-    assert found["best"] is not None
-    text = render(plan_shown(Plan.model_validate(found)))
+    assert job_plan["usd"]["low"] <= spent <= job_plan["usd"]["high"]
+    assert job_plan["best"] is not None
+    text = render(plan_shown(Plan.model_validate(job_plan)))
     assert "12 trials of 1 earlier job:" in text
     assert "random search" in text
 
@@ -231,8 +239,10 @@ def render(shown: Any) -> str:
 
 def test_plan_without_pilot_results_warns(client: TestClient) -> None:
     asked = {"pilot": {"usd": 0.01}}
-    assert any("no pilot of this job has results yet" in said for said in plan(client, asked)["warnings"])
-    assert not any("no pilot" in said for said in plan(client, {"step_seconds": 1})["warnings"])
+    assert any(
+        "no pilot of this job has results yet" in warning for warning in plan(client, asked)["warnings"]
+    )
+    assert not any("no pilot" in warning for warning in plan(client, {"step_seconds": 1})["warnings"])
 
 
 def test_training_with_too_many_steps_is_refused(client: TestClient) -> None:

@@ -24,31 +24,33 @@ def get(client: TestClient, **query: Any) -> Any:
 
 
 def test_prices_are_listed_cheapest_first_with_date_and_source(client: TestClient) -> None:
-    found = get(client, accelerator="a100", market="spot")
-    prices = [one["spot_usd_per_hour"] for one in found["items"]]
+    listing = get(client, accelerator="a100", market="spot")
+    prices = [machine_price["spot_usd_per_hour"] for machine_price in listing["items"]]
     assert prices == sorted(prices)
-    assert all(one["spot_date"] and one["spot_source"] for one in found["items"])
-    assert found["catalogue"]["name"] == "shipped with tuner"
-    assert found["catalogue"]["newest"] == "2026-07-30"
-    one = get(client, region="us-east-1", instance_type="P4D.24xlarge", zone="use1-az2")["items"][0]
-    assert one["on_demand_usd_per_hour"] == 21.957642
+    assert all(
+        machine_price["spot_date"] and machine_price["spot_source"] for machine_price in listing["items"]
+    )
+    assert listing["catalogue"]["name"] == "shipped with tuner"
+    assert listing["catalogue"]["newest"] == "2026-07-30"
+    price = get(client, region="us-east-1", instance_type="P4D.24xlarge", zone="use1-az2")["items"][0]
+    assert price["on_demand_usd_per_hour"] == 21.957642
 
 
 def test_limit_bounds_the_listing_and_total_counts_all(client: TestClient) -> None:
-    found = get(client, cloud="aws", limit=3)
-    assert (len(found["items"]), found["total"]) == (3, 350)
+    listing = get(client, cloud="aws", limit=3)
+    assert (len(listing["items"]), listing["total"]) == (3, 350)
 
 
 def test_an_unknown_price_is_null(client: TestClient) -> None:
-    found = get(client, cloud="lambda")["items"]
-    assert {one["spot_usd_per_hour"] for one in found} == {None}
+    listed = get(client, cloud="lambda")["items"]
+    assert {price["spot_usd_per_hour"] for price in listed} == {None}
     assert get(client, cloud="lambda", market="spot")["total"] == 0
 
 
 def test_unknown_filter_value_is_refused_with_a_suggestion(client: TestClient) -> None:
     answer = client.get("/v1/prices", params={"region": "us-eest-1", "cloud": "awss"})
     assert answer.status_code == 422
-    errors = {one["pointer"]: one["detail"] for one in answer.json()["errors"]}
+    errors = {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
     assert "us-east-1" in errors["region"]
     assert "aws" in errors["cloud"]
     assert "on_demand" in client.get("/v1/prices", params={"market": "spt"}).text
@@ -62,9 +64,9 @@ def test_outdated_and_undated_prices_cause_a_warning(service: FakeService, clien
 
 
 def test_data_rates_have_date_and_source(client: TestClient) -> None:
-    rates = {one["cloud"]: one for one in get(client)["data_rates"]}
+    rates = {rate["cloud"]: rate for rate in get(client)["data_rates"]}
     assert rates["aws"]["internet_usd_per_gb"] == 0.09
-    assert all(one["date"] and one["source"] for one in rates.values())
+    assert all(rate["date"] and rate["source"] for rate in rates.values())
 
 
 @pytest.fixture
@@ -107,9 +109,9 @@ def test_settings_override_the_data_rates_of_every_cloud(tmp_path: Path) -> None
     from tuner.settings import Settings
 
     here = {"TUNER_HOME": str(tmp_path)}
-    found = data_rates(Settings.from_env({**here, "TUNER_EGRESS_USD_PER_GB": "0.05"}))
-    assert {one.between_regions.micro_usd for one in found if one.between_regions} == {50_000}
-    assert all(one.source.startswith("TUNER_EGRESS_USD_PER_GB; ") for one in found)
+    rates = data_rates(Settings.from_env({**here, "TUNER_EGRESS_USD_PER_GB": "0.05"}))
+    assert {rate.between_regions.micro_usd for rate in rates if rate.between_regions} == {50_000}
+    assert all(rate.source.startswith("TUNER_EGRESS_USD_PER_GB; ") for rate in rates)
     for wrong in ("-1", "nan", "inf", "1e9", "9 cents", "0.0000001"):
         with pytest.raises(ValueError, match="TUNER_STORAGE_USD_PER_GB_MONTH"):
             Settings.from_env({**here, "TUNER_STORAGE_USD_PER_GB_MONTH": wrong})

@@ -14,9 +14,9 @@ from tuner.domain.errors import Fault, Invalid, TunerError
 from tuner.service import control
 
 CLASSES = [
-    found
-    for found in vars(errors).values()
-    if inspect.isclass(found) and issubclass(found, TunerError) and found is not TunerError
+    member
+    for member in vars(errors).values()
+    if inspect.isclass(member) and issubclass(member, TunerError) and member is not TunerError
 ]
 EXPECTED = {
     "Invalid": 422,

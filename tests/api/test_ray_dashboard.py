@@ -58,13 +58,18 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _say(self, status: int, body: bytes, kind: str, **headers: str) -> None:
         self.send_response(status)
-        told = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close", **headers}
-        told |= {
+        all_headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+            **headers,
+        }
+        all_headers |= {
             "Set-Cookie": f"ray-authentication-token={TOKEN}",
             "X-Inside": TOKEN,
             "Keep-Alive": "timeout=5",
         }
-        for name, value in told.items():
+        for name, value in all_headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -76,9 +81,9 @@ class _Answers(BaseHTTPRequestHandler):
 
 def serving(service: FakeService) -> Iterator[Head]:
     """A head that the service uses as its own."""
-    with listening(Head()) as found:
-        service.cluster.door = DashboardAccess(found.url, TOKEN)
-        yield found
+    with listening(Head()) as listening_head:
+        service.cluster.door = DashboardAccess(listening_head.url, TOKEN)
+        yield listening_head
 
 
 @pytest.fixture

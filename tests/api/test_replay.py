@@ -25,8 +25,8 @@ AUTO = {"scheduler": "auto", "sampler": "auto", "seed": 4}
 def replay(client: TestClient, job: str, **query: str) -> dict[str, Any]:
     answer = client.get(f"/v1/jobs/{job}/replay", params=query)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    replay_view: dict[str, Any] = answer.json()
+    return replay_view
 
 
 def submitted(client: TestClient, **more: Any) -> str:
@@ -47,11 +47,11 @@ def count(service: FakeService, job: str) -> int:
 
 def test_replay_of_every_kind_of_job_shows_no_difference(finished: Finished) -> None:
     for job in finished.all:
-        found = replay(finished.client, job)
-        assert (found["difference"], found["not_checked"], found["instead"]) == (None, [], None)
-        assert found["events"] == count(finished.service, job)
-        assert found["answers"] <= found["decisions"]
-        assert found["policy"]["sampler"] in ("random", "auto")
+        replayed = replay(finished.client, job)
+        assert (replayed["difference"], replayed["not_checked"], replayed["instead"]) == (None, [], None)
+        assert replayed["events"] == count(finished.service, job)
+        assert replayed["answers"] <= replayed["decisions"]
+        assert replayed["policy"]["sampler"] in ("random", "auto")
 
 
 def test_changed_suggestion_is_detected(service: FakeService, client: TestClient, job: str) -> None:
@@ -65,23 +65,26 @@ def test_changed_suggestion_is_detected(service: FakeService, client: TestClient
         # Somebody who changes the record by hand has to remove this trigger first, too.
         db.exec_driver_sql("DROP TRIGGER events_no_update")
         db.execute(update(events).where(e.job == job, e.seq == seq).values(body=json.dumps(forged)))
-    found = replay(client, job)
-    difference = found["difference"]
+    replayed = replay(client, job)
+    difference = replayed["difference"]
     assert (difference["code"], difference["event"], difference["trial"]) == ("answer", seq, event.trial)
     assert difference["decided"]["fields"]["config"] == event.config
     assert difference["recorded"]["fields"]["config"] == {**event.config, "width": 9}
     assert difference["instead"] is None
     assert difference["at"].endswith("Z")
-    assert found["not_checked"] == []
+    assert replayed["not_checked"] == []
 
 
 def test_changed_stop_reason_is_detected(service: FakeService, client: TestClient, job: str) -> None:
     with service.database.write() as db:
         db.execute(update(jobs).where(jobs.c.id == job).values(stop_reason="target"))
         db.execute(update(launches).where(launches.c.job == job).values(tuner_version="0.0.1"))
-    found = replay(client, job)
-    assert (found["difference"]["code"], found["difference"]["event"]) == ("job_end", count(service, job))
-    assert "tuner 0.0.1" in found["not_checked"][-1]["why"]
+    replayed = replay(client, job)
+    assert (replayed["difference"]["code"], replayed["difference"]["event"]) == (
+        "job_end",
+        count(service, job),
+    )
+    assert "tuner 0.0.1" in replayed["not_checked"][-1]["why"]
 
 
 def test_later_quota_change_makes_no_difference(service: FakeService, client: TestClient, job: str) -> None:
@@ -123,13 +126,17 @@ def test_control_requests_not_handled_by_a_driver_are_not_checked(
     run.run()
     assert replay(client, job)["difference"] is None
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
-    found = replay(client, job)
-    assert found["difference"] is None
-    assert [one["what"] for one in found["not_checked"]] == ["why the job is running"]
+    replayed = replay(client, job)
+    assert replayed["difference"] is None
+    assert [unchecked_part["what"] for unchecked_part in replayed["not_checked"]] == [
+        "why the job is running"
+    ]
     assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
-    found = replay(client, job)
-    assert (found["state"], found["difference"]) == ("cancelled", None)
-    assert [one["what"] for one in found["not_checked"]] == ["why the job is cancelled"]
+    replayed = replay(client, job)
+    assert (replayed["state"], replayed["difference"]) == ("cancelled", None)
+    assert [unchecked_part["what"] for unchecked_part in replayed["not_checked"]] == [
+        "why the job is cancelled"
+    ]
 
 
 def _pause(service: FakeService) -> Any:
@@ -146,10 +153,12 @@ def test_replay_of_warm_start_without_its_source_record_says_so(
     assert replay(client, warm)["not_checked"] == []
     with service.database.write() as db:
         db.execute(update(warm_starts).where(warm_starts.c.job == warm).values(until_seq=1_000_000))
-    found = replay(client, warm)
-    assert found["difference"] is None
-    assert found["answers"] == 0
-    assert [one["what"] for one in found["not_checked"]] == ["the answers of the sampler"]
+    replayed = replay(client, warm)
+    assert replayed["difference"] is None
+    assert replayed["answers"] == 0
+    assert [unchecked_part["what"] for unchecked_part in replayed["not_checked"]] == [
+        "the answers of the sampler"
+    ]
 
 
 def test_other_policies_are_compared(client: TestClient, job: str) -> None:
@@ -184,9 +193,9 @@ def test_replay_stops_at_its_time_limit(
     client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "LIMIT_S", 0.0)
-    found = replay(client, job)
-    assert (found["events"], found["difference"]) == (0, None)
-    assert found["not_checked"][0]["what"].startswith("later events")
+    replayed = replay(client, job)
+    assert (replayed["events"], replayed["difference"]) == (0, None)
+    assert replayed["not_checked"][0]["what"].startswith("later events")
     assert replay(client, job, sampler="grid")["not_checked"][0]["what"] == "later events"
 
 

@@ -58,25 +58,25 @@ class Books:
         self.first, self.last = (pick(e["at"] for e in self.entries) for pick in (min, max))
 
     def key(self, group: str, job: str, at: int, attempt: Any, timezone: str) -> str | None:
-        told: dict[str, Callable[[], str | None]] = {
+        key_by_group: dict[str, Callable[[], str | None]] = {
             "trainable": lambda: self.trainables[job],
             "market": lambda: None if attempt is None else attempt.market,
             "day": lambda: datetime.fromtimestamp(at // NS, zone(timezone)).date().isoformat(),
             "job": lambda: job,
             "owner": lambda: self.tags.get((job, "owner")),
         }
-        return told.get(group, lambda: self.tags.get((job, group.removeprefix("tag:"))))()
+        return key_by_group.get(group, lambda: self.tags.get((job, group.removeprefix("tag:"))))()
 
     def sums(self, groups: list[str], since: int, until: int, timezone: str) -> dict[Any, dict[str, Any]]:
         """Return the expected sums of each group, computed from all entries."""
-        found: dict[Any, dict[str, Any]] = defaultdict(lambda: defaultdict(set))
+        sums_by_group: dict[Any, dict[str, Any]] = defaultdict(lambda: defaultdict(set))
         for entry in self.entries:
             if entry["kind"] is None or not since <= entry["at"] < until:
                 continue
             attempt = self.attempts.get((entry["job"], entry["trial"], entry["attempt"]))
             key = tuple(self.key(g, entry["job"], entry["at"], attempt, timezone) for g in groups)
             trial = (entry["job"], entry["trial"])
-            sums = found[key]
+            sums = sums_by_group[key]
             sums["usd"] = (sums["usd"] or 0) + entry["usd"]
             sums["gpu_ms"] = (sums["gpu_ms"] or 0) + entry["gpu_ms"]
             sums["lost"] = (sums["lost"] or 0) + (entry["usd"] if entry["kind"] == "lost" else 0)
@@ -92,16 +92,16 @@ class Books:
             ):
                 if counts and since <= at < until:
                     key = tuple(self.key(g, job, at, attempt, timezone) for g in groups)
-                    found[key][name] = (found[key][name] or 0) + 1
-        return found
+                    sums_by_group[key][name] = (sums_by_group[key][name] or 0) + 1
+        return sums_by_group
 
 
 @pytest.fixture(scope="module")
 def books(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Books]:
     service = fakes.service_in(tmp_path_factory.mktemp("spend"))
-    found = object.__new__(Finished)
-    found.service, found.client = service, fakes.client_of(service)
-    yield Books(found)
+    finished = object.__new__(Finished)
+    finished.service, finished.client = service, fakes.client_of(service)
+    yield Books(finished)
     service.database.dispose()
 
 
@@ -126,7 +126,7 @@ def test_any_grouping_equals_the_sum_of_the_ledger_entries(books: Books, data: s
     )
     until += NS
     shown = {"since": rfc3339(since), "until": rfc3339(until)}
-    found = (
+    spend = (
         get(books.client, group_by=groups, timezone=timezone, **shown)
         if groups
         else get(books.client, group_by=[], **shown)
@@ -135,8 +135,8 @@ def test_any_grouping_equals_the_sum_of_the_ledger_entries(books: Books, data: s
         groups = ["tag:project"]
     since, until = since // 1000 * 1000, until // 1000 * 1000
     wanted = books.sums(groups, since, until, timezone)
-    assert {tuple(row["keys"][g] for g in groups) for row in found["items"]} == set(wanted)
-    for row in found["items"]:
+    assert {tuple(row["keys"][g] for g in groups) for row in spend["items"]} == set(wanted)
+    for row in spend["items"]:
         sums = wanted[tuple(row["keys"][g] for g in groups)]
         assert micro(row["usd"]) == (sums["usd"] or 0)
         assert round(row["gpu_hours"] * 3_600_000) == (sums["gpu_ms"] or 0)
@@ -147,7 +147,7 @@ def test_any_grouping_equals_the_sum_of_the_ledger_entries(books: Books, data: s
         assert row["preemptions"] == (sums["preemptions"] or 0)
         assert row["retries"] == (sums["retries"] or 0)
     total = sum(e["usd"] for e in books.entries if e["kind"] is not None and since <= e["at"] < until)
-    assert micro(found["total"]["usd"]) == total == sum(micro(row["usd"]) for row in found["items"])
+    assert micro(spend["total"]["usd"]) == total == sum(micro(row["usd"]) for row in spend["items"])
 
 
 def test_total_includes_preemptions_retries_and_lost_work(books: Books) -> None:
@@ -183,10 +183,10 @@ def test_csv_has_the_same_figures_and_escapes_formulas(books: Books) -> None:
 def test_spend_is_empty_before_any_job(tmp_path: Any) -> None:
     service = fakes.service_in(tmp_path)
     client = fakes.client_of(service)
-    found = get(client, group_by=["day", "owner"])
-    assert found["items"] == []
-    assert found["total"]["usd"] == 0
-    assert found["total"]["usd_per_completed_trial"] is None
+    spend = get(client, group_by=["day", "owner"])
+    assert spend["items"] == []
+    assert spend["total"]["usd"] == 0
+    assert spend["total"]["usd_per_completed_trial"] is None
     service.database.dispose()
 
 

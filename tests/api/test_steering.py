@@ -79,8 +79,8 @@ def running(client: TestClient, service: FakeService) -> str:
 
 
 def trials_in(client: TestClient, job: str, state: str) -> list[str]:
-    found = client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]
-    return [trial["id"] for trial in found if trial["state"] == state]
+    listed = client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]
+    return [trial["id"] for trial in listed if trial["state"] == state]
 
 
 def test_width_of_a_job_is_limited_by_machines_and_shown(client: TestClient, service: FakeService) -> None:
@@ -160,7 +160,7 @@ def test_trials_are_stopped_and_promoted_in_the_states_that_allow_it(
             assert answer.json()["id"] == trial
         else:
             check_problem(answer, status)
-    assert [(type(one), getattr(one, "trial", "")) for one in requests(service, running)] == [
+    assert [(type(request), getattr(request, "trial", "")) for request in requests(service, running)] == [
         (ev.PromoteRequested, paused),
         (ev.StopRequested, active),
     ]

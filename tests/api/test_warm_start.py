@@ -44,9 +44,9 @@ def test_warm_start_knows_every_report_of_the_named_jobs(finished: Finished) -> 
         "jobs": list(named),
         "checkpoints": False,
     }
-    found = [point for name in named for point in points(finished.service, name, "max")]
-    told = [step for trial in known(finished.service, job) for step in trial.curve]
-    assert sorted(told) == sorted((point.step, point.score, point.ns) for point in found)
+    recorded = [point for name in named for point in points(finished.service, name, "max")]
+    curve_points = [step for trial in known(finished.service, job) for step in trial.curve]
+    assert sorted(curve_points) == sorted((point.step, point.score, point.ns) for point in recorded)
 
 
 def test_warm_start_from_a_running_job_uses_its_reports_so_far(

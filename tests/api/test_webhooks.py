@@ -59,8 +59,8 @@ class Hook(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setattr(webhooks, "TIMEOUT_S", 240.0)
-    with listening(Receiver()) as found:
-        yield found
+    with listening(Receiver()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -95,14 +95,16 @@ def test_alert_is_signed_and_retried_until_accepted_then_not_repeated(
     assert len(receiver.heard) == 3
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
     shown = get(client)["deliveries"]
-    assert [(one["state"], one["tries"], one["answer"]) for one in shown] == [("delivered", 3, "HTTP 204")]
+    assert [(delivery["state"], delivery["tries"], delivery["answer"]) for delivery in shown] == [
+        ("delivered", 3, "HTTP 204")
+    ]
 
     headers, body = receiver.heard[-1]
-    told = json.loads(body)
-    assert told["id"] == headers["Tuner-Delivery"] == shown[0]["id"]
-    assert (told["budget"], told["share"], told["limit_usd"]) == ("vision", 0.5, 0.002)
-    assert 0.5 <= told["spent_share"] < 0.8
-    assert told["spent_usd"] == get(client)["spend"]["usd"]
+    alert = json.loads(body)
+    assert alert["id"] == headers["Tuner-Delivery"] == shown[0]["id"]
+    assert (alert["budget"], alert["share"], alert["limit_usd"]) == ("vision", 0.5, 0.002)
+    assert 0.5 <= alert["spent_share"] < 0.8
+    assert alert["spent_usd"] == get(client)["spend"]["usd"]
     at, mac = (part.split("=")[1] for part in headers["Tuner-Signature"].split(","))
     wanted = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     assert mac == wanted
@@ -169,7 +171,7 @@ def test_undelivered_alert_is_given_up_after_a_day(open_service: FakeService, re
     reconciler, began = Reconciler(open_service), open_service.now.at
     while get(client)["deliveries"][:1] in (
         [],
-        [one for one in get(client)["deliveries"] if one["state"] == "pending"],
+        [delivery for delivery in get(client)["deliveries"] if delivery["state"] == "pending"],
     ):
         one_pass(reconciler)
         open_service.now.pass_s(1800)
@@ -185,8 +187,8 @@ def test_delivery_cannot_be_claimed_twice(open_service: FakeService, receiver: R
     spend(open_service, client, 0.0012)
     one_pass(Reconciler(open_service))
     with open_service.database.write() as db:
-        one = deliveries.of_budget(db, open_service.project, "vision", limit=1)[0]
-        assert not deliveries.claim(db, one, next_at=one.next_at)
+        delivery = deliveries.of_budget(db, open_service.project, "vision", limit=1)[0]
+        assert not deliveries.claim(db, delivery, next_at=delivery.next_at)
 
 
 def test_hanging_url_does_not_delay_other_projects(
@@ -246,11 +248,11 @@ def test_request_goes_to_the_checked_address_after_one_name_lookup_and_follows_n
 
 def anonymous(side: int) -> ssl.SSLContext:
     """Return a TLS context without certificates."""
-    found = ssl.SSLContext(side)
-    found.check_hostname, found.verify_mode = False, ssl.CERT_NONE
-    found.maximum_version = ssl.TLSVersion.TLSv1_2
-    found.set_ciphers("AECDH-AES256-SHA:ADH-AES256-GCM-SHA384:@SECLEVEL=0")
-    return found
+    context = ssl.SSLContext(side)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AECDH-AES256-SHA:ADH-AES256-GCM-SHA384:@SECLEVEL=0")
+    return context
 
 
 def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,20 +265,20 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
         plain, _ = heard.accept()
         with (
             suppress(OSError),
-            anonymous(ssl.PROTOCOL_TLS_SERVER).wrap_socket(plain, server_side=True) as one,
+            anonymous(ssl.PROTOCOL_TLS_SERVER).wrap_socket(plain, server_side=True) as connection,
         ):
-            one.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
             while not over.wait(0.05):
-                one.sendall(b"x")
+                connection.sendall(b"x")
 
     dripping = threading.Thread(target=drip)
     dripping.start()
-    found: list[webhooks.WebhookResult] = []
+    results: list[webhooks.WebhookResult] = []
     url = f"https://127.0.0.1:{heard.getsockname()[1]}/"
-    sending = threading.Thread(target=lambda: found.append(webhooks.send(url, b"{}", {}, private=True)))
+    sending = threading.Thread(target=lambda: results.append(webhooks.send(url, b"{}", {}, private=True)))
     sending.start()
     sending.join(120)
-    in_time = list(found)
+    in_time = list(results)
     over.set()
     dripping.join()
     sending.join()
@@ -286,7 +288,7 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_refused_connection_and_unknown_host_are_reported(receiver: Receiver) -> None:
     closed = "http://127.0.0.1:9/"
-    found = webhooks.send(closed, b"{}", {}, private=True)
-    assert not found.taken
-    assert "refused" in found.detail.lower()
+    result = webhooks.send(closed, b"{}", {}, private=True)
+    assert not result.taken
+    assert "refused" in result.detail.lower()
     assert not webhooks.send("http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []).taken

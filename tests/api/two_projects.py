@@ -103,7 +103,7 @@ class World:
         self.service.now.pass_s(HOUR_S)
         good = people.key("out-g", "admin", B)["secret"]
         swapped = good[:-1] + ("0" if good[-1] != "0" else "1")
-        keys = {name: one["secret"] for name, one in made.items()}
+        keys = {name: key["secret"] for name, key in made.items()}
         return {name: people.with_key({"mistyped": swapped, **keys}.get(name)) for name in OUT}
 
     def _members(self) -> dict[str, TestClient]:
@@ -164,8 +164,10 @@ _VARYING = (
 
 def alike(text: str, ids: dict[str, str]) -> str:
     """Return a response without the ids of the request and without values that differ each time."""
-    for name, one in sorted(ids.items(), key=lambda pair: -len(pair[1])):
-        text = text.replace(one, f"<{'it' if name in ('name', 'project', 'user', 'idempotency') else name}>")
+    for name, resource_id in sorted(ids.items(), key=lambda pair: -len(pair[1])):
+        text = text.replace(
+            resource_id, f"<{'it' if name in ('name', 'project', 'user', 'idempotency') else name}>"
+        )
     for varying, word in _VARYING:
         text = varying.sub(word, text)
     return text

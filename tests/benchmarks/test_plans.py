@@ -6,9 +6,9 @@ from benchmarks.plans import SHIPPED, Case, job, one
 
 def test_benchmarked_job_has_a_pilot_a_plan_and_an_actual_cost() -> None:
     with recorded(SHIPPED) as place:
-        found = one(place, Case("small", job("asha", 6, sampler="random", max=9), 0.004))
-    assert found.reason == "trials"
-    assert found.is_open
-    assert 0 < found.pilot <= 0.004
-    assert 0 < found.low < found.expected < found.high
-    assert found.actual > 0
+        benchmarked = one(place, Case("small", job("asha", 6, sampler="random", max=9), 0.004))
+    assert benchmarked.reason == "trials"
+    assert benchmarked.is_open
+    assert 0 < benchmarked.pilot <= 0.004
+    assert 0 < benchmarked.low < benchmarked.expected < benchmarked.high
+    assert benchmarked.actual > 0

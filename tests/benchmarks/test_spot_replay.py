@@ -112,9 +112,9 @@ def test_trace_files_are_read_as_tracks_of_single_trainings(tmp_path: Path) -> N
 
 def test_tables_have_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     track = Track("made", "made", Trace("made", ((0, 3 * HOUR_NS, 1), (3 * HOUR_NS, 4 * HOUR_NS, 0))))
-    found = [Case(track, start * HOUR_NS, PLAIN) for start in range(3)]
-    without_deadline(found)
-    with_deadline(found, 0.7)
+    cases = [Case(track, start * HOUR_NS, PLAIN) for start in range(3)]
+    without_deadline(cases)
+    with_deadline(cases, 0.7)
     printed = capsys.readouterr().out
     for policy in (*NO_DEADLINE, *WITH_DEADLINE):
         assert f"| {policy.name} |" in printed

@@ -91,27 +91,27 @@ def _bound(port: int) -> socket.socket:
 
     Another socket may have the same address, as long as only one of them listens.
     """
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind(("127.0.0.1", port))
-    return found
+    bound_socket = socket.socket()
+    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound_socket.bind(("127.0.0.1", port))
+    return bound_socket
 
 
 def until(condition: Callable[[], Any]) -> Any:
     """Return the condition's value once it is true. Use it only for conditions that no page shows."""
     deadline = time.monotonic() + WAIT_MS / 1000
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if condition_value := condition():
+            return condition_value
         time.sleep(0.02)
     raise AssertionError("it did not come true")
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=2 * WAIT_MS)
+        made = playwright.chromium.launch(executable_path=executable, args=FLAGS, timeout=2 * WAIT_MS)
         yield made
         made.close()
 
@@ -194,11 +194,11 @@ def _is_here(url: str) -> bool:
 def violations(page: Page) -> list[str]:
     """Return the accessibility violations that axe finds on the page. The debugger runs axe, because the page's policy would block it."""
     page.evaluate(AXE.read_text() + "\n;0")
-    found = page.evaluate(
+    axe_violations = page.evaluate(
         "async () => (await axe.run()).violations.map("
         "(one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`)"
     )
-    return list(found)
+    return list(axe_violations)
 
 
 def click_twice(page: Page, button: Locator, url: str) -> None:

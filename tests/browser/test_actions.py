@@ -47,24 +47,26 @@ def test_double_click_sets_a_budget_once_and_another_tab_shows_it(
 ) -> None:
     job = site.submit(budget={"usd": 0.001})
     site.simulate(job)
-    one, other = context.new_page(), context.new_page()
-    for page in (one, other):
+    first, other = context.new_page(), context.new_page()
+    for page in (first, other):
         see(page, site, job)
         expect(page.get_by_text("○ The job has ended")).to_be_visible()
-    dialog = top_up(one, "0.0001")
+    dialog = top_up(first, "0.0001")
     dialog.get_by_role("button", name="Set the budget").click()
     expect(dialog.get_by_role("alert")).to_contain_text("spent")
     sent: list[str] = []
-    one.on("request", lambda asked: sent.append(asked.method) if asked.method in ("PATCH", "POST") else None)
+    first.on(
+        "request", lambda asked: sent.append(asked.method) if asked.method in ("PATCH", "POST") else None
+    )
     dialog.get_by_label("New budget, in dollars").fill("0.008")
-    click_twice(one, dialog.get_by_role("button", name="Set the budget"), f"**/v1/jobs/{job}")
+    click_twice(first, dialog.get_by_role("button", name="Set the budget"), f"**/v1/jobs/{job}")
     expect(dialog).not_to_be_visible()
-    for page in (one, other):
+    for page in (first, other):
         expect(page.get_by_text("of $0.00800 spent")).to_be_visible()
         expect(page.get_by_text("● Live")).to_be_visible()
     assert site.get(f"/jobs/{job}")["budget"]["usd"] == 0.008
     assert sent == ["PATCH", "POST"]
-    expect(one.get_by_role("button", name="Top up…")).to_be_focused()
+    expect(first.get_by_role("button", name="Top up…")).to_be_focused()
 
 
 def test_action_with_lost_response_is_done_once(page: Page, site: Site) -> None:

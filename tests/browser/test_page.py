@@ -27,8 +27,8 @@ def rows(page: Page) -> dict[str, tuple[str, str]]:
     """Return state and steps of each trial from the table of trials."""
     body = page.get_by_role("region", name="Table of trials").locator("tbody tr")
     texts, states = body.all_inner_texts(), body.evaluate_all("(rows) => rows.map((row) => row.className)")
-    found = [text.split("\t") for text in texts]
-    return {row[0].split("#")[-1].strip(): (state, row[4]) for row, state in zip(found, states, strict=True)}
+    cells = [text.split("\t") for text in texts]
+    return {row[0].split("#")[-1].strip(): (state, row[4]) for row, state in zip(cells, states, strict=True)}
 
 
 def test_form_submits_each_job_once(page: Page, site: Site) -> None:
@@ -161,7 +161,9 @@ def test_address_of_a_job_shows_the_job_live(page: Page, site: Site) -> None:
     while (more := page.get_by_role("button", name="Show more")).is_visible():
         more.click()
     listed = site.get(f"/jobs/{job}/trials", limit=500)["items"]
-    assert rows(page) == {str(int(one["id"][6:])): (one["state"], str(one["steps"])) for one in listed}
+    assert rows(page) == {
+        str(int(trial["id"][6:])): (trial["state"], str(trial["steps"])) for trial in listed
+    }
     expect(section(page, "The bill")).to_contain_text("train $0.00")
 
 
@@ -174,7 +176,9 @@ def test_lost_connection_recovers_without_missing_events(page: Page, site: Site)
     asked: list[str | None] = []
     page.on(
         "request",
-        lambda one: asked.append(one.header_value("last-event-id")) if one.url.endswith("/events") else None,
+        lambda request: (
+            asked.append(request.header_value("last-event-id")) if request.url.endswith("/events") else None
+        ),
     )
     site.stop()
     expect(page.get_by_text("The connection is lost")).to_be_visible()
@@ -287,7 +291,7 @@ def test_pages_are_accessible_fit_the_screen_and_are_small(
     page: Page, finished: Finished, scheme: Any, width: int
 ) -> None:
     files: list[Response] = []
-    page.on("response", lambda one: None if "/v1/" in one.url else files.append(one))
+    page.on("response", lambda response: None if "/v1/" in response.url else files.append(response))
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 800})
     job = finished.job
@@ -301,7 +305,7 @@ def test_pages_are_accessible_fit_the_screen_and_are_small(
         expect(page.get_by_role("main")).to_contain_text(sign)
         assert violations(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-    assert 50_000 < sum(len(one.body()) for one in files) <= BYTES_MAX
+    assert 50_000 < sum(len(file.body()) for file in files) <= BYTES_MAX
     page.goto(f"{finished.url}#/jobs/{job}")
     dialog = page.get_by_role("dialog")
     for opener, sign in (

@@ -48,8 +48,8 @@ def test_trial_is_promoted_and_stopped(page: Page, site: Site) -> None:
         fidelity=FIDELITY, budget={"usd": 0.03}, algorithm={"scheduler": "asha", "sampler": "random"}
     )
     site.simulate(job, messages=300)
-    found = site.get(f"/jobs/{job}/trials", limit=500)["items"]
-    paused, done, *_ = (one for one in found if one["state"] == "paused")
+    items = site.get(f"/jobs/{job}/trials", limit=500)["items"]
+    paused, done, *_ = (listed_trial for listed_trial in items if listed_trial["state"] == "paused")
     with site.service.database.write() as db:
         is_done = (trials.c.job == job) & (trials.c.trial == done["id"])
         db.execute(update(trials).where(is_done).values(state="completed"))
@@ -72,7 +72,7 @@ def test_trial_is_promoted_and_stopped(page: Page, site: Site) -> None:
     expect(page.get_by_text("is being stopped")).to_be_attached()
     with site.service.database.read() as db:
         requests = jobs.trial_requests_of(db, job)
-    assert [(type(one), getattr(one, "trial", "")) for one in requests] == [
+    assert [(type(request), getattr(request, "trial", "")) for request in requests] == [
         (PromoteRequested, paused["id"]),
         (StopRequested, paused["id"]),
     ]
@@ -82,7 +82,7 @@ def test_log_of_each_attempt_is_shown_and_updated_live(page: Page, site: Site) -
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.03})
     site.simulate(job, messages=1500, faults=Faults(crash=0.01), seed=1)
     running = site.get(f"/jobs/{job}/trials", limit=500)["items"]
-    trial = next(one for one in running if one["state"] == "running" and one["attempts"] > 1)
+    trial = next(item for item in running if item["state"] == "running" and item["attempts"] > 1)
     last = trial["attempts"]
     logs = TrialLogs(site.service.settings.storage, site.service.project, job, trial["id"])
 

@@ -54,10 +54,12 @@ def test_trials_are_sorted_and_filtered_while_reports_arrive(page: Page, site: S
         """Return the expected order from REST for `width>=20 optimizer:adam`, with ties by trial number."""
         items = site.get(f"/jobs/{job}/trials", limit=500)["items"]
         kept = [
-            one for one in items if one["config"]["width"] >= 20 and one["config"]["optimizer"] == "adamw"
+            trial
+            for trial in items
+            if trial["config"]["width"] >= 20 and trial["config"]["optimizer"] == "adamw"
         ]
-        kept.sort(key=lambda one: (-key(one) if falls else key(one), one["id"]))
-        return [str(int(one["id"][6:])) for one in kept[:25]]
+        kept.sort(key=lambda trial: (-key(trial) if falls else key(trial), trial["id"]))
+        return [str(int(trial["id"][6:])) for trial in kept[:25]]
 
     def width(one: dict[str, Any]) -> float:
         return float(one["config"]["width"])
@@ -97,7 +99,7 @@ def test_trials_are_sorted_and_filtered_while_reports_arrive(page: Page, site: S
     assert violations(page) == []
     field.fill("state:completed")
     expect(field).not_to_have_attribute("aria-invalid", "true")
-    states = [one["state"] for one in site.get(f"/jobs/{job}/trials", limit=500)["items"]]
+    states = [trial["state"] for trial in site.get(f"/jobs/{job}/trials", limit=500)["items"]]
     expect(table.locator("tbody tr")).to_have_count(states.count("completed"))
     field.fill("")
     expect(page).to_have_url(f"{site.url}#/jobs/{job}?sort=-config.width")
@@ -238,7 +240,7 @@ def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, 
         | {"config": config, "cost_usd": number / 10, "reason": reason}
         for number, state, best, reason, config in rows
     ]
-    for text, found in (
+    for text, expected in (
         ("", [0, 1, 12]),
         ("lr>0.1", [1]),
         ("lr >= 0.1 optimizer:adam", [12]),
@@ -270,7 +272,7 @@ def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, 
         ('optimizer:"adamw', 'a " is not closed'),
         ('"adamw', 'a " is not closed'),
     ):  # fmt: skip
-        assert page.evaluate(ask, [space, trials, text]) == found, text
+        assert page.evaluate(ask, [space, trials, text]) == expected, text
     reported = """async (later) => {
         const { Model } = await import("/static/model.js");
         const model = new Model({ objective: { metric: "acc", mode: "max" }, rungs: [] });

@@ -54,7 +54,10 @@ def main() -> int:
         outcome = run(asked, history, lambda text: print(text, flush=True))
     finally:
         history.close()
-    for text in [*outcome.said, *(f"BROKEN {one.rule}: {one.job} {one.said}" for one in outcome.broken)]:
+    for text in [
+        *outcome.said,
+        *(f"BROKEN {violation.rule}: {violation.job} {violation.said}" for violation in outcome.broken),
+    ]:
         print(text)
     print(f"seed {seed}: {'broken' if outcome.broken else 'nothing is broken'}")
     return 1 if outcome.broken else 0

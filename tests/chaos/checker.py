@@ -79,11 +79,11 @@ class After:
 def broken(history: Iterable[Line], after: After) -> list[Broken]:
     """Return the violations of all rules, or an empty list if all hold."""
     lines = list(history)
-    found = [*_submissions(lines, after), *_states(lines, after), *_processes(after)]
+    violations = [*_submissions(lines, after), *_states(lines, after), *_processes(after)]
     acknowledged = _acknowledged(lines)
     for job in after.jobs:
-        found += [*_reports(acknowledged[job.id], job), *_ledger(job), *_best(job)]
-    return found
+        violations += [*_reports(acknowledged[job.id], job), *_ledger(job), *_best(job)]
+    return violations
 
 
 def over(jobs: Iterable[Found]) -> int:
@@ -113,11 +113,13 @@ def _submissions(lines: Sequence[Line], after: After) -> Iterator[Broken]:
 
 
 def _acknowledged(lines: Iterable[Line]) -> dict[str, list[tuple[str, int, float | None]]]:
-    found: dict[str, list[tuple[str, int, float | None]]] = defaultdict(list)
+    acknowledged_reports: dict[str, list[tuple[str, int, float | None]]] = defaultdict(list)
     for line in lines:
         if line.what == "report":
-            found[line.told["job"]].append((line.told["trial"], line.told["step"], line.told["value"]))
-    return found
+            acknowledged_reports[line.told["job"]].append(
+                (line.told["trial"], line.told["step"], line.told["value"])
+            )
+    return acknowledged_reports
 
 
 def _reports(acknowledged: Sequence[tuple[str, int, float | None]], job: Found) -> Iterator[Broken]:
@@ -140,7 +142,7 @@ def _reports(acknowledged: Sequence[tuple[str, int, float | None]], job: Found) 
 
 def _curves(kept: dict[tuple[str, int], float | None], job: Found) -> Iterator[Broken]:
     curves: dict[str, list[tuple[int, float | None]]] = defaultdict(list)
-    for (trial, step), value in sorted(kept.items(), key=lambda one: one[0]):
+    for (trial, step), value in sorted(kept.items(), key=lambda pair: pair[0]):
         curves[trial].append((step, value))
     for trial, curve in curves.items():
         if [step for step, _ in curve] != list(range(1, len(curve) + 1)):
@@ -153,18 +155,20 @@ def _ledger(job: Found) -> Iterator[Broken]:
     """P3: no entry is doubled, no hold gives out more than it holds, no entry takes posted plus held above the
     budget, and the account equals the sum of its entries and what REST shows.
     """
-    if doubled := [name for name, count in Counter(one.id for one in job.entries).items() if count > 1]:
+    if doubled := [
+        name for name, count in Counter(ledger_entry.id for ledger_entry in job.entries).items() if count > 1
+    ]:
         yield Broken("P3 doubled", job.id, f"entry {doubled[0]} is there twice")
     holds: dict[tuple[str, int, int], int] = defaultdict(int)
     posted = 0
-    for one in job.entries:
-        holds[one.where] += {"hold": one.usd, "correct": 0}.get(one.entry, -one.usd)
-        posted += one.usd if one.entry in ("post", "correct") else 0
-        if holds[one.where] < 0:
-            yield Broken("P3 sums", job.id, f"{one.id} takes more than its hold has")
+    for entry in job.entries:
+        holds[entry.where] += {"hold": entry.usd, "correct": 0}.get(entry.entry, -entry.usd)
+        posted += entry.usd if entry.entry in ("post", "correct") else 0
+        if holds[entry.where] < 0:
+            yield Broken("P3 sums", job.id, f"{entry.id} takes more than its hold has")
         if sum(holds.values()) + posted > job.limit_usd:
-            said = f"{one.id}: {posted} posted, {sum(holds.values())} held of {job.limit_usd}"
-            yield Broken("P3 overspent", job.id, said)
+            detail = f"{entry.id}: {posted} posted, {sum(holds.values())} held of {job.limit_usd}"
+            yield Broken("P3 overspent", job.id, detail)
     yield from _account(job, posted, {where: usd for where, usd in holds.items() if usd})
 
 
@@ -191,8 +195,8 @@ def _processes(after: After) -> Iterator[Broken]:
         if job.state in FINAL and job.running:
             yield Broken("P4 attempt", job.id, f"it is over, and {job.running} of its attempts are not")
     if all(job.state in FINAL for job in after.jobs):
-        for one in after.processes:
-            yield Broken("P4 process", "", one)
+        for process in after.processes:
+            yield Broken("P4 process", "", process)
 
 
 def _states(lines: Sequence[Line], after: After) -> Iterator[Broken]:
@@ -206,18 +210,21 @@ def _states(lines: Sequence[Line], after: After) -> Iterator[Broken]:
             yield Broken("P6 changed", job, f"it was {ended[job]} at its end, and then {state}")
         if state in FINAL:
             ended.setdefault(job, state)
-    for found in after.jobs:
-        if found.state not in FINAL:
-            yield Broken("P5 not over", found.id, f"it is {found.state}")
-        if found.shown_state != found.state or ended.get(found.id, found.state) != found.state:
-            said = f"{found.state} in the database, shown as {found.shown_state}, was {ended.get(found.id)}"
-            yield Broken("P6 changed", found.id, said)
+    for found_job in after.jobs:
+        if found_job.state not in FINAL:
+            yield Broken("P5 not over", found_job.id, f"it is {found_job.state}")
+        if (
+            found_job.shown_state != found_job.state
+            or ended.get(found_job.id, found_job.state) != found_job.state
+        ):
+            detail = f"{found_job.state} in the database, shown as {found_job.shown_state}, was {ended.get(found_job.id)}"
+            yield Broken("P6 changed", found_job.id, detail)
 
 
 def _best(job: Found) -> Iterator[Broken]:
     """P7: the best that REST shows is the best finite report."""
     sign = 1 if job.is_max else -1
-    values = {(one.trial, one.step): one.value for one in job.reports if one.value is not None}
+    values = {(report.trial, report.step): report.value for report in job.reports if report.value is not None}
     finite = {place: value for place, value in values.items() if math.isfinite(value)}
     if job.shown_best is None:
         if finite:
@@ -226,5 +233,5 @@ def _best(job: Found) -> Iterator[Broken]:
     trial, step, value = job.shown_best
     if finite.get((trial, step)) != value:
         yield Broken("P7 best", job.id, f"no report of {trial} at step {step} has {value}")
-    elif sign * value != max(sign * one for one in finite.values()):
+    elif sign * value != max(sign * finite_value for finite_value in finite.values()):
         yield Broken("P7 best", job.id, f"{value} is shown, and there is a better one")

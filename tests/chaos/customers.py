@@ -56,14 +56,16 @@ class Customers:
             number += 1
             key, wanted = f"chaos-{self._seed}-{number}", self._wanted(rng)
             self._history.write("ask", key=key, budget=wanted["budget"])
-            found = self._submit(key, wanted, number)
-            if found is None:
+            job_id = self._submit(key, wanted, number)
+            if job_id is None:
                 self._places.release()
                 continue
             if rng.random() < 0.5:
                 self._submit(key, wanted, number + 1)
-            follower = threading.Thread(target=self._guarded, args=(self._follow, found, number), daemon=True)
-            self.live[found] = follower
+            follower = threading.Thread(
+                target=self._guarded, args=(self._follow, job_id, number), daemon=True
+            )
+            self.live[job_id] = follower
             follower.start()
 
     def _wanted(self, rng: Random) -> dict[str, Any]:
@@ -84,9 +86,9 @@ class Customers:
         while not self._given_up.is_set() and refused < REFUSED_MAX:
             try:
                 with self._deployment.client(number) as client:
-                    found = client.submit(wanted, idempotency_key=key).id
-                self._history.write("submitted", key=key, job=found)
-                return found
+                    job_id = client.submit(wanted, idempotency_key=key).id
+                self._history.write("submitted", key=key, job=job_id)
+                return job_id
             except ApiError as error:
                 refused += 400 <= error.status < 500
                 self._failed(error)
@@ -97,7 +99,7 @@ class Customers:
         self._given_up.wait(AGAIN_S)
 
     def _follow(self, found: str, number: int) -> None:
-        told: dict[tuple[str, int], float | None] = {}
+        reported: dict[tuple[str, int], float | None] = {}
         after, state = 0, ""
         while state not in FINAL and not self._given_up.is_set():
             try:
@@ -105,7 +107,7 @@ class Customers:
                     for event in client.events(found, after=after):
                         after = event.id if event.id is not None else after
                         if event.type == "report":
-                            self._report(found, event.data, told)
+                            self._report(found, event.data, reported)
                         elif event.type == "job" and event.data["state"] != state:
                             state = event.data["state"]
                             self._history.write("state", job=found, state=state)

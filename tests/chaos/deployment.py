@@ -124,8 +124,8 @@ class Deployment:
         for process in [*self.ours(), *self._writers()]:
             with suppress(psutil.Error):
                 process.resume()
-        for one in self._leaving:
-            one.wait(60)
+        for preemption in self._leaving:
+            preemption.wait(60)
 
     def stop(self) -> None:
         """Stop all processes that were started, in any state."""
@@ -154,19 +154,23 @@ class Deployment:
     def ours(self) -> list[psutil.Process]:
         """Return all processes of this run except PostgreSQL and S3."""
         mark = os.fsencode(self._code)
-        return [one for pid in psutil.pids() if pid != os.getpid() and (one := _of(pid, mark))]
+        return [process for pid in psutil.pids() if pid != os.getpid() and (process := _of(pid, mark))]
 
     def victims(self, kind: str) -> list[psutil.Process]:
         """Return the processes of a kind, in an order that does not depend on when they started."""
         match kind:
             case "service":
-                return [one for kept in self.services if (one := kept.running())]
+                return [service_process for kept in self.services if (service_process := kept.running())]
             case "database":
                 return self.database.processes()[:1] if self.database else []
             case "head":
                 return self._head()[:1]
-        found = self._workers() if kind == "worker" else [one for one in self.ours() if _is(kind, one)]
-        return sorted(found, key=lambda process: (line(process), process.pid))
+        processes = (
+            self._workers()
+            if kind == "worker"
+            else [own_process for own_process in self.ours() if _is(kind, own_process)]
+        )
+        return sorted(processes, key=lambda process: (line(process), process.pid))
 
     def with_it(self, kind: str, victim: psutil.Process) -> list[psutil.Process]:
         """Return the victim and the processes that die with it: a server's connections, or a head's processes."""
@@ -176,8 +180,12 @@ class Deployment:
 
     def _workers(self) -> list[psutil.Process]:
         """Return the actors, which are the parents of fork servers."""
-        parents = [one.parent() for one in self.ours() if _is("fork server", one)]
-        return [one for one in parents if one is not None and one.pid > 1 and not _is("fork server", one)]
+        parents = [process.parent() for process in self.ours() if _is("fork server", process)]
+        return [
+            parent
+            for parent in parents
+            if parent is not None and parent.pid > 1 and not _is("fork server", parent)
+        ]
 
     def _head(self) -> list[psutil.Process]:
         with suppress(psutil.Error, OSError, ValueError, IndexError):
@@ -196,12 +204,16 @@ class Deployment:
     def _writers(self) -> list[psutil.Process]:
         if self.database is not None:
             return self.database.processes()
-        return [one for one in self.ours() if _is("driver", one) or "tuner.cli.main" in line(one)]
+        return [
+            process for process in self.ours() if _is("driver", process) or "tuner.cli.main" in line(process)
+        ]
 
     def left(self) -> list[str]:
         """Describe the processes that still train or drive a job."""
-        found = [one for one in self.ours() if _is("driver", one) or _is("fork server", one)]
-        return [f"{one.pid}: {line(one)[:200]}" for one in found]
+        processes = [
+            process for process in self.ours() if _is("driver", process) or _is("fork server", process)
+        ]
+        return [f"{process.pid}: {line(process)[:200]}" for process in processes]
 
 
 def _is(kind: str, process: psutil.Process) -> bool:
@@ -222,8 +234,8 @@ def _of(pid: int, mark: bytes) -> psutil.Process | None:
     """Return the process if it is alive and its environment contains `mark`."""
     with suppress(psutil.Error, OSError):
         if mark in Path(f"/proc/{pid}/environ").read_bytes():
-            found = psutil.Process(pid)
-            return found if found.status() != psutil.STATUS_ZOMBIE else None
+            process = psutil.Process(pid)
+            return process if process.status() != psutil.STATUS_ZOMBIE else None
     return None
 
 

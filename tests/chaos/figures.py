@@ -26,7 +26,7 @@ def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int])
     `attempts` maps (job, trial, step) to the attempt that reported the step. If another loss follows before
     recovery, the time is counted from the last loss. Losses of jobs that no longer train are not counted.
     """
-    found: list[float] = []
+    recovery_times: list[float] = []
     heard: set[tuple[str, str, int]] = set()
     lost: dict[str, float] = {}
     running: set[str] = set()
@@ -36,16 +36,18 @@ def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int])
             attempt = attempts.get((job, line.told["trial"], line.told["step"]), 0)
             is_new = (job, line.told["trial"], attempt) not in heard
             if is_new and job in lost and line.at - lost[job] > UNDER_WAY_S:
-                found.append(line.at - lost.pop(job))
+                recovery_times.append(line.at - lost.pop(job))
             heard.add((job, line.told["trial"], attempt))
             running.add(job)
         elif line.what == "state" and line.told["state"] not in ("queued", "running"):
             running.discard(job)
             lost.pop(job, None)
         elif line.what == "strike" and line.told["fault"] in LOSSES and line.told["victim"]:
-            for one in running if line.told["fault"] != "kill driver" else running & {line.told["of_job"]}:
-                lost[one] = line.at
-    return found
+            for struck_job in (
+                running if line.told["fault"] != "kill driver" else running & {line.told["of_job"]}
+            ):
+                lost[struck_job] = line.at
+    return recovery_times
 
 
 def told(seconds: Sequence[float]) -> str:
@@ -80,5 +82,5 @@ def back(lines: Iterable[Line], part: str) -> list[float]:
     """Return the seconds from each kill -9 of `part` until it is ready, if nothing else was down or harmed in
     that time.
     """
-    found = [line for line in lines if line.what == "ready" and line.told["part"] == part]
-    return [line.told["seconds"] for line in found if _is_of_a_kill(line)]
+    ready_lines = [line for line in lines if line.what == "ready" and line.told["part"] == part]
+    return [line.told["seconds"] for line in ready_lines if _is_of_a_kill(line)]

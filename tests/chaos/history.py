@@ -41,8 +41,8 @@ class History:
 
 
 def read(path: Path) -> list[Line]:
-    found = []
+    lines = []
     for text in path.read_text().splitlines():
-        told = json.loads(text)
-        found.append(Line(told.pop("at"), told.pop("what"), told))
-    return found
+        fields = json.loads(text)
+        lines.append(Line(fields.pop("at"), fields.pop("what"), fields))
+    return lines

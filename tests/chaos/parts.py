@@ -151,8 +151,8 @@ class Postgres:
 
     def processes(self) -> list[psutil.Process]:
         """Return the server first, then its connections' processes."""
-        found = self.kept.running()
-        return [] if found is None else [found, *children(found, recursive=True)]
+        server = self.kept.running()
+        return [] if server is None else [server, *children(server, recursive=True)]
 
     def stop(self) -> None:
         # Do not wait for open connections.

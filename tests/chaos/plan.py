@@ -89,18 +89,18 @@ def strikes(seed: int, seconds: float, faults: Sequence[Fault], *, every_s: floa
     Process faults come every `every_s` seconds on average, all others together half as often. Faults come in
     storms, with a rest after each.
     """
-    rng, found = Random(seed), []
+    rng, planned_strikes = Random(seed), []
     processes = [fault for fault in faults if fault.of == "process"]
     others = [fault for fault in faults if fault.of != "process"]
     share = STORM_S / (STORM_S + REST_S)
     for among, pause_s in ((processes, every_s * share), (others, 2 * every_s * share)):
         at_s = rng.uniform(0, pause_s) if among else seconds
         while (after_s := _with_rests(at_s)) < seconds:
-            (fault,) = rng.choices(among, [one.weight for one in among])
+            (fault,) = rng.choices(among, [weighted_fault.weight for weighted_fault in among])
             lasts_s = rng.uniform(min(1.0, fault.longest_s), fault.longest_s)
-            found.append(Strike(round(after_s, 3), fault, rng.random(), round(lasts_s, 3)))
+            planned_strikes.append(Strike(round(after_s, 3), fault, rng.random(), round(lasts_s, 3)))
             at_s += rng.uniform(0.5, 1.5) * pause_s
-    return sorted(found, key=lambda strike: strike.at_s)
+    return sorted(planned_strikes, key=lambda strike: strike.at_s)
 
 
 def _with_rests(storming_s: float) -> float:

@@ -89,7 +89,7 @@ class Proxy:
 
     async def _heal(self) -> None:
         self._harm = "none"
-        for link in [one for one in self._links if one.muted]:
+        for link in [open_link for open_link in self._links if open_link.muted]:
             link.reset()
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Proxy:
         link = _Link((writer, to_writer), muted=self._harm == "half_open")
         self._links.add(link)
         pumps = (self._pump(link, reader, to_writer), self._pump(link, to_reader, writer))
-        link.tasks = [asyncio.ensure_future(one) for one in pumps]
+        link.tasks = [asyncio.ensure_future(pump) for pump in pumps]
         try:
             await asyncio.gather(*link.tasks, return_exceptions=True)
         finally:

@@ -39,14 +39,14 @@ def attempts(read: Read) -> dict[tuple[str, str, int], int]:
 def after(deployment: Deployment, read: Read) -> After:
     keys = [(key, job) for key, job in read("SELECT key, job FROM idempotency")]
     with deployment.client(0) as client:
-        found = [
+        jobs_after = [
             _found(client, read, row)
             for row in read(
                 "SELECT j.id, j.state, a.limit_usd, a.posted_usd, a.held_usd FROM jobs j JOIN accounts a ON a.job = j.id "
                 "ORDER BY j.created_at"
             )
         ]
-    return After(found, keys, deployment.left())
+    return After(jobs_after, keys, deployment.left())
 
 
 def _found(client: Client, read: Read, row: tuple[Any, ...]) -> Found:
@@ -64,7 +64,7 @@ def _found(client: Client, read: Read, row: tuple[Any, ...]) -> Found:
             Entry(id, entry, kind, (trial, n, part), usd) for id, entry, kind, trial, n, part, usd in entries
         ],
         open_holds=[((trial, n, part), usd) for trial, n, part, usd in holds],
-        reports=[Report(*one) for one in reports],
+        reports=[Report(*report_row) for report_row in reports],
         running=running,
         shown_state=client.job(name).state,
         shown_usd=micro(client.bill(name).total_usd),

@@ -42,30 +42,30 @@ def strike(at: Deployment, what: Strike) -> Done:
 
 
 def _process(at: Deployment, what: Strike, verb: str, kind: str) -> Done:
-    found = at.victims(kind)
-    if not found:
+    victims = at.victims(kind)
+    if not victims:
         return NOBODY
-    victim = found[int(what.draw * len(found))]
+    victim = victims[int(what.draw * len(victims))]
     words = line(victim)
     job = re.search(r"job_[0-9a-f]+", words) if kind == "driver" else None
-    said = Done(f"{victim.pid}: {words[:100]}", of_job=job[0] if job else "")
+    done = Done(f"{victim.pid}: {words[:100]}", of_job=job[0] if job else "")
     if verb == "restart":
         # PostgreSQL's fast shutdown (SIGINT), or an orderly shutdown of our processes (SIGTERM).
         send([victim], signal.SIGINT if kind == "database" else signal.SIGTERM)
-        return said
+        return done
     family = at.with_it(kind, victim)
     if verb == "kill":
         send(family, signal.SIGKILL)
-        return said
+        return done
     send(family, signal.SIGSTOP)
-    return said._replace(end=lambda: send(family, signal.SIGCONT))
+    return done._replace(end=lambda: send(family, signal.SIGCONT))
 
 
 def _drain(at: Deployment, what: Strike) -> Done:
-    found = at.nodes()
-    if not found:
+    nodes = at.nodes()
+    if not nodes:
         return NOBODY
-    node = found[int(what.draw * len(found))]
+    node = nodes[int(what.draw * len(nodes))]
     at.preempt(node, NOTICE_S)
     return Done(node)
 

@@ -111,8 +111,8 @@ def _strike_all(
         deployment.troubles -= 1
         history.write("healed", fault=one.fault.name)
 
-    for one in plan:
-        heapq.heappush(due, (one.at_s, next(order), lambda one=one: begin(one)))  # type: ignore[misc]
+    for planned_strike in plan:
+        heapq.heappush(due, (planned_strike.at_s, next(order), lambda one=planned_strike: begin(one)))  # type: ignore[misc]
     while due:
         at_s, _, action = heapq.heappop(due)
         time.sleep(max(0.0, began + at_s - time.monotonic()))
@@ -156,7 +156,7 @@ def _tell(
     kinds = {fault.name: fault.of for fault in asked.faults}
     outcome.jobs = len(after.jobs)
     outcome.process_faults = sum(times for name, times in by_name.items() if kinds[name] == "process")
-    rules = [one.rule for one in outcome.broken]
+    rules = [violation.rule for violation in outcome.broken]
     failed = [line.told["status"] for line in lines if line.what == "failed"]
     outcome.said = [
         f"faults: {sum(by_name.values())}, of processes {outcome.process_faults}",

@@ -52,7 +52,7 @@ def test_correct_history_breaks_no_rule() -> None:
 
 
 def without(entry: str) -> tuple[Entry, ...]:
-    return tuple(one for one in JOB.entries if one.id != entry)
+    return tuple(ledger_entry for ledger_entry in JOB.entries if ledger_entry.id != entry)
 
 
 MORE = (*JOB.entries, Entry("h3", "hold", None, ("t1", 1, 1), 40))
@@ -93,7 +93,7 @@ AFTERWARDS: dict[str, tuple[str, After]] = {
 
 
 def rules(lines: list[Line], after: After) -> set[str]:
-    return {one.rule for one in broken(lines, after)}
+    return {violation.rule for violation in broken(lines, after)}
 
 
 @pytest.mark.parametrize("name", AFTERWARDS)
@@ -113,8 +113,8 @@ def test_state_change_after_the_final_state_is_reported() -> None:
 
 
 def test_report_with_a_different_value_the_second_time_is_reported() -> None:
-    told = Line(5.0, "report", {"job": "job_a", "trial": "t0", "step": 1, "value": 0.25})
-    assert rules([*LINES, told], WELL) == {"P2 changed"}
+    report = Line(5.0, "report", {"job": "job_a", "trial": "t0", "step": 1, "value": 0.25})
+    assert rules([*LINES, report], WELL) == {"P2 changed"}
 
 
 def test_processes_of_a_running_job_break_no_rule() -> None:

@@ -27,12 +27,12 @@ for line in sys.stdin:
 
 @pytest.fixture
 def writer() -> Iterator["subprocess.Popen[str]"]:
-    found = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    yield found
-    found.kill()
-    found.communicate()
+    yield process
+    process.kill()
+    process.communicate()
 
 
 @pytest.mark.parametrize("is_limit", [False, True])
@@ -70,8 +70,8 @@ def test_clock_of_selected_processes_jumps_and_is_reset(tmp_path: Path) -> None:
     def off_by_s(*more: str) -> int:
         environment = {**os.environ, **clock.environment}
         words = [sys.executable, "-c", tells, *more]
-        said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-        return round((float(said.stdout) - time.time()) / 100) * 100
+        completed = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        return round((float(completed.stdout) - time.time()) / 100) * 100
 
     can = clock.jump(7200)
     assert off_by_s(ours) == (7200 if can else 0)

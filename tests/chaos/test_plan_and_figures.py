@@ -16,15 +16,18 @@ from tests.chaos.plan import FAULTS, KINDS, REST_S, STORM_S, chosen, strikes, wi
 def test_seed_determines_the_faults_and_gives_enough_of_them(seed: int) -> None:
     plan = strikes(seed, 600.0, FAULTS)
     assert plan == strikes(seed, 600.0, FAULTS)
-    assert sum(one.fault.of == "process" for one in plan) >= 70
-    assert all(one.at_s % (STORM_S + REST_S) <= STORM_S for one in plan)
-    assert [one.at_s for one in plan] == sorted(one.at_s for one in plan)
-    assert all(0 <= one.at_s < 600 and one.for_s <= one.fault.longest_s and 0 <= one.draw < 1 for one in plan)
+    assert sum(strike.fault.of == "process" for strike in plan) >= 70
+    assert all(strike.at_s % (STORM_S + REST_S) <= STORM_S for strike in plan)
+    assert [strike.at_s for strike in plan] == sorted(strike.at_s for strike in plan)
+    assert all(
+        0 <= strike.at_s < 600 and strike.for_s <= strike.fault.longest_s and 0 <= strike.draw < 1
+        for strike in plan
+    )
 
 
 def test_seeds_give_different_faults_and_cover_all_of_them() -> None:
     assert strikes(1, 600.0, FAULTS) != strikes(2, 600.0, FAULTS)
-    assert {one.fault for seed in range(20) for one in strikes(seed, 600.0, FAULTS)} == set(FAULTS)
+    assert {strike.fault for seed in range(20) for strike in strikes(seed, 600.0, FAULTS)} == set(FAULTS)
 
 
 def test_faults_are_chosen_by_name_and_kind() -> None:
@@ -97,13 +100,13 @@ def test_figures_are_shown_as_observed_values_or_as_not_seen() -> None:
 
 
 def test_restart_time_counts_only_isolated_kills() -> None:
-    told = [
+    lines = [
         line(1, "ready", part="service", seconds=2.5, killed=True, alone=True),
         line(2, "ready", part="service", seconds=9.0, killed=True, alone=False),
         line(3, "ready", part="service", seconds=4.0, killed=False, alone=True),
         line(4, "ready", part="database", seconds=0.5, killed=True, alone=True),
     ]
-    assert figures.back(told, "service") == [2.5]
+    assert figures.back(lines, "service") == [2.5]
 
 
 def test_requests_failing_while_only_the_database_is_down_are_counted() -> None:

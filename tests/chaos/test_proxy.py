@@ -39,9 +39,9 @@ def echo() -> Iterator[int]:
 
 @pytest.fixture
 def proxy(echo: int) -> Iterator[Proxy]:
-    found = Proxy(echo, position=lambda length: length - 1)
-    yield found
-    found.close()
+    echo_proxy = Proxy(echo, position=lambda length: length - 1)
+    yield echo_proxy
+    echo_proxy.close()
 
 
 def connect(proxy: Proxy) -> socket.socket:
@@ -50,14 +50,14 @@ def connect(proxy: Proxy) -> socket.socket:
 
 def heard(client: socket.socket, sent: bytes) -> bytes:
     """Return as many bytes as were sent, or those received before the connection ended."""
-    found = b""
+    received = b""
     try:
         client.sendall(sent)
-        while len(found) < len(sent) and (piece := client.recv(65536)):
-            found += piece
+        while len(received) < len(sent) and (piece := client.recv(65536)):
+            received += piece
     except ConnectionError:
         pass
-    return found
+    return received
 
 
 def is_over(client: socket.socket) -> bool:
@@ -71,10 +71,10 @@ def test_proxy_without_harm_forwards_all_bytes_and_the_shutdown(proxy: Proxy) ->
     big = bytes(range(256)) * 4000
     with connect(proxy) as client:
         threading.Thread(target=client.sendall, args=(big,), daemon=True).start()
-        found = b""
-        while len(found) < len(big):
-            found += client.recv(65536)
-        assert found == big
+        received = b""
+        while len(received) < len(big):
+            received += client.recv(65536)
+        assert received == big
         client.shutdown(socket.SHUT_WR)
         assert client.recv(1) == b""
 

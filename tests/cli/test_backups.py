@@ -42,8 +42,8 @@ def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) ->
     refused = operator("restore", file)
     assert refused.exit_code == 1
     assert "--replace" in refused.stderr
-    found = operator("restore", file, "--replace")
-    assert found.exit_code == 0, found.output
+    restore_result = operator("restore", file, "--replace")
+    assert restore_result.exit_code == 0, restore_result.output
     for word in (
         job,
         later,
@@ -51,7 +51,7 @@ def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) ->
         "the storage does not have these checkpoints",
         "was running, held $",
     ):
-        assert word in found.stdout
+        assert word in restore_result.stdout
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     service.database.dispose()
 
@@ -61,9 +61,9 @@ def test_json_output_of_backup_and_restore_is_complete(operator: Operator) -> No
     job = fakes.submit(fakes.client_of(operator.service))
     made = json.loads(operator("backup", file, "--json").stdout)
     assert (made["file"], made["kind"], made["jobs"]) == (file, "sqlite", 1)
-    found = json.loads(operator("restore", file, "--replace", "--json").stdout)
-    assert [one["id"] for one in found["paused"]] == [job]
-    assert found["taken_at"] == made["taken_at"]
+    restored = json.loads(operator("restore", file, "--replace", "--json").stdout)
+    assert [paused_job["id"] for paused_job in restored["paused"]] == [job]
+    assert restored["taken_at"] == made["taken_at"]
     operator.service.database.dispose()
 
 

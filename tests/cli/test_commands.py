@@ -137,7 +137,9 @@ OTHERS = {
 def test_every_command_with_json_output_is_tested() -> None:
     group = get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    printing = {name for name, one in group.commands.items() if any("--json" in p.opts for p in one.params)}
+    printing = {
+        name for name, command in group.commands.items() if any("--json" in p.opts for p in command.params)
+    }
     assert printing == OTHERS | {words[0] for words, *_ in ASKING.values()}
 
 
@@ -202,22 +204,22 @@ def test_spend_is_printed_as_csv(tuner: Tuner, rest: TestClient, done: str) -> N
 
 
 def test_report_shows_best_trial_and_estimates(tuner: Tuner, rest: TestClient, done: str) -> None:
-    shown, found = tuner("report", done).stdout, get(rest, f"/v1/jobs/{done}/report")
-    for word in (found["best"]["trial"], "random search", "ASHA that only stops", "estimated", "•"):
+    shown, report = tuner("report", done).stdout, get(rest, f"/v1/jobs/{done}/report")
+    for word in (report["best"]["trial"], "random search", "ASHA that only stops", "estimated", "•"):
         assert word in shown
-    assert all(one["note"].split(".")[0] in " ".join(shown.split()) for one in found["estimates"])
+    assert all(estimate["note"].split(".")[0] in " ".join(shown.split()) for estimate in report["estimates"])
 
 
 def test_advice_shows_findings_and_what_was_not_measured(
     tuner: Tuner, rest: TestClient, service: FakeService, done: str
 ) -> None:
     use(service, done, Usage(data_wait_ns=10 * NS, compute_ns=10 * NS, facts={"loader_workers": 0}))
-    shown, found = " ".join(tuner("advice", done).stdout.split()), get(rest, f"/v1/jobs/{done}/advice")
-    assert found["findings"]
-    for one in found["findings"]:
-        assert one["title"] in shown
-        assert one["verify"] in shown
-    assert all(one["what"] in shown for one in found["not_measured"])
+    shown, advice = " ".join(tuner("advice", done).stdout.split()), get(rest, f"/v1/jobs/{done}/advice")
+    assert advice["findings"]
+    for finding in advice["findings"]:
+        assert finding["title"] in shown
+        assert finding["verify"] in shown
+    assert all(gap["what"] in shown for gap in advice["not_measured"])
 
 
 def test_replay_shows_the_first_difference_and_exits_with_1(
@@ -258,8 +260,8 @@ def test_report_of_a_waiting_job_says_that_nothing_was_reported(tuner: Tuner, wa
 
 
 def test_job_is_submitted_from_a_file(tuner: Tuner, rest: TestClient, job_file: Path) -> None:
-    found = printed(tuner("submit", str(job_file), "--json"))
-    assert found == get(rest, f"/v1/jobs/{found['id']}")
+    submitted = printed(tuner("submit", str(job_file), "--json"))
+    assert submitted == get(rest, f"/v1/jobs/{submitted['id']}")
     shown = tuner("submit", str(job_file))
     assert shown.exit_code == 0
     assert "queued" in shown.stdout
@@ -316,7 +318,7 @@ def test_trials_of_a_job_are_steered(tuner: Tuner, rest: TestClient, service: Fa
     for action in ("promote", "stop"):
         assert printed(tuner(action, job, paused, "--json"))["id"] == paused
     with service.database.read() as db:
-        assert [one.request for one in jobs.trial_requests_of(db, job)] == [1, 2, 3]
+        assert [request.request for request in jobs.trial_requests_of(db, job)] == [1, 2, 3]
     for wrong in (["stop", job], ["enqueue", job, "--config", "[1]"], ["enqueue", job]):
         assert tuner(*wrong).exit_code == 2
 
@@ -324,9 +326,9 @@ def test_trials_of_a_job_are_steered(tuner: Tuner, rest: TestClient, service: Fa
 def test_top_up_raises_the_budget_and_leaves_a_waiting_job_queued(
     tuner: Tuner, rest: TestClient, waiting: str
 ) -> None:
-    found = printed(tuner("topup", waiting, "--usd", "10", "--json"))
-    assert found == get(rest, f"/v1/jobs/{waiting}")
-    assert (found["budget"]["usd"], found["state"]) == (10.001, "queued")
+    topped_up = printed(tuner("topup", waiting, "--usd", "10", "--json"))
+    assert topped_up == get(rest, f"/v1/jobs/{waiting}")
+    assert (topped_up["budget"]["usd"], topped_up["state"]) == (10.001, "queued")
     assert "$20.00" in tuner("topup", waiting, "--usd", "10").stdout
 
 
@@ -335,8 +337,8 @@ def test_top_up_resumes_a_job_that_had_spent_its_budget(
 ) -> None:
     job = fakes.submit(rest, budget={"usd": 0.001})
     fakes.simulate(service, job)
-    found = printed(tuner("topup", job, "--usd", "0.001", "--json"))
-    assert (found["state"], found["budget"]["usd"]) == ("running", 0.002)
+    topped_up = printed(tuner("topup", job, "--usd", "0.001", "--json"))
+    assert (topped_up["state"], topped_up["budget"]["usd"]) == ("running", 0.002)
 
 
 def test_top_up_does_not_resume_a_job_paused_by_a_user(tuner: Tuner, waiting: str) -> None:
@@ -348,10 +350,10 @@ def test_top_up_does_not_resume_a_job_paused_by_a_user(tuner: Tuner, waiting: st
 def test_priority_of_a_waiting_job_is_changed(
     tuner: Tuner, rest: TestClient, waiting: str, value: int
 ) -> None:
-    found = printed(tuner("priority", waiting, str(value), "--json"))
-    assert found == get(rest, f"/v1/jobs/{waiting}")
-    assert found["priority"] == value
-    assert f"place {found['queue_position']}" in tuner("priority", waiting, str(value)).stdout
+    job_view = printed(tuner("priority", waiting, str(value), "--json"))
+    assert job_view == get(rest, f"/v1/jobs/{waiting}")
+    assert job_view["priority"] == value
+    assert f"place {job_view['queue_position']}" in tuner("priority", waiting, str(value)).stdout
 
 
 def test_bill_lists_kinds_and_the_most_expensive_trials_or_all_with_an_option(

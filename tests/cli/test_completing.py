@@ -42,23 +42,23 @@ def settings(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def completed(line: str, shell: str = "bash") -> list[str]:
     words = line.split(" ")
-    told = {
+    completion_variables = {
         "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
         "zsh": {"_TYPER_COMPLETE_ARGS": line},
         "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     }[shell]
-    env = {"_TUNER_COMPLETE": f"complete_{shell}", **told}
+    env = {"_TUNER_COMPLETE": f"complete_{shell}", **completion_variables}
     result = CliRunner().invoke(app, [], env=env, prog_name="tuner")
     return [line for line in str(result.stdout).split("\n") if line]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_job_ids_are_completed_with_their_names(done: str, waiting: str, shell: str) -> None:
-    found = "\n".join(completed("tuner watch job_", shell))
-    assert done in found
-    assert waiting in found
+    completions = "\n".join(completed("tuner watch job_", shell))
+    assert done in completions
+    assert waiting in completions
     if shell != "bash":
-        assert "digits, succeeded" in found
+        assert "digits, succeeded" in completions
 
 
 def test_completions_start_with_the_typed_text(done: str, waiting: str) -> None:

@@ -43,13 +43,13 @@ class Program:
 
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]:
-    found = Program(tmp_path, request.param)
-    yield found
-    found.process.kill()
-    found.process.wait()
-    found.client.close()
-    assert found.process.stdout is not None
-    found.process.stdout.close()
+    running_program = Program(tmp_path, request.param)
+    yield running_program
+    running_program.process.kill()
+    running_program.process.wait()
+    running_program.client.close()
+    assert running_program.process.stdout is not None
+    running_program.process.stdout.close()
 
 
 @pytest.mark.parametrize("program", [0], indirect=True)

@@ -51,7 +51,7 @@ def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:
 
 
 def parts(said: str) -> dict[str, dict[str, object]]:
-    return {one["part"]: one for one in json.loads(said)["findings"]}
+    return {finding["part"]: finding for finding in json.loads(said)["findings"]}
 
 
 @pytest.mark.usefixtures("url")
@@ -81,14 +81,14 @@ def test_doctor_reports_each_fault_with_its_fix(
         monkeypatch.delenv(name, raising=False)
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == 1
-    found = parts(result.stdout)
-    assert not any(one["ok"] for one in found.values())
-    assert "chmod 600" in str(found["key"]["fix"])
-    assert "chmod 700" in str(found["home"]["fix"])
-    assert "run that version" in str(found["database"]["fix"])
-    assert "TUNER_STORAGE" in str(found["storage"]["fix"])
-    assert "TUNER_RAY_ADDRESS" in str(found["ray"]["fix"])
-    assert "RAY_AUTH_TOKEN" in str(found["token"]["fix"])
+    findings = parts(result.stdout)
+    assert not any(finding["ok"] for finding in findings.values())
+    assert "chmod 600" in str(findings["key"]["fix"])
+    assert "chmod 700" in str(findings["home"]["fix"])
+    assert "run that version" in str(findings["database"]["fix"])
+    assert "TUNER_STORAGE" in str(findings["storage"]["fix"])
+    assert "TUNER_RAY_ADDRESS" in str(findings["ray"]["fix"])
+    assert "RAY_AUTH_TOKEN" in str(findings["token"]["fix"])
 
 
 def test_doctor_reports_an_outdated_database(url: str, tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_dashboard_opens_the_ray_page_of_a_job_without_the_key_in_its_url(
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) is None)
     monkeypatch.setenv("DISPLAY", ":0")
-    found = tuner("dashboard", done)
-    assert (found.exit_code, found.stderr) == (0, "")
-    assert [found.stdout.strip()] == opened == [f"http://tuner/#/ray/{done}"]
+    result = tuner("dashboard", done)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [result.stdout.strip()] == opened == [f"http://tuner/#/ray/{done}"]
 
 
 def test_dashboard_prints_the_address_if_no_browser_can_be_opened(
@@ -129,7 +129,7 @@ def test_dashboard_prints_the_address_if_no_browser_can_be_opened(
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    found = tuner("dashboard")
-    assert (found.exit_code, found.stdout) == (0, "http://tuner/#/ray/\n")
-    assert "Open the address above" in found.stderr
+    result = tuner("dashboard")
+    assert (result.exit_code, result.stdout) == (0, "http://tuner/#/ray/\n")
+    assert "Open the address above" in result.stderr
     assert tuner("dashboard", "job_none").exit_code == 1

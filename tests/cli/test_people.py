@@ -28,9 +28,9 @@ def asked(rest: TestClient, path: str) -> Any:
 @pytest.mark.parametrize("what", ["projects", "users", "members", "keys"])
 def test_list_commands_equal_the_rest_response(tuner: Tuner, rest: TestClient, what: str) -> None:
     rest.post("/v1/keys", json={"user": "ada", "name": "listed"}, headers=THERE)
-    found = printed(tuner("--project", "vision", what, "list", "--json"))
-    assert found == asked(rest, f"/v1/{what}")
-    assert found["items"]
+    listing = printed(tuner("--project", "vision", what, "list", "--json"))
+    assert listing == asked(rest, f"/v1/{what}")
+    assert listing["items"]
     shown = tuner("--project", "vision", what, "list").stdout
     assert {"projects": "vision", "keys": "listed"}.get(what, "ada") in shown
 

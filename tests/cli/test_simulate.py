@@ -29,14 +29,14 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_json_has_results_and_spend(table: Path) -> None:
     done = tuner("--table", table, "--budget-trainings", 5, "--sampler", "random", "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert all(isinstance(found[name], int | float) for name in NUMBERS)
-    assert found["budget"] == 5
-    assert 4.5 <= found["spent"] <= 5
-    assert found["overspend_usd"] == 0
-    assert found["best_curve"][-1][1] == found["best"]
-    assert set(found["best_config"]) == {"lr", "width", "momentum"}
-    assert found["finished"] in (True, False)
+    simulation = json.loads(done.stdout)
+    assert all(isinstance(simulation[name], int | float) for name in NUMBERS)
+    assert simulation["budget"] == 5
+    assert 4.5 <= simulation["spent"] <= 5
+    assert simulation["overspend_usd"] == 0
+    assert simulation["best_curve"][-1][1] == simulation["best"]
+    assert set(simulation["best_config"]) == {"lr", "width", "momentum"}
+    assert simulation["finished"] in (True, False)
 
 
 def test_output_is_deterministic_and_text_shows_the_main_figures(table: Path) -> None:
@@ -53,9 +53,12 @@ def test_faults_can_be_simulated(table: Path, tmp_path: Path) -> None:
     words += ["--crash-rate", 0.05, "--restart-rate", 0.02]
     done = tuner(*words, "--preemptions", path, "--trace-id", "a", "--notice", "0s", "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert min(found["crashes"], found["restarts"], found["preemptions"], found["resumes"]) > 0
-    assert found["spot"]["notice_s"] == 0
+    simulation = json.loads(done.stdout)
+    assert (
+        min(simulation["crashes"], simulation["restarts"], simulation["preemptions"], simulation["resumes"])
+        > 0
+    )
+    assert simulation["spot"]["notice_s"] == 0
 
 
 def test_spot_simulation_shows_costs_on_each_market(table: Path) -> None:
@@ -64,13 +67,13 @@ def test_spot_simulation_shows_costs_on_each_market(table: Path) -> None:
     words += ["--market", "spot_with_fallback", "--wall-clock", "3h", "--trace-id", "bamboo-gcp-v100"]
     done = tuner(*words, "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    spot = found["spot"]
+    simulation = json.loads(done.stdout)
+    spot = simulation["spot"]
     assert (spot["trace"], spot["notice_s"], spot["market"]) == ("bamboo-gcp-v100", 30, "spot_with_fallback")
-    assert sum(use["usd"] for use in spot["markets"].values()) == pytest.approx(found["spent_usd"])
-    assert found["deadline_met"] is True
+    assert sum(use["usd"] for use in spot["markets"].values()) == pytest.approx(simulation["spent_usd"])
+    assert simulation["deadline_met"] is True
     assert spot["on_demand_usd"] == pytest.approx(spot["uninterrupted_usd"] / (1 - 0.66), rel=0.01)
-    assert spot["times_uninterrupted"] == pytest.approx(found["spent_usd"] / spot["uninterrupted_usd"])
+    assert spot["times_uninterrupted"] == pytest.approx(simulation["spent_usd"] / spot["uninterrupted_usd"])
     shown = tuner(*words).stdout
     for word in ("bamboo-gcp-v100", "30 s of notice", "deadline  met", "on demand"):
         assert word in shown

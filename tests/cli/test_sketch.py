@@ -28,7 +28,7 @@ def test_each_column_holds_the_best_value_at_its_spend(points: list[SpentPoint],
     held = columns(points, points[-1].spent_usd + more / 1e6)
     assert len(held) == WIDTH
     assert held[-1] == points[-1].value
-    order = [next((i for i, one in enumerate(points) if one.value == value), -1) for value in held]
+    order = [next((i for i, point in enumerate(points) if point.value == value), -1) for value in held]
     assert order == sorted(order)
 
 

@@ -99,18 +99,18 @@ def test_connections_use_tcp_nodelay(tmp_path: Path, host: str) -> None:
     """Without TCP_NODELAY, the second packet of a response would be delayed by 40 ms."""
 
     async def told() -> int:
-        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        nodelay: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             accepted: socket.socket = writer.get_extra_info("socket")
-            found.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            nodelay.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
         settings = replace(fakes.service_in(tmp_path).settings, host=host, port=0)
         server = await asyncio.start_server(connected, sock=listen(settings))
         async with server:
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
-            set_to = await found
+            set_to = await nodelay
             writer.close()
             await writer.wait_closed()
         return set_to

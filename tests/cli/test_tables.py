@@ -30,12 +30,12 @@ def made(rows: list[list[str]]) -> Group:
 
 @given(ROWS)
 def test_csv_holds_every_cell_and_no_other_text(rows: list[list[str]]) -> None:
-    found = list(csv.reader(io.StringIO(tables.text(made(rows), Style.CSV))))
+    csv_rows = list(csv.reader(io.StringIO(tables.text(made(rows), Style.CSV))))
     head, *rest = rows
-    assert found[0] == head
-    assert len(found) == len(rows)
-    for told, row in zip(found[1:], rest, strict=True):
-        assert [a or "-" for a in told] == [
+    assert csv_rows[0] == head
+    assert len(csv_rows) == len(rows)
+    for printed_row, row in zip(csv_rows[1:], rest, strict=True):
+        assert [a or "-" for a in printed_row] == [
             tables.AMOUNT.sub(r"\1\2", cell) or "-" if tables.AMOUNT.fullmatch(cell) else cell or "-"
             for cell in row
         ]

@@ -70,9 +70,9 @@ def test_top_up_with_lost_responses_is_added_once(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, breaks: int
 ) -> None:
     """The command succeeds even if no response arrives, because the budget shows that the change was made."""
-    found = top_up(Line(rest, breaks=breaks), job, monkeypatch)
-    assert found.exit_code == 0, found.stderr
-    assert "$15.00" in found.stdout
+    result = top_up(Line(rest, breaks=breaks), job, monkeypatch)
+    assert result.exit_code == 0, result.stderr
+    assert "$15.00" in result.stdout
     assert budget(rest, job) == 15
 
 
@@ -82,10 +82,10 @@ def test_top_up_is_refused_after_a_concurrent_budget_change(
 ) -> None:
     """The top-up is refused even if both changes set the same amount."""
     line = Line(rest, before=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": theirs}}))
-    found = top_up(line, job, monkeypatch)
-    assert found.exit_code == 1
-    assert f"was $10.00 and is now ${theirs}.00" in found.stderr
-    assert "Your amount was not added" in found.stderr
+    result = top_up(line, job, monkeypatch)
+    assert result.exit_code == 1
+    assert f"was $10.00 and is now ${theirs}.00" in result.stderr
+    assert "Your amount was not added" in result.stderr
     assert budget(rest, job) == theirs
     assert top_up(Line(rest), job, monkeypatch).exit_code == 0
     assert budget(rest, job) == theirs + 5
@@ -95,10 +95,10 @@ def test_budget_change_after_a_lost_response_is_kept(
     rest: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = Line(rest, breaks=1, after=lambda: rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 40}}))
-    found = top_up(line, job, monkeypatch)
-    assert found.exit_code == 1
-    assert "$40.00" in found.stderr
-    assert "unknown" in found.stderr
+    result = top_up(line, job, monkeypatch)
+    assert result.exit_code == 1
+    assert "$40.00" in result.stderr
+    assert "unknown" in result.stderr
     assert budget(rest, job) == 40
 
 
@@ -107,7 +107,7 @@ def test_top_up_without_a_final_response_reports_an_unknown_outcome(
 ) -> None:
     line = Line(rest, breaks=1)
     line.after = lambda: setattr(line, "dead", True)
-    found = top_up(line, job, monkeypatch)
-    assert found.exit_code == 1
-    assert f"tuner job {job}" in found.stderr
-    assert "unknown" in found.stderr
+    result = top_up(line, job, monkeypatch)
+    assert result.exit_code == 1
+    assert f"tuner job {job}" in result.stderr
+    assert "unknown" in result.stderr

@@ -75,9 +75,9 @@ def test_configuration_is_trained_to_its_step_and_saved(folder: Path) -> None:
     line = command("mine:train", {"lr": 0.25, "data": "it's"}, 3)
     done = typed(f"{line} --json --save kept", folder)
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["step"] for one in told] == [1, 2, 3]
-    assert told[-1]["metrics"] == {"acc": 0.75, "whole": 2}
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [report["step"] for report in reports] == [1, 2, 3]
+    assert reports[-1]["metrics"] == {"acc": 0.75, "whole": 2}
     assert "called with ['data', 'lr']" in done.stderr
     assert "in step 2" in done.stderr
     assert "in step 3" not in done.stderr
@@ -135,15 +135,15 @@ def test_trial_of_a_job_is_trained_to_its_best_step(
     ],
 )
 def test_wrong_usage_names_the_expected_argument(tuner: Tuner, words: list[str], says: str) -> None:
-    found = tuner("train", *words)
-    assert found.exit_code == 2
-    assert says in " ".join(found.stderr.replace("│", " ").split())
+    result = tuner("train", *words)
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
     "entry", ["nowhere.at_all:train", "trainables.digits_mlp:fly", "trainables.digits_mlp:"]
 )
 def test_unimportable_trainable_is_reported(tuner: Tuner, entry: str) -> None:
-    found = tuner("train", entry)
-    assert found.exit_code == 1
-    assert "trainable:" in found.stderr
+    result = tuner("train", entry)
+    assert result.exit_code == 1
+    assert "trainable:" in result.stderr

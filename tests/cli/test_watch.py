@@ -73,7 +73,7 @@ def test_control_characters_in_a_failure_reason_are_removed(follower: JobFollowe
     Console(file=file, force_terminal=True, width=80, height=24, color_system=None).print(
         watch._Screen(follower, "")
     )
-    Log(follower, written.append).add([found for _, found in follower.view().highlights])
+    Log(follower, written.append).add([highlight for _, highlight in follower.view().highlights])
     for shown in (file.getvalue(), "".join(written)):
         assert "it raised" in shown
         assert "\x1b" not in shown
@@ -81,10 +81,10 @@ def test_control_characters_in_a_failure_reason_are_removed(follower: JobFollowe
 
 
 def test_ended_job_is_printed_as_lines_without_a_terminal(tuner: Tuner, done: str) -> None:
-    found = tuner("watch", done)
-    assert found.exit_code == 0
-    assert "\x1b" not in found.stdout
-    lines = found.stdout.splitlines()
+    result = tuner("watch", done)
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    lines = result.stdout.splitlines()
     assert lines[0].endswith("succeeded budget_usd")
     assert "of $0.001 spent" in lines[-1]
     events = [json.loads(line) for line in tuner("watch", done, "--json").stdout.splitlines()]
@@ -160,9 +160,9 @@ def test_paused_job_is_shown_completely_and_watching_ends(
 ) -> None:
     paused = fakes.submit(rest, budget={"usd": 0.001, "on_exhausted": "pause"})
     fakes.simulate(service, paused)
-    found = tuner("watch", paused)
-    assert found.exit_code == 1
-    assert "paused budget_usd" in found.stdout
+    result = tuner("watch", paused)
+    assert result.exit_code == 1
+    assert "paused budget_usd" in result.stdout
     follower = JobFollower(client.job(paused))
     follower.complete(client)
     best = client.job(paused).best_so_far
@@ -202,10 +202,10 @@ def test_interrupted_watch_says_how_to_watch_again_and_how_to_cancel(
 ) -> None:
     monkeypatch.setattr(Client, "events", interrupted(by))
     before = signal.getsignal(signal.SIGTERM)
-    found = tuner(*words, waiting)
-    assert found.exit_code == status
-    said = f"The job keeps running. tuner watch {waiting} shows it again; tuner cancel {waiting} ends it."
-    assert found.stderr.strip() == said
+    result = tuner(*words, waiting)
+    assert result.exit_code == status
+    hint = f"The job keeps running. tuner watch {waiting} shows it again; tuner cancel {waiting} ends it."
+    assert result.stderr.strip() == hint
     assert signal.getsignal(signal.SIGTERM) is before
     assert tuner("job", waiting).exit_code == 0
 
@@ -216,10 +216,10 @@ def test_interrupted_submit_with_wait_keeps_the_job(
     monkeypatch.setattr(Client, "events", interrupted(ctrl_c))
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(fakes.body(name="left alone")))
-    found = tuner("submit", str(file), "--wait")
-    assert found.exit_code == 130
-    (job_id,) = [one["id"] for one in rest.get("/v1/jobs").json()["items"] if one["name"] == "left alone"]
-    assert f"tuner watch {job_id}" in found.stderr
+    result = tuner("submit", str(file), "--wait")
+    assert result.exit_code == 130
+    (job_id,) = [item["id"] for item in rest.get("/v1/jobs").json()["items"] if item["name"] == "left alone"]
+    assert f"tuner watch {job_id}" in result.stderr
 
 
 def test_watch_exits_with_status_1_if_the_job_did_not_succeed(tuner: Tuner, waiting: str) -> None:

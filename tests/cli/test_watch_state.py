@@ -35,7 +35,7 @@ def report(trial: int, step: int, metric: float | None, micro_usd: int = 0) -> E
 
 
 def row(trial: int, version: int, **changes: Any) -> EventData:
-    found = {
+    fields = {
         "id": f"trial_{trial:05d}",
         "config": {"lr": 0.01},
         "state": "running",
@@ -47,7 +47,7 @@ def row(trial: int, version: int, **changes: Any) -> EventData:
         "preemptions": 0,
         "updated_at": f"2026-01-01T00:00:00.{version:06d}Z",
     }
-    return "trial", {**found, **changes}
+    return "trial", {**fields, **changes}
 
 
 def job(state: str = "running", **changes: Any) -> EventData:
@@ -57,8 +57,8 @@ def job(state: str = "running", **changes: Any) -> EventData:
         "budget_used": 0.25,
         "running_seconds": 60.0,
     }
-    found = {"state": state, "stop_reason": None, "detail": "", "budget": BUDGET, "progress": progress}
-    return "job", {**found, **changes}
+    fields = {"state": state, "stop_reason": None, "detail": "", "budget": BUDGET, "progress": progress}
+    return "job", {**fields, **changes}
 
 
 def spend(usd: float = 0.125, held: float = 0.01) -> EventData:
@@ -66,15 +66,15 @@ def spend(usd: float = 0.125, held: float = 0.01) -> EventData:
 
 
 def seen(*events: EventData, facts: StaticFacts = FACTS) -> JobState:
-    found = JobState(facts)
+    job_state = JobState(facts)
     for kind, data in events:
-        found.take(kind, data)
-    return found
+        job_state.take(kind, data)
+    return job_state
 
 
 def told(*events: EventData) -> list[str]:
-    found = JobState(FACTS)
-    return [one.text for kind, data in events for one in found.take(kind, data)]
+    job_state = JobState(FACTS)
+    return [happening.text for kind, data in events for happening in job_state.take(kind, data)]
 
 
 METRICS = st.one_of(st.none(), st.floats(-1e6, 1e6))
@@ -83,12 +83,12 @@ METRICS = st.one_of(st.none(), st.floats(-1e6, 1e6))
 @st.composite
 def of_trials(draw: st.DrawFn) -> list[EventData]:
     """Generate reports and rows of some trials, in the order in which they occur."""
-    found: list[EventData] = []
+    events: list[EventData] = []
     for trial in range(draw(st.integers(1, 5))):
         for step in range(1, draw(st.integers(1, 9)) + 1):
-            found.append(report(trial, step, draw(METRICS), micro_usd=len(found) + 1))
-        found.append(row(trial, len(found), steps=step, preemptions=draw(st.integers(0, 2))))
-    return found
+            events.append(report(trial, step, draw(METRICS), micro_usd=len(events) + 1))
+        events.append(row(trial, len(events), steps=step, preemptions=draw(st.integers(0, 2))))
+    return events
 
 
 @given(of_trials(), st.randoms(use_true_random=False), st.booleans())
@@ -109,21 +109,24 @@ def test_repeated_and_reordered_events_give_the_same_state(
 
 @given(of_trials(), st.integers(0, 40))
 def test_restarted_stream_reports_nothing_twice(events: list[EventData], back: int) -> None:
-    found = JobState(FACTS)
+    job_state = JobState(FACTS)
     for kind, data in events:
-        found.take(kind, data)
-    assert [one for kind, data in events[-back:] for one in found.take(kind, data)] == []
+        job_state.take(kind, data)
+    assert [happening for kind, data in events[-back:] for happening in job_state.take(kind, data)] == []
 
 
 def test_leaders_are_ranked_by_their_best_reported_value() -> None:
-    found = seen(report(0, 1, 0.5, 1), report(1, 1, 0.9, 2), report(1, 2, 0.7, 3), report(2, 1, None, 4))
-    assert [(one.trial, one.step) for one in found.leaders(5)] == [("trial_00001", 1), ("trial_00000", 1)]
-    assert found.leaders(1) == [found.best]
+    job_state = seen(report(0, 1, 0.5, 1), report(1, 1, 0.9, 2), report(1, 2, 0.7, 3), report(2, 1, None, 4))
+    assert [(leader.trial, leader.step) for leader in job_state.leaders(5)] == [
+        ("trial_00001", 1),
+        ("trial_00000", 1),
+    ]
+    assert job_state.leaders(1) == [job_state.best]
 
 
 def test_rungs_count_trials_that_reached_and_passed_them() -> None:
-    found = seen(report(0, 1, 0.5), report(0, 2, 0.5), report(0, 3, 0.5), report(1, 1, 0.1))
-    assert found.rung_counts() == [RungCount(1, 2, 1), RungCount(3, 1, 0), RungCount(9, 0, 0)]
+    job_state = seen(report(0, 1, 0.5), report(0, 2, 0.5), report(0, 3, 0.5), report(1, 1, 0.1))
+    assert job_state.rung_counts() == [RungCount(1, 2, 1), RungCount(3, 1, 0), RungCount(9, 0, 0)]
 
 
 def test_bests_promotions_preemptions_failures_and_states_are_reported() -> None:
@@ -159,8 +162,8 @@ def test_spend_rate_is_unknown_or_positive(samples: list[tuple[float, int]], run
     for wait, micro in samples:
         at += wait
         pace.note(at, micro / 1e6)
-    found = pace.usd_per_hour(at, running_s)
-    assert found is None or found > 0
+    rate = pace.usd_per_hour(at, running_s)
+    assert rate is None or rate > 0
 
 
 def test_spend_rate_is_that_of_the_last_minutes() -> None:
@@ -189,9 +192,11 @@ def test_limit_that_is_reached_first_is_named() -> None:
 def test_screen_fits_any_terminal_size(
     events: list[EventData], width: int, height: int, is_told: bool, count: int
 ) -> None:
-    found = seen(*events, *([job(), spend(0.4)] if is_told else []))
+    job_state = seen(*events, *([job(), spend(0.4)] if is_told else []))
     happenings = [("12:00:00", Highlight("best", "né " * 100))] * count
-    view = View(found, 60.0, 0.3, FirstLimit("money", 90.0), "14:00", "x" * 300, happenings, "lost", "foot")
+    view = View(
+        job_state, 60.0, 0.3, FirstLimit("money", 90.0), "14:00", "x" * 300, happenings, "lost", "foot"
+    )
     shown = lines(view, ScreenSize(width, height, ascii_only=True))
     assert len(shown) <= height
     assert all(cell_len(line.plain) <= width and "\n" not in line.plain for line in shown)
@@ -203,12 +208,12 @@ def test_screen_of_eighty_by_twenty_four_shows_everything() -> None:
         for trial in range(6)
         for step in (1, 2)
     ]
-    found = seen(*events, *(row(trial, trial) for trial in range(6)), job(), spend())
+    job_state = seen(*events, *(row(trial, trial) for trial in range(6)), job(), spend())
     happenings = [
         ("12:00:00", Highlight("preempted", f"trial_0000{i} preempted at epoch {i}")) for i in range(9)
     ]
     view = View(
-        found, 60.0, 7.5, FirstLimit("money", 180.0), "14:00", "$0.10 for more", happenings, "", "Ctrl-C"
+        job_state, 60.0, 7.5, FirstLimit("money", 180.0), "14:00", "$0.10 for more", happenings, "", "Ctrl-C"
     )
     shown = "\n".join(line.plain for line in lines(view, ScreenSize(80, 24)))
     for word in (

@@ -24,10 +24,10 @@ class Awaited:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if not callable(found):
-            return found
-        return lambda *args, **options: _now(found(*args, **options))
+        attribute = getattr(self._inner, name)
+        if not callable(attribute):
+            return attribute
+        return lambda *args, **options: _now(attribute(*args, **options))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Awaited) and self._inner == other._inner
@@ -35,12 +35,12 @@ class Awaited:
 
 def _now(found: Any) -> Any:
     if isinstance(found, AsyncIterator):
-        return iter([_shown(one) for one in asyncio.run(_all(found))])
+        return iter([_shown(item) for item in asyncio.run(_all(found))])
     return _shown(asyncio.run(_one(found))) if asyncio.iscoroutine(found) else _shown(found)
 
 
 async def _all(found: AsyncIterator[Any]) -> list[Any]:
-    return [one async for one in found]
+    return [item async for item in found]
 
 
 async def _one(found: Any) -> Any:

@@ -24,14 +24,14 @@ Answer = Callable[[httpx2.Request], httpx2.Response]
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the list of the client's sleeps in seconds, none of which is real."""
-    found: list[float] = []
+    sleeps: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        found.append(seconds)
+        sleeps.append(seconds)
 
-    monkeypatch.setattr("time.sleep", found.append)
+    monkeypatch.setattr("time.sleep", sleeps.append)
     monkeypatch.setattr("asyncio.sleep", sleep)
-    return found
+    return sleeps
 
 
 @pytest.fixture(params=["answers", "is awaited"], autouse=True)
@@ -116,7 +116,7 @@ def test_retries_stop_after_the_maximum_number_of_tries(
 def test_user_given_name_stays_one_path_segment(name: str) -> None:
     server = Server(problem(404))
     client = server.client()
-    for call in (client.job, client.cancel, client.budget, lambda one: client.trial("job_1", one)):
+    for call in (client.job, client.cancel, client.budget, lambda segment: client.trial("job_1", segment)):
         with pytest.raises(ApiError):
             call(name)
     paths = [request.url.raw_path.decode() for request in server.requests]
@@ -234,10 +234,10 @@ def test_broken_event_stream_resumes_after_the_last_complete_event() -> None:
         problem(502),
         httpx2.Response(200, stream=Broken(ENDED, breaks=False)),
     )
-    found = list(server.client().events("job_1"))
-    assert [event.data.get("n") for event in found] == [1, 2, 3, None]
-    told = [request.headers.get("Last-Event-ID") for request in server.requests]
-    assert told == [None, "3", "3", "5", "5"], "an end that is not the job's is a break"
+    events = list(server.client().events("job_1"))
+    assert [event.data.get("n") for event in events] == [1, 2, 3, None]
+    event_ids = [request.headers.get("Last-Event-ID") for request in server.requests]
+    assert event_ids == [None, "3", "3", "5", "5"], "an end that is not the job's is a break"
 
 
 def test_events_after_the_end_of_a_job_are_read_and_breaks_are_reported() -> None:
@@ -246,10 +246,10 @@ def test_events_after_the_end_of_a_job_are_read_and_breaks_are_reported() -> Non
         SILENCE,
         httpx2.Response(200, stream=Broken(ENDED, frame(5, n=2), breaks=False)),
     )
-    told: list[bool] = []
-    found = list(server.client().events("job_1", on_connection=told.append))
-    assert [event.data.get("n") for event in found] == [1, None, None, 2]
-    assert told == [True, False, False, True]
+    connections: list[bool] = []
+    events = list(server.client().events("job_1", on_connection=connections.append))
+    assert [event.data.get("n") for event in events] == [1, None, None, 2]
+    assert connections == [True, False, False, True]
 
 
 def test_events_start_after_the_given_id() -> None:

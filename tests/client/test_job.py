@@ -20,7 +20,9 @@ def test_job_has_the_fields_of_the_rest_response(client: Both, rest: TestClient,
     answer = rest.get(f"/v1/jobs/{done}").json()
     assert job.model_dump() == answer
     assert job.best_so_far.metric == answer["best"]["metric"]
-    assert [one.id for one in client.jobs()] == [one["id"] for one in rest.get("/v1/jobs").json()["items"]]
+    assert [listed_job.id for listed_job in client.jobs()] == [
+        item["id"] for item in rest.get("/v1/jobs").json()["items"]
+    ]
 
 
 def test_job_methods_return_what_the_client_methods_return(client: Both, done: str) -> None:
@@ -122,10 +124,10 @@ def test_wait_prints_progress_lines_only_on_request(
     client: Both, done: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.job(done).wait(progress=True)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert "best acc" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "best acc" in captured.err
     client.job(done).wait()
     assert capsys.readouterr().err == "", "nobody looks"
 
@@ -169,8 +171,8 @@ def test_wait_in_a_notebook_updates_one_progress_bar(
 def test_trials_dataframe_has_typed_columns(client: Both, done: str) -> None:
     table = client.job(done).trials_dataframe()
     trials = list(client.trials(done))
-    assert list(table["trial"]) == [one.id for one in trials]
-    assert list(table["paid_usd"]) == [one.paid_usd for one in trials]
+    assert list(table["trial"]) == [trial.id for trial in trials]
+    assert list(table["paid_usd"]) == [trial.paid_usd for trial in trials]
     kinds = {name: str(kind) for name, kind in table.dtypes.items()}
     assert kinds["steps"] == kinds["config.width"] == kinds["attempts"] == "Int64"
     assert kinds["metric"] == kinds["config.lr"] == kinds["config.momentum"] == "Float64"

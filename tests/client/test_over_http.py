@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
     def _tell(self) -> None:
         after = self.headers.get("Last-Event-ID")
         self.server.told.append(after)
-        left = [one for one in EVENTS if one[2] is None or one[2] > int(after or 0)]
+        left = [event for event in EVENTS if event[2] is None or event[2] > int(after or 0)]
         hangs = self.server.hangs.pop(0) if self.server.hangs else None
         if hangs == "headers":
             self.server.over.wait(60)
@@ -104,8 +104,8 @@ def client(service: Service, request: pytest.FixtureRequest, monkeypatch: pytest
 
 
 def test_stream_broken_within_a_frame_resumes_without_a_gap(client: Both, service: Service) -> None:
-    found = list(client.events("job_1"))
-    assert [(one.type, one.data, one.id) for one in found] == EVENTS
+    events = list(client.events("job_1"))
+    assert [(event.type, event.data, event.id) for event in events] == EVENTS
     assert service.told == [None, "3", "5"]
 
 
@@ -116,11 +116,18 @@ def test_silent_stream_is_reported_and_resumed(
     service.hangs += ["lines", "headers"]
     notices: list[object] = []
     began = datetime.now().astimezone()
-    found = list(client.events("job_1", on_connection=notices.append, on_silence=notices.append))
-    assert [(one.type, one.data, one.id) for one in found] == EVENTS
+    events = list(client.events("job_1", on_connection=notices.append, on_silence=notices.append))
+    assert [(event.type, event.data, event.id) for event in events] == EVENTS
     assert service.told == [None, "3", "3", "5"]
-    assert [one for one in notices if isinstance(one, bool)] == [True, False, False, True, False, True]
-    assert all(one >= began for one in notices if isinstance(one, datetime))
+    assert [notice for notice in notices if isinstance(notice, bool)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert all(notice >= began for notice in notices if isinstance(notice, datetime))
 
 
 def test_broken_download_resumes_at_the_same_byte(client: Both, service: Service, tmp_path: Path) -> None:
@@ -130,8 +137,8 @@ def test_broken_download_resumes_at_the_same_byte(client: Both, service: Service
     store.publish("trial_00000", 1, 3, tmp_path / "work")
     archive = store.archive("trial_00000", CheckpointId(3, 1))
     service.tar = b"".join(archive.read(0, archive.size))
-    found = client.download_checkpoint("job_1", "trial_00000", to=tmp_path / "model")
+    checkpoint = client.download_checkpoint("job_1", "trial_00000", to=tmp_path / "model")
     assert (tmp_path / "model" / "state.pt").read_bytes() == b"weights" * 10_000
-    assert (found.step, found.size_bytes) == (3, 70_000)
+    assert (checkpoint.step, checkpoint.size_bytes) == (3, 70_000)
     third = len(service.tar) // 3 + 1
     assert service.told == [None, f"bytes={third}-", f"bytes={2 * third}-"]

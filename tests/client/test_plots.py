@@ -42,21 +42,21 @@ def test_learning_curve_plot_shows_all_trials_rungs_and_promotions(client: Both,
     rungs = {line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"}
     assert rungs == set(job.rungs)
     leaders = [line for line in axes.lines if str(line.get_label()).startswith("trial_")]
-    (others,) = [one for one in axes.collections if one.get_label().startswith("_")]
-    assert len(leaders) + len(others.get_segments()) == len([one for one in curves.trials if one.steps])
-    best = max(one.best_metric for one in curves.trials if one.best_metric is not None)
+    (others,) = [collection for collection in axes.collections if collection.get_label().startswith("_")]
+    assert len(leaders) + len(others.get_segments()) == len([trial for trial in curves.trials if trial.steps])
+    best = max(trial.best_metric for trial in curves.trials if trial.best_metric is not None)
     assert max(leaders[0].get_ydata()) == best
-    (promoted,) = [one for one in axes.collections if one.get_label() == "promoted"]
-    assert len(promoted.get_offsets()) == sum(len(one.promotions_at) for one in curves.trials)
+    (promoted,) = [collection for collection in axes.collections if collection.get_label() == "promoted"]
+    assert len(promoted.get_offsets()) == sum(len(trial.promotions_at) for trial in curves.trials)
 
 
 def test_best_plot_shows_the_best_curve_of_the_report(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("best").axes
-    (line,) = [one for one in axes.lines if one.get_label() == "best so far"]
+    (line,) = [drawn_line for drawn_line in axes.lines if drawn_line.get_label() == "best so far"]
     drawn = list(zip(line.get_xdata(), line.get_ydata(), strict=True))
     assert drawn[:-1] == [(point.spent_usd, point.value) for point in job.report().best_curve]
-    (budget,) = [one for one in axes.lines if one.get_label() == "budget"]
+    (budget,) = [drawn_line for drawn_line in axes.lines if drawn_line.get_label() == "budget"]
     assert budget.get_xdata()[0] == job.budget["usd"]
 
 
@@ -64,7 +64,7 @@ def test_pareto_and_bill_plots_match_the_rest_answers(client: Both, done: str) -
     job = client.job(done)
     (axes,) = job.plot("pareto").axes
     drawn = list(zip(axes.lines[0].get_xdata(), axes.lines[0].get_ydata(), strict=True))
-    assert drawn == sorted((one.cost_usd, one.metric) for one in job.pareto().items)
+    assert drawn == sorted((point.cost_usd, point.metric) for point in job.pareto().items)
     (axes,) = job.plot("bill").axes
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(job.bill().total_usd)
 
@@ -86,7 +86,7 @@ def test_names_are_not_drawn_as_math_formulas(client: Both, done: str, name: str
     assert job.plot("best")._repr_png_().startswith(PNG)
 
 
-NUMBER = st.floats(-1, 1).map(lambda one: round(one, 3))
+NUMBER = st.floats(-1, 1).map(lambda number: round(number, 3))
 REPORTS = st.lists(st.tuples(st.one_of(st.none(), NUMBER), st.one_of(st.none(), st.floats(0, 1))), max_size=8)
 
 
@@ -96,18 +96,20 @@ def test_best_by_spend_only_improves_and_ends_at_the_best(trials: list[Any], sig
 
     curves = Curves.model_construct(
         trials=[
-            plots.TrialCurve.model_construct(metric=[m for m, _ in one], spent_usd=[s for _, s in one])
-            for one in trials
+            plots.TrialCurve.model_construct(
+                metric=[m for m, _ in reports], spent_usd=[s for _, s in reports]
+            )
+            for reports in trials
         ]
     )
-    found = plots.best_by_spend(curves, sign)
-    known = [m for one in trials for m, s in one if m is not None and s is not None]
-    assert bool(found) == bool(known)
+    best_curve = plots.best_by_spend(curves, sign)
+    known = [m for reports in trials for m, s in reports if m is not None and s is not None]
+    assert bool(best_curve) == bool(known)
     if known:
-        better = [sign * metric for _, metric in found[:-1]]
+        better = [sign * metric for _, metric in best_curve[:-1]]
         assert better == sorted(set(better))
         assert better[-1] == max(sign * metric for metric in known)
-        assert [spent for spent, _ in found] == sorted(spent for spent, _ in found)
+        assert [spent for spent, _ in best_curve] == sorted(spent for spent, _ in best_curve)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=30))
@@ -125,7 +127,7 @@ def test_bars_add_up_to_the_bill(costs: list[int]) -> None:
         }
         for n, cost in enumerate(costs)
     ]
-    empty = Bill.model_construct(trials=[plots.TrialBill.model_validate(one) for one in trials])
+    empty = Bill.model_construct(trials=[plots.TrialBill.model_validate(trial) for trial in trials])
     names, kinds = plots.bars(empty)
     assert len(names) == len(kinds) <= plots.BARS + 1
-    assert sum(one.get("train", 0) for one in kinds) == sum(costs)
+    assert sum(bar.get("train", 0) for bar in kinds) == sum(costs)

@@ -204,10 +204,15 @@ class Azure:
             "EventSource": "Platform",
             "DurationInSeconds": -1,
         }
-        self._become([one for one in self.events if one["EventId"] != event_id] + [event])
+        self._become(
+            [scheduled_event for scheduled_event in self.events if scheduled_event["EventId"] != event_id]
+            + [event]
+        )
 
     def withdraw(self, event_id: str = "602d9444-d2cd-49c7-8624-8643e7171297") -> None:
-        self._become([one for one in self.events if one["EventId"] != event_id])
+        self._become(
+            [scheduled_event for scheduled_event in self.events if scheduled_event["EventId"] != event_id]
+        )
 
     def answer(self, request: Request) -> Reply:
         if request.headers.get("metadata") != "true":
@@ -230,7 +235,7 @@ class Azure:
 
     def _start(self, body: bytes) -> Reply:
         try:
-            wanted = [one["EventId"] for one in json.loads(body)["StartRequests"]]
+            wanted = [start_request["EventId"] for start_request in json.loads(body)["StartRequests"]]
         except (ValueError, KeyError, TypeError):
             return self._refuse("Bad request")
         self.released += wanted

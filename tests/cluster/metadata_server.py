@@ -147,7 +147,10 @@ class MetadataServer(Generic[CloudT]):
 
     def asked(self, part: str, method: str = "GET") -> int:
         """Return the number of requests of this method whose path contains `part`."""
-        return sum(part in one.path and one.method == method for one in tuple(self.requests))
+        return sum(
+            part in received_request.path and received_request.method == method
+            for received_request in tuple(self.requests)
+        )
 
     def serve(self, handler: Handler, request: Request) -> None:
         with self._lock:

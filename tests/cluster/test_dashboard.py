@@ -37,8 +37,10 @@ def test_head_listens_only_on_loopback(local_head: LocalHead) -> None:
 
 
 def listening(session: str) -> list[str]:
-    found = [connection for process in marked(session) for connection in connections(process)]
-    return [connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN]
+    session_connections = [connection for process in marked(session) for connection in connections(process)]
+    return [
+        connection.laddr.ip for connection in session_connections if connection.status == psutil.CONN_LISTEN
+    ]
 
 
 def connections(process: psutil.Process) -> list[Any]:

@@ -31,9 +31,9 @@ print(LocalHead(Path(sys.argv[1]), cpus=1, gpus=0).find_or_start().session)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    found = tmp_path_factory.mktemp("killed")
-    yield found
-    LocalHead(found).stop()
+    head_home = tmp_path_factory.mktemp("killed")
+    yield head_home
+    LocalHead(head_home).stop()
 
 
 def test_head_environment_excludes_settings_of_the_service(

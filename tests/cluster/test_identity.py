@@ -69,8 +69,8 @@ def test_machine_facts_reach_the_workers_of_the_node(tmp_path: Path) -> None:
 
 
 def test_cloud_facts_override_labels_and_drop_a_mismatched_price() -> None:
-    said = {its.MARKET: "spot", "instance-type": "g6.xlarge", its.PRICE: "0.3"}
-    same = its.corrected(said, AWS_SAID)
+    labels = {its.MARKET: "spot", "instance-type": "g6.xlarge", its.PRICE: "0.3"}
+    same = its.corrected(labels, AWS_SAID)
     assert (its.market_of(same), its.instance_type_of(same), its.region_of(same), its.zone_of(same)) == (
         "spot",
         "g6.xlarge",
@@ -78,8 +78,8 @@ def test_cloud_facts_override_labels_and_drop_a_mismatched_price() -> None:
         "use2-az1",
     )
     assert its.usd_per_hour(same) is not None
-    other = its.corrected(said, {**AWS_SAID, "market": "on_demand"})
+    other = its.corrected(labels, {**AWS_SAID, "market": "on_demand"})
     assert (its.market_of(other), its.usd_per_hour(other)) == ("on_demand", None)
-    dearer = its.corrected(said, {**AWS_SAID, "instance_type": "p5.48xlarge"})
+    dearer = its.corrected(labels, {**AWS_SAID, "instance_type": "p5.48xlarge"})
     assert (its.instance_type_of(dearer), its.usd_per_hour(dearer)) == ("p5.48xlarge", None)
-    assert its.corrected(said, {}) == said
+    assert its.corrected(labels, {}) == labels

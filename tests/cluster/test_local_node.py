@@ -16,11 +16,11 @@ NOBODY = "127.0.0.1:1"
 def node(tmp_path: Path) -> Iterator[LocalNode]:
     spec = NodeSpec("spot-1", "spot", "local", Decimal("0.03"), 1, 0, 1 << 30)
     prefix = f"tuner-test-{tmp_path.name}-"
-    found = LocalNode(
+    local_node = LocalNode(
         spec, prefix=prefix, token_path=tmp_path / "token", log_path=tmp_path / "log", sockets=tmp_path
     )
-    yield found
-    found.kill()
+    yield local_node
+    local_node.kill()
     assert list(marked(prefix)) == []
 
 

@@ -64,26 +64,26 @@ def test_watcher_restarts_unless_there_is_no_cloud(
     program = tmp_path / "ends"
     program.write_text(f"#!/bin/sh\nexit {status}\n")
     program.chmod(0o700)
-    found, pids = watch(str(program)), set[int]()
+    watcher, pids = watch(str(program)), set[int]()
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     for _ in range(3):
-        found.keep(NOBODY)
-        assert found._process is not None
-        pids.add(found._process.pid)
-        found._process.wait()
+        watcher.keep(NOBODY)
+        assert watcher._process is not None
+        pids.add(watcher._process.pid)
+        watcher._process.wait()
     assert len(pids) == (3 if again else 1)
 
 
 def test_watcher_that_fails_immediately_is_not_restarted_immediately(
     watch: Callable[[str], LocalWatch],
 ) -> None:
-    found = watch("/bin/false")
-    found.keep(NOBODY)
-    assert found._process is not None
-    before = found._process.pid
-    found._process.wait()
-    found.keep(NOBODY)
-    assert found._process.pid == before
+    watcher = watch("/bin/false")
+    watcher.keep(NOBODY)
+    assert watcher._process is not None
+    before = watcher._process.pid
+    watcher._process.wait()
+    watcher.keep(NOBODY)
+    assert watcher._process.pid == before
 
 
 def test_no_watcher_starts_if_cloud_is_configured_as_none(tmp_path: Path) -> None:
@@ -98,17 +98,17 @@ def board(tmp_path: Path) -> NodeBoard:
 
 @pytest.fixture
 def server() -> Iterator[MetadataServer[Aws]]:
-    with MetadataServer(Aws()) as found:
-        yield found
+    with MetadataServer(Aws()) as metadata_server:
+        yield metadata_server
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, server: MetadataServer[Aws]) -> Iterator[LocalCluster]:
     markets: tuple[Market, ...] = ("spot", "on_demand")
     specs = [NodeSpec(market, market, "local", Decimal(1), 1, 0, 500_000_000) for market in markets]
-    found = LocalCluster(tmp_path, specs, Metadata("aws", server.url), replace_after_s=None)
-    with found.kept():
-        yield found
+    local_cluster = LocalCluster(tmp_path, specs, Metadata("aws", server.url), replace_after_s=None)
+    with local_cluster.kept():
+        yield local_cluster
     assert not list(marked(f"{LocalHead(tmp_path).tag}-"))
 
 
@@ -136,9 +136,9 @@ def test_pod_notice_reaches_one_node_and_machine_notice_reaches_all(
         return node.state == "gone"
 
     until(lambda: gone(spot))
-    told = board.standing(spot.node_id)
-    assert told is not None
-    assert told.id == "signal/SIGTERM"
+    notice = board.standing(spot.node_id)
+    assert notice is not None
+    assert notice.id == "signal/SIGTERM"
     assert other.state == "alive"
     assert board.standing(other.node_id) is None
     server.cloud.interrupt(at=in_two_minutes())
@@ -147,9 +147,9 @@ def test_pod_notice_reaches_one_node_and_machine_notice_reaches_all(
         path.name for path in board_paths(tmp_path) if path.name not in (spot.node_id, other.node_id)
     ]
     for node_id in (other.node_id, head_id):
-        told = board.standing(node_id)
-        assert told is not None
-        assert told.id == "aws/instance-action"
+        notice = board.standing(node_id)
+        assert notice is not None
+        assert notice.id == "aws/instance-action"
 
 
 def it_is_kept_by_whoever_keeps_the_head(

@@ -56,16 +56,16 @@ SPOT = NodeType(
 
 
 def test_ray_launcher_file_is_read() -> None:
-    found = read_node_types(LAUNCHER, "f")
-    demand, spot = found.types
+    node_types = read_node_types(LAUNCHER, "f")
+    demand, spot = node_types.types
     assert (demand.name, demand.cpus, demand.at_most) == ("demand", 4, 2)
     assert spot == SPOT
-    assert found.at_most == 5
+    assert node_types.at_most == 5
 
 
 def test_kuberay_worker_groups_are_read_like_its_autoscaler_does() -> None:
-    found = read_node_types(KUBERAY, "f")
-    assert found == NodeTypes((NodeType("spot", 3, 1, 2 << 30, 6, {"ray.io/market-type": "spot"}),), 6)
+    node_types = read_node_types(KUBERAY, "f")
+    assert node_types == NodeTypes((NodeType("spot", 3, 1, 2 << 30, 6, {"ray.io/market-type": "spot"}),), 6)
     still = KUBERAY.replace("enableInTreeAutoscaling: true", "enableInTreeAutoscaling: false")
     assert read_node_types(still, "f") == NodeTypes()
 
@@ -95,7 +95,7 @@ def test_changed_file_is_reread_and_missing_file_is_reported(tmp_path: Path) -> 
     file.write_text(LAUNCHER)
     assert len(node_types_of(str(file)).types) == 2
     file.write_text(LAUNCHER.replace("max_workers: 2", "max_workers: 0 "))
-    assert [one.name for one in node_types_of(str(file)).types] == ["spot"]
+    assert [node_type.name for node_type in node_types_of(str(file)).types] == ["spot"]
     file.unlink()
     with pytest.raises(BadFile, match="TUNER_NODE_TYPES"):
         node_types_of(str(file))
@@ -103,8 +103,8 @@ def test_changed_file_is_reread_and_missing_file_is_reported(tmp_path: Path) -> 
 
 def test_driver_parses_the_node_types_that_the_service_sends() -> None:
     for text in (LAUNCHER, KUBERAY):
-        found = read_node_types(text, "f")
-        assert node_types_of(found.text()) == found
+        node_types = read_node_types(text, "f")
+        assert node_types_of(node_types.text()) == node_types
 
 
 TYPES = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(
@@ -119,12 +119,12 @@ def test_nodes_to_come_respect_the_autoscaler_limits(
     """The limit holds for each type including its existing nodes, and for all types together as long as the
     existing nodes respect it.
     """
-    found = NodeTypes(types, at_most)
+    node_types = NodeTypes(types, at_most)
     label = "ray.io/node-group" if grouped else "kind"
     nodes = [Node(f"n{n}", kind + 1, 0, 0, {label: f"t{kind}"}) for n, kind in enumerate(alive)]
-    coming = found.nodes_to_come([Node("head", 0, 0, 0, is_head=True), *nodes])
-    assert all(not one.alive and one.id == "" for one in coming)
-    for number, one in enumerate(types):
-        there, more = alive.count(number), sum(node.name == one.name for node in coming)
-        assert more <= max(0, one.at_most - there)
-        assert more == min(max(0, one.at_most - there), max(0, at_most - len(alive)))
+    coming = node_types.nodes_to_come([Node("head", 0, 0, 0, is_head=True), *nodes])
+    assert all(not coming_node.alive and coming_node.id == "" for coming_node in coming)
+    for number, node_type in enumerate(types):
+        there, more = alive.count(number), sum(node.name == node_type.name for node in coming)
+        assert more <= max(0, node_type.at_most - there)
+        assert more == min(max(0, node_type.at_most - there), max(0, at_most - len(alive)))

@@ -187,7 +187,7 @@ def test_value_without_etag_is_polled_without_waiting() -> None:
             looks_again(server, "preempted")
             server.cloud.preempt()
             recorder.waits_for("+gcp/preempted")
-            assert not any(one.query for one in server.requests)
+            assert not any(metadata_request.query for metadata_request in server.requests)
 
 
 def test_metadata_requests_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> None:

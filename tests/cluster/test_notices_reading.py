@@ -113,10 +113,10 @@ def test_started_event_is_due_when_seen(blank: str | None) -> None:
 
 def test_event_applies_only_if_it_names_this_machine() -> None:
     assert ours({**EVENT, "Resources": ["worker_4"]}, {**EVENT, "Resources": []}) == []
-    (one,) = read_document(
+    (notice,) = read_document(
         ok({"DocumentIncarnation": 1, "Events": [{**EVENT, "Resources": ["a", "WORKER_3"]}]}), "worker_3"
     ).events
-    assert one.shared
+    assert notice.shared
 
 
 def test_malformed_event_of_another_machine_is_ignored() -> None:
@@ -216,7 +216,7 @@ documents = st.fixed_dictionaries(
 )
 bodies = st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))
 bodies |= (anything | objects("action", "time", "noticeTime") | documents).map(
-    lambda found: json.dumps(found).encode()
+    lambda document: json.dumps(document).encode()
 )
 answers = st.builds(
     MetadataAnswer,
@@ -256,14 +256,14 @@ notices = st.builds(
 
 @given(looks=st.lists(st.lists(notices, unique_by=lambda notice: notice.id), max_size=8))
 def test_changes_report_each_standing_notice_once(looks: list[list[Notice]]) -> None:
-    told: dict[str, Notice] = {}
-    for found in looks:
-        new, gone = changes(told, found)
+    known: dict[str, Notice] = {}
+    for current in looks:
+        new, gone = changes(known, current)
         for notice in new:
-            before = told.get(notice.id)
+            before = known.get(notice.id)
             assert before is None or notice.deadline < before.deadline
-            told[notice.id] = notice
+            known[notice.id] = notice
         for notice in gone:
-            del told[notice.id]
-        assert told.keys() == {notice.id for notice in found}
-        assert changes(told, found) == ([], [])
+            del known[notice.id]
+        assert known.keys() == {notice.id for notice in current}
+        assert changes(known, current) == ([], [])

@@ -58,12 +58,12 @@ def test_only_a_closer_deadline_is_reported_again() -> None:
 def test_google_notice_is_reported_as_soon_as_value_changes() -> None:
     recorder = RecordedCalls()
     with MetadataServer(Gcp()) as server, watching(server, "gcp", recorder, gcp_hang_s=50, gcp_lead_s=120):
-        until(lambda: any(one.query.get("wait_for_change") for one in tuple(server.requests)))
+        until(lambda: any(request.query.get("wait_for_change") for request in tuple(server.requests)))
         server.cloud.preempt()
         recorder.waits_for("+gcp/preempted")
         assert "120 s" in recorder.notices[0].text
-        waiting = [one for one in server.requests if one.query]
-        assert all(one.query["last_etag"] and one.query["timeout_sec"] == "50" for one in waiting)
+        waiting = [request for request in server.requests if request.query]
+        assert all(request.query["last_etag"] and request.query["timeout_sec"] == "50" for request in waiting)
 
 
 def test_repeated_google_value_is_reported_once() -> None:

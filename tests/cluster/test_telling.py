@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.system, pytest.mark.extended]
 def operator(on_spot: OnSpot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHead:
     """Run commands as the operator of a cluster that this home did not start; return its head."""
     head = LocalHead(on_spot.home)
-    found = head.found()
-    assert found is not None
+    running_head = head.found()
+    assert running_head is not None
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "ours"))
-    monkeypatch.setenv("TUNER_RAY_ADDRESS", found.dashboard_url)
+    monkeypatch.setenv("TUNER_RAY_ADDRESS", running_head.dashboard_url)
     monkeypatch.setenv("RAY_AUTH_TOKEN", head.token)
     return head
 

@@ -44,8 +44,8 @@ class SimulatedSqlJournal(SqlJournal):
 def run(
     seed: int, job: str = "job_0", limits: str = "0.004", database: Database | None = None
 ) -> SimulatedRun:
-    found = loop_config()
-    mine = LoopConfig(job, found.rate, found.concurrency, found.slice_ns)
+    defaults = loop_config()
+    mine = LoopConfig(job, defaults.rate, defaults.concurrency, defaults.slice_ns)
     job_spec = spec(limits, seed=seed)
     sql_journal: Any = None if database is None else SimulatedSqlJournal(database, job, job_spec.budget)
     simulated = SimulatedRun(job_spec, mine, Curves(), faults=FAULTS, seed=seed, journal=sql_journal)
@@ -83,6 +83,6 @@ def test_simulated_job_ends_the_same_in_sql_and_in_memory(database: Database, se
 
 
 def test_jobs_sharing_a_database_end_the_same_as_alone(database: Database) -> None:
-    told = run(0)
+    in_memory = run(0)
     for job in ("job_0", "job_1"):
-        check_alike(database, told, run(0, job, database=database))
+        check_alike(database, in_memory, run(0, job, database=database))

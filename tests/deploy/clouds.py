@@ -27,13 +27,13 @@ SAYS = (
 
 def scratch(cloud: str, folder: Path, *, there: bool = False) -> Scratch:
     """Return a scratch checkout whose cloud account is empty or, if `there`, has everything already."""
-    found = Scratch(folder)
-    found.copy(f"deploy/ray-{cloud}", "deploy/ray-up.sh", "deploy/ray-node.sh")
-    program(found, cloud, there=there)
-    found.stand_in("sleep")
+    checkout = Scratch(folder)
+    checkout.copy(f"deploy/ray-{cloud}", "deploy/ray-up.sh", "deploy/ray-node.sh")
+    program(checkout, cloud, there=there)
+    checkout.stand_in("sleep")
     for name in ("ray", "pip"):
-        found.stand_in(name, at=found.checkout / ".venv/bin")
-    return found
+        checkout.stand_in(name, at=checkout.checkout / ".venv/bin")
+    return checkout
 
 
 def program(found: Scratch, cloud: str, *, there: bool) -> None:
@@ -53,9 +53,9 @@ def made(found: Scratch, cloud: str) -> dict[str, Any]:
 @cache
 def _cluster(cloud: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        found = scratch(cloud, Path(folder))
-        up(found, cloud)
-        return yaml.safe_dump(made(found, cloud))
+        checkout = scratch(cloud, Path(folder))
+        up(checkout, cloud)
+        return yaml.safe_dump(made(checkout, cloud))
 
 
 def cluster(cloud: str) -> dict[str, Any]:

@@ -34,16 +34,20 @@ def built(overlay: str) -> list[Manifest]:
 @cache
 def written() -> list[Manifest]:
     """Return every manifest as written in its file."""
-    found = []
+    manifests = []
     for path in sorted(FOLDER.rglob("*.yaml")):
         if path.name != "kustomization.yaml":
-            found += list(yaml.safe_load_all(path.read_text()))
-    return found
+            manifests += list(yaml.safe_load_all(path.read_text()))
+    return manifests
 
 
 def the(kind: str, name: str, among: list[Manifest]) -> Manifest:
-    (found,) = [one for one in among if one["kind"] == kind and one["metadata"]["name"] == name]
-    return found
+    (manifest,) = [
+        candidate
+        for candidate in among
+        if candidate["kind"] == kind and candidate["metadata"]["name"] == name
+    ]
+    return manifest
 
 
 def template_of(one: Manifest) -> dict[str, Any] | None:
@@ -55,14 +59,14 @@ def template_of(one: Manifest) -> dict[str, Any] | None:
 
 def templates(among: list[Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and template of each pod, with the labels that KubeRay adds to Ray's pods."""
-    for one in among:
-        if (template := template_of(one)) is not None:
-            yield one["metadata"]["name"], template
-        if one["kind"] == "RayCluster":
-            for group in groups(one):
+    for manifest in among:
+        if (template := template_of(manifest)) is not None:
+            yield manifest["metadata"]["name"], template
+        if manifest["kind"] == "RayCluster":
+            for group in groups(manifest):
                 name = group.get("groupName", "head")
                 labels = {
-                    "ray.io/cluster": one["metadata"]["name"],
+                    "ray.io/cluster": manifest["metadata"]["name"],
                     "ray.io/node-type": "worker" if "groupName" in group else "head",
                     "ray.io/group": group.get("groupName", "headgroup"),
                 }

@@ -97,7 +97,7 @@ class Scratch:
         """Run a script of the checkout. Raise AssertionError if its exit status is not `status`."""
         self.home.mkdir(exist_ok=True)
         script, *rest = words
-        said = subprocess.run(
+        completed = subprocess.run(
             [self.checkout / script, *rest],
             env={
                 "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
@@ -109,8 +109,8 @@ class Scratch:
             text=True,
             check=False,
         )
-        assert said.returncode == status, said.stderr
-        return said
+        assert completed.returncode == status, completed.stderr
+        return completed
 
     def called(self) -> list[list[str]]:
         """Return the calls since the last time, each as program and arguments."""

@@ -44,8 +44,13 @@ def machines(account: Any) -> Machines:
     provider = AWSNodeProvider(config["provider"], config["cluster_name"])
     for name, kind in config["available_node_types"].items():
         provider.create_node(kind["node_config"], {"ray-user-node-type": name}, 1)
-    found = [one for made in account.describe_instances()["Reservations"] for one in made["Instances"]]
-    return {next(t["Value"] for t in one["Tags"] if t["Key"] == "ray-user-node-type"): one for one in found}
+    instances = [
+        instance for made in account.describe_instances()["Reservations"] for instance in made["Instances"]
+    ]
+    return {
+        next(t["Value"] for t in instance["Tags"] if t["Key"] == "ray-user-node-type"): instance
+        for instance in instances
+    }
 
 
 def test_machines_have_the_instance_type_and_market_of_their_labels(machines: Machines) -> None:
@@ -59,19 +64,27 @@ def test_machines_have_the_instance_type_and_market_of_their_labels(machines: Ma
 
 
 def test_machines_have_their_own_roles_and_workers_require_imds_tokens(machines: Machines) -> None:
-    roles = {name: one["IamInstanceProfile"]["Arn"].rpartition("/")[2] for name, one in machines.items()}
+    roles = {
+        name: machine["IamInstanceProfile"]["Arn"].rpartition("/")[2] for name, machine in machines.items()
+    }
     assert roles == {"head": "tuner-head", "on-demand": "tuner-worker", "spot": "tuner-worker"}
     for name in ("on-demand", "spot"):
         assert machines[name]["MetadataOptions"]["HttpTokens"] == "required", "for whoever is tuned there"
 
 
 def test_only_ssh_is_open_to_the_outside(account: Any, machines: Machines) -> None:
-    groups = {group["GroupId"] for one in machines.values() for group in one["SecurityGroups"]}
+    groups = {group["GroupId"] for machine in machines.values() for group in machine["SecurityGroups"]}
     (group,) = account.describe_security_groups(GroupIds=list(groups))["SecurityGroups"]
-    outside = [one for one in group["IpPermissions"] if one["IpRanges"] or one["Ipv6Ranges"]]
-    inside = [one for one in group["IpPermissions"] if one["UserIdGroupPairs"]]
-    assert [(one["FromPort"], one["ToPort"]) for one in outside] == [(22, 22)]
-    assert [pair["GroupId"] for one in inside for pair in one["UserIdGroupPairs"]] == list(groups)
+    outside = [
+        permission
+        for permission in group["IpPermissions"]
+        if permission["IpRanges"] or permission["Ipv6Ranges"]
+    ]
+    inside = [permission for permission in group["IpPermissions"] if permission["UserIdGroupPairs"]]
+    assert [(permission["FromPort"], permission["ToPort"]) for permission in outside] == [(22, 22)]
+    assert [pair["GroupId"] for permission in inside for pair in permission["UserIdGroupPairs"]] == list(
+        groups
+    )
 
 
 def test_ssh_key_file_is_private(machines: Machines) -> None:

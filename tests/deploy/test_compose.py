@@ -52,9 +52,9 @@ def values(secrets: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def project(secrets: Path) -> dict[str, Any]:
-    said = config("--format=json", env=secrets)
-    assert said.returncode == 0, said.stderr
-    return dict(json.loads(said.stdout))
+    completed = config("--format=json", env=secrets)
+    assert completed.returncode == 0, completed.stderr
+    return dict(json.loads(completed.stdout))
 
 
 @pytest.fixture(scope="module")
@@ -63,46 +63,48 @@ def services(project: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_compose_accepts_the_file_without_warnings(secrets: Path) -> None:
-    said = config("--quiet", env=secrets)
-    assert (said.returncode, said.stderr) == (0, "")
+    completed = config("--quiet", env=secrets)
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 def test_compose_reports_an_unknown_key(secrets: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "compose.yaml"
     wrong.write_text(FILE.read_text().replace("    healthcheck: *ray-health", "    healthchek: *ray-health"))
-    said = config("--quiet", env=secrets, file=wrong)
-    assert said.returncode != 0
-    assert "healthchek" in said.stderr
+    completed = config("--quiet", env=secrets, file=wrong)
+    assert completed.returncode != 0
+    assert "healthchek" in completed.stderr
 
 
 def test_missing_secrets_prevent_the_start_and_the_error_names_the_script() -> None:
-    said = config("--quiet", env=None)
-    assert said.returncode != 0
-    assert "run ./secrets.sh first" in said.stderr
+    completed = config("--quiet", env=None)
+    assert completed.returncode != 0
+    assert "run ./secrets.sh first" in completed.stderr
 
 
 def test_changed_values_reach_their_services(secrets: Path, tmp_path: Path) -> None:
     env = tmp_path / ".env"
     other = {"WORKERS": "3", "SPOT_WORKERS": "0", "WORKER_CPUS": "16", "TUNER_VARIANT": "cuda"}
-    env.write_text(secrets.read_text() + "".join(f"{name}={one}\n" for name, one in other.items()))
-    found = json.loads(config("--format=json", env=env).stdout)["services"]
-    assert found["worker"]["deploy"]["replicas"] == 3
-    assert found["spot-worker"]["deploy"]["replicas"] == 0
-    assert "--num-cpus=16" in found["worker"]["command"]
-    assert found["worker"]["build"]["args"] == {"VARIANT": "cuda"}
+    env.write_text(secrets.read_text() + "".join(f"{name}={setting}\n" for name, setting in other.items()))
+    changed_services = json.loads(config("--format=json", env=env).stdout)["services"]
+    assert changed_services["worker"]["deploy"]["replicas"] == 3
+    assert changed_services["spot-worker"]["deploy"]["replicas"] == 0
+    assert "--num-cpus=16" in changed_services["worker"]["command"]
+    assert changed_services["worker"]["build"]["args"] == {"VARIANT": "cuda"}
 
 
 def test_services_wait_until_their_dependencies_are_healthy_or_completed(services: dict[str, Any]) -> None:
-    for name, one in services.items():
-        for needed, how in one.get("depends_on", {}).items():
+    for name, service in services.items():
+        for needed, how in service.get("depends_on", {}).items():
             wanted = "service_completed_successfully" if needed in ONE_SHOT else "service_healthy"
             assert how["condition"] == wanted, (name, needed)
         if name in ONE_SHOT:
-            assert one["restart"] == "no"
-            assert one["healthcheck"] == {"disable": True}
+            assert service["restart"] == "no"
+            assert service["healthcheck"] == {"disable": True}
         else:
-            assert one["restart"] == "unless-stopped", name
-            assert name == "tuner" or one["healthcheck"]["test"][0] == "CMD", "the service's is the image's"
+            assert service["restart"] == "unless-stopped", name
+            assert name == "tuner" or service["healthcheck"]["test"][0] == "CMD", (
+                "the service's is the image's"
+            )
 
 
 def test_only_page_and_grafana_are_published_and_only_on_loopback(
@@ -110,13 +112,13 @@ def test_only_page_and_grafana_are_published_and_only_on_loopback(
 ) -> None:
     port = Settings.from_env({}).port
     reached = {
-        name: [(port["host_ip"], int(port["published"]), port["target"]) for port in one["ports"]]
-        for name, one in services.items()
-        if "ports" in one
+        name: [(port["host_ip"], int(port["published"]), port["target"]) for port in service["ports"]]
+        for name, service in services.items()
+        if "ports" in service
     }
     assert reached == {"tuner": [("127.0.0.1", port, port)], "grafana": [("127.0.0.1", 3000, 3000)]}
     assert project["networks"]["inside"]["internal"] is True
-    assert all("inside" in one["networks"] for one in services.values())
+    assert all("inside" in service["networks"] for service in services.values())
 
 
 def test_service_settings_match_the_other_containers(
@@ -134,7 +136,7 @@ def test_service_settings_match_the_other_containers(
     assert settings.storage.startswith("s3://tuner/")
     assert "'tuner'" in services["bucket"]["command"][2], "the bucket that is made"
     for name in ("tuner", "migrate", "ray-head"):
-        mounted = [(one["source"], one["target"]) for one in services[name]["secrets"]]
+        mounted = [(secret["source"], secret["target"]) for secret in services[name]["secrets"]]
         assert mounted == [("database_url", "/run/secrets/database_url")], "drivers read the same file"
 
 
@@ -144,35 +146,40 @@ def test_every_ray_node_has_token_storage_market_and_price(
     env = services["ray-head"]["environment"]
     assert env["RAY_AUTH_MODE"] == "token"
     assert env["AWS_ENDPOINT_URL"] == "http://storage:9000"
-    found = {}
+    markets = {}
     for name in ("worker", "spot-worker"):
-        one = services[name]
-        assert one["environment"] == env
-        assert "--address=ray-head:6379" in one["command"]
-        labels = labels_of(one["command"][-1])
+        service = services[name]
+        assert service["environment"] == env
+        assert "--address=ray-head:6379" in service["command"]
+        labels = labels_of(service["command"][-1])
         assert its.usd_per_hour(labels)
         assert its.instance_type_of(labels) != its.LOCAL
-        found[name] = its.market_of(labels)
-    assert found == {"worker": "on_demand", "spot-worker": "spot"}
+        markets[name] = its.market_of(labels)
+    assert markets == {"worker": "on_demand", "spot-worker": "spot"}
     assert "--num-cpus=0" in services["ray-head"]["command"], "no trial beside the drivers"
 
 
 def test_images_have_versions_and_postgresql_matches_the_tests(services: dict[str, Any]) -> None:
-    for name, one in services.items():
-        image, _, tag = one["image"].rpartition(":")
+    for name, service in services.items():
+        image, _, tag = service["image"].rpartition(":")
         assert image, name
         assert tag not in ("", "latest"), name
-        assert (one.get("build") is not None) == (name in OURS)
+        assert (service.get("build") is not None) == (name in OURS)
     major = services["database"]["image"].split(":")[1].split("-")[0]
     if (programs := postgres.programs()) is not None:
-        said = subprocess.run(
+        completed = subprocess.run(
             [programs / "postgres", "--version"], capture_output=True, text=True, check=True
         )
-        assert f" {major}." in said.stdout
+        assert f" {major}." in completed.stdout
 
 
 def test_mounted_files_exist(services: dict[str, Any]) -> None:
-    mounts = [v["source"] for one in services.values() for v in one.get("volumes", []) if v["type"] == "bind"]
+    mounts = [
+        v["source"]
+        for service in services.values()
+        for v in service.get("volumes", [])
+        if v["type"] == "bind"
+    ]
     assert len(mounts) == 4
     for path in mounts:
         assert Path(path).exists(), path

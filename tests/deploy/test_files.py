@@ -43,10 +43,10 @@ def test_files_contain_no_secret_values() -> None:
 
 
 def test_scripts_pass_shellcheck_and_are_executable() -> None:
-    found = scripts()
-    said = subprocess.run([BIN / "shellcheck", *found], capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stdout
-    assert [path for path in found if not path.stat().st_mode & 0o111] == []
+    paths = scripts()
+    completed = subprocess.run([BIN / "shellcheck", *paths], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout
+    assert [path for path in paths if not path.stat().st_mode & 0o111] == []
 
 
 def test_example_job_is_valid() -> None:
@@ -57,16 +57,16 @@ class TestTheImage:
     text = (DEPLOY / "Dockerfile").read_text()
 
     def test_hadolint_accepts_the_dockerfile(self) -> None:
-        said = subprocess.run(
+        completed = subprocess.run(
             [BIN / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
         )
-        assert said.returncode == 0, said.stdout
+        assert completed.returncode == 0, completed.stdout
 
     def test_hadolint_reports_an_untagged_base_image(self, tmp_path: Path) -> None:
         wrong = tmp_path / "Dockerfile"
         wrong.write_text(self.text.replace("python:3.11-slim-bookworm AS runtime", "python AS runtime"))
-        said = subprocess.run([BIN / "hadolint", wrong], capture_output=True, text=True, check=False)
-        assert "DL3006" in said.stdout
+        completed = subprocess.run([BIN / "hadolint", wrong], capture_output=True, text=True, check=False)
+        assert "DL3006" in completed.stdout
 
     def test_image_has_both_variants_and_installs_pinned_packages(self) -> None:
         assert {"torch-cpu", "torch-cuda"} <= set(re.findall(r"AS (\S+)", self.text))
@@ -79,12 +79,12 @@ class TestTheImage:
             assert re.search(rf"^{name} = \[", known, re.MULTILINE)
 
     def test_every_package_of_an_extra_is_pinned(self) -> None:
-        found = re.search(
+        match = re.search(
             r"\[project.optional-dependencies\]\n(.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL
         )
-        assert found is not None
+        assert match is not None
         pinned = {name.lower().replace("_", "-") for name in CONSTRAINTS}
-        for name in re.findall(r'"([A-Za-z0-9_.-]+)(?:\[|[><=]|")', found[1]):
+        for name in re.findall(r'"([A-Za-z0-9_.-]+)(?:\[|[><=]|")', match[1]):
             assert name.lower().replace("_", "-") in pinned, name
 
     def test_image_runs_as_non_root_and_listens_on_its_exposed_port(self) -> None:

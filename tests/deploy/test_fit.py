@@ -31,13 +31,13 @@ def named(names: str, text: str) -> Iterator[tuple[str, int]]:
 
 
 def test_all_tuner_image_tags_equal_the_project_version() -> None:
-    found = {
+    image_tags = {
         (path.name, tag)
         for path, text in texts()
         for tag in re.findall(r"tuner(?:==|:|, newTag: )v?(\d+\.\d+\.\d+)", text)
     }
-    assert {name for name, _ in found} >= {"compose.yaml", "Dockerfile", "README.md", "up.sh"}
-    assert {tag for _, tag in found} == {VERSION}
+    assert {name for name, _ in image_tags} >= {"compose.yaml", "Dockerfile", "README.md", "up.sh"}
+    assert {tag for _, tag in image_tags} == {VERSION}
     for overlay in OVERLAYS:
         (image,) = yaml.safe_load((FOLDER / "overlays" / overlay / "kustomization.yaml").read_text())[
             "images"
@@ -57,7 +57,7 @@ def test_installed_kuberay_version_is_documented_and_new_enough() -> None:
 
 
 def others(images: Iterator[str]) -> dict[str, str]:
-    pairs = dict(one.rsplit(":", 1) for one in images)
+    pairs = dict(image.rsplit(":", 1) for image in images)
     return {name: tag for name, tag in pairs.items() if not name.endswith("tuner")}
 
 
@@ -77,12 +77,14 @@ def test_every_container_address_uses_a_port_that_listens() -> None:
         "grafana/provisioning/datasources/prometheus.yml",
     )
     text = "\n".join((DEPLOY / name).read_text() for name in files)
-    found = list(named("|".join(COMPOSE), text))
-    assert {host for host, _ in found} >= {"ray-head", "database", "storage", "prometheus"}
-    for host, port in found:
+    addresses = list(named("|".join(COMPOSE), text))
+    assert {host for host, _ in addresses} >= {"ray-head", "database", "storage", "prometheus"}
+    for host, port in addresses:
         assert port in COMPOSE[host], host
     command = yaml.safe_load((DEPLOY / files[0]).read_text())["services"]["ray-head"]["command"]
-    assert {int(one.split("=")[1]) for one in command if re.match(r"--(dashboard-)?port=", one)} == HEAD
+    assert {
+        int(argument.split("=")[1]) for argument in command if re.match(r"--(dashboard-)?port=", argument)
+    } == HEAD
     for name in ("compose.yml", "prometheus.yml"):
         assert re.search(rf"\b{PORT}\b", (DEPLOY / "prometheus" / name).read_text()), name
 
@@ -90,11 +92,15 @@ def test_every_container_address_uses_a_port_that_listens() -> None:
 def listening(among: list[Manifest]) -> dict[str, set[int]]:
     """Return the ports of each Service, including the service that KubeRay creates for the head."""
     services = {
-        one["metadata"]["name"]: {port["port"] for port in one["spec"]["ports"]}
-        for one in among
-        if one["kind"] == "Service"
+        manifest["metadata"]["name"]: {port["port"] for port in manifest["spec"]["ports"]}
+        for manifest in among
+        if manifest["kind"] == "Service"
     }
-    heads = {f"{one['metadata']['name']}-head-svc": HEAD for one in among if one["kind"] == "RayCluster"}
+    heads = {
+        f"{manifest['metadata']['name']}-head-svc": HEAD
+        for manifest in among
+        if manifest["kind"] == "RayCluster"
+    }
     return services | heads
 
 
@@ -102,9 +108,9 @@ def test_every_pod_address_uses_a_port_of_its_service() -> None:
     among = built("overlays/trial")
     ports = listening(among)
     text = yaml.safe_dump_all(among) + (FOLDER / "secrets.sh").read_text()
-    found = list(named("|".join(ports), text))
-    assert {host for host, _ in found} >= {"tuner-head-svc", "database", "storage"}
-    for host, port in found:
+    addresses = list(named("|".join(ports), text))
+    assert {host for host, _ in addresses} >= {"tuner-head-svc", "database", "storage"}
+    for host, port in addresses:
         assert port in ports[host], host
 
 
@@ -115,9 +121,9 @@ def test_service_targets_a_port_of_its_pods() -> None:
         for name, pod in pods(among)
     }
     assert open_by_pod["tuner"] == {"http": PORT}
-    for one in among:
-        if one["kind"] == "Service":
-            (port,) = one["spec"]["ports"]
+    for manifest in among:
+        if manifest["kind"] == "Service":
+            (port,) = manifest["spec"]["ports"]
             target = port.get("targetPort", port["port"])
-            pod = open_by_pod[one["metadata"]["name"]]
+            pod = open_by_pod[manifest["metadata"]["name"]]
             assert target in (*pod, *pod.values())

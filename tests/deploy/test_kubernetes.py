@@ -28,8 +28,8 @@ def prices() -> Catalogue:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_manifest_matches_the_kubernetes_schema(version: str) -> None:
-    for one in written():
-        check(one, version)
+    for manifest in written():
+        check(manifest, version)
 
 
 CONTAINER = ("spec", "headGroupSpec", "template", "spec", "containers", 0)
@@ -80,9 +80,9 @@ def test_validation_finds_each_error_in_a_manifest() -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_built_overlay_is_valid_and_uses_its_own_namespace_and_images(overlay: str) -> None:
     among = built(f"overlays/{overlay}")
-    for one in among:
-        check(one, VERSIONS[0])
-        assert one["kind"] == "Namespace" or one["metadata"]["namespace"] == "tuner"
+    for manifest in among:
+        check(manifest, VERSIONS[0])
+        assert manifest["kind"] == "Namespace" or manifest["metadata"]["namespace"] == "tuner"
     images = {c["image"] for _, pod in pods(among) for c in pod["containers"]}
     ours = {image for image in images if image.startswith("registry.example.com/tuner:")}
     assert len(ours) == 1
@@ -96,28 +96,30 @@ def test_ray_derives_node_types_and_markets_from_the_cluster(overlay: str) -> No
 
     cluster = the("RayCluster", "tuner", built(f"overlays/{overlay}"))
     assert cluster["spec"]["rayVersion"] == CONSTRAINTS["ray"]
-    found = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
-    assert found["headgroup"]["resources"]["CPU"] == 0, "no trial beside the drivers"
-    markets = {name: its.market_of(one["labels"]) for name, one in found.items()}
+    node_types = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
+    assert node_types["headgroup"]["resources"]["CPU"] == 0, "no trial beside the drivers"
+    markets = {name: its.market_of(node_type["labels"]) for name, node_type in node_types.items()}
     assert markets == {"headgroup": "on_demand", "on-demand": "on_demand", "spot": "spot"}
-    assert all(one["resources"]["CPU"] >= 1 for name, one in found.items() if name != "headgroup")
+    assert all(
+        node_type["resources"]["CPU"] >= 1 for name, node_type in node_types.items() if name != "headgroup"
+    )
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_group_prices_match_the_catalogue(overlay: str, prices: Catalogue) -> None:
     for group in groups(the("RayCluster", "tuner", built(f"overlays/{overlay}")))[1:]:
         labels = group["labels"]
-        said, market = its.usd_per_hour(labels), its.market_of(labels)
-        assert said is not None
+        usd_per_hour, market = its.usd_per_hour(labels), its.market_of(labels)
+        assert usd_per_hour is not None
         listed = [
-            one
-            for one in prices.find(instance_type=its.instance_type_of(labels))
-            if one.region == its.region_of(labels)
+            catalogue_offer
+            for catalogue_offer in prices.find(instance_type=its.instance_type_of(labels))
+            if catalogue_offer.region == its.region_of(labels)
         ]
         assert bool(listed) == (overlay != "trial")
-        for one in listed:
-            price = one.price(market)
-            assert price == Price.from_usd_per_hour(said)
+        for offer in listed:
+            price = offer.price(market)
+            assert price == Price.from_usd_per_hour(usd_per_hour)
 
 
 SPOT = {
@@ -130,9 +132,9 @@ def lands(pod: dict[str, Any], machine: dict[str, str]) -> bool:
     """Return whether a pod may run on a machine with these labels."""
     node = pod.get("affinity", {}).get("nodeAffinity", {})
     terms = node.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])
-    expressions = [one for term in terms for one in term.get("matchExpressions", [])]
-    assert {one["operator"] for one in expressions} <= {"DoesNotExist"}
-    without = {one["key"] for one in expressions}
+    expressions = [expression for term in terms for expression in term.get("matchExpressions", [])]
+    assert {expression["operator"] for expression in expressions} <= {"DoesNotExist"}
+    without = {expression["key"] for expression in expressions}
     return pod.get("nodeSelector", {}).items() <= machine.items() and not without & set(machine)
 
 
@@ -157,7 +159,7 @@ def test_pods_run_without_root_privileges_and_with_resource_limits() -> None:
 
 def test_service_settings_are_valid_and_match_the_cluster_and_probes() -> None:
     (container,) = the("Deployment", "tuner", written())["spec"]["template"]["spec"]["containers"]
-    env = {one["name"]: one.get("value", "given") for one in container["env"]}
+    env = {variable["name"]: variable.get("value", "given") for variable in container["env"]}
     settings = Settings.from_env({k: v for k, v in env.items() if not k.endswith("_FILE")})
     cluster = the("RayCluster", "tuner", written())
     assert settings.ray_address == f"http://{cluster['metadata']['name']}-head-svc:8265"
@@ -171,15 +173,15 @@ def test_service_settings_are_valid_and_match_the_cluster_and_probes() -> None:
 
 
 def test_head_and_service_mount_the_same_database_secret() -> None:
-    found = dict(pods(written()))
+    specs = dict(pods(written()))
     mounts = {
-        name: [m for m in found[name]["containers"][0].get("volumeMounts", []) if m["name"] == "secrets"]
+        name: [m for m in specs[name]["containers"][0].get("volumeMounts", []) if m["name"] == "secrets"]
         for name in ("tuner", "tuner-migrate", "head")
     }
     assert mounts["tuner"] == mounts["tuner-migrate"] == mounts["head"]
     assert mounts["head"] == [{"name": "secrets", "mountPath": "/run/secrets/tuner", "readOnly": True}]
     for name in mounts:
-        (volume,) = [v for v in found[name]["volumes"] if v["name"] == "secrets"]
+        (volume,) = [v for v in specs[name]["volumes"] if v["name"] == "secrets"]
         assert volume["secret"]["items"] == [{"key": "database_url", "path": "database_url"}]
 
 
@@ -189,9 +191,9 @@ def test_secrets_script_creates_every_secret_that_pods_use(url: str) -> None:
         [FOLDER / "secrets.sh"], capture_output=True, text=True, check=True, env={"DATABASE_URL": url}
     )
     secrets = list(yaml.safe_load_all(made.stdout))
-    for one in secrets:
-        kubernetes_validate.validate(one, VERSIONS[0], strict=True)
-    there = {one["metadata"]["name"]: one["stringData"] for one in secrets}
+    for secret in secrets:
+        kubernetes_validate.validate(secret, VERSIONS[0], strict=True)
+    there = {created_secret["metadata"]["name"]: created_secret["stringData"] for created_secret in secrets}
     assert there["tuner"]["database_url"] == url or "@database:5432/tuner" in there["tuner"]["database_url"]
     assert ("tuner-storage" in there) == (not url)
     trial = {"database", "storage", "bucket"}
@@ -204,10 +206,10 @@ def test_secrets_script_creates_every_secret_that_pods_use(url: str) -> None:
 def named(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the secrets of a pod with their keys."""
     for container in spec["containers"]:
-        for one in container.get("env", []):
-            if "valueFrom" in one:
-                found = one["valueFrom"]["secretKeyRef"]
-                yield found["name"], found["key"]
+        for variable in container.get("env", []):
+            if "valueFrom" in variable:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                yield reference["name"], reference["key"]
     for volume in spec.get("volumes", []):
         for item in volume.get("secret", {}).get("items", []):
             yield volume["secret"]["secretName"], item["key"]
@@ -225,9 +227,11 @@ def test_selectors_match_the_labels_of_their_targets() -> None:
             for group in cluster["spec"]["workerGroupSpecs"]
         ),
     ]
-    for budget in (one for one in among if one["kind"] == "PodDisruptionBudget"):
+    for budget in (manifest for manifest in among if manifest["kind"] == "PodDisruptionBudget"):
         wanted = budget["spec"]["selector"]["matchLabels"].items()
-        assert [one for one in [labels, *ray] if wanted <= one.items()], budget["metadata"]["name"]
+        assert [pod_labels for pod_labels in [labels, *ray] if wanted <= pod_labels.items()], budget[
+            "metadata"
+        ]["name"]
     assert the("Service", "tuner", among)["spec"]["selector"] == labels
     monitor = the("ServiceMonitor", "tuner", among)["spec"]
     assert monitor["selector"]["matchLabels"] == the("Service", "tuner", among)["metadata"]["labels"]

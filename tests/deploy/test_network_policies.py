@@ -40,7 +40,7 @@ def is_peer(peer: dict[str, Any], source: str, pods: Pods) -> bool:
 
 def lets_in(rule: dict[str, Any], source: str, port: int, pods: Pods) -> bool:
     """Return whether the rule admits the source. A rule without `from` admits every source, one without `ports` every port."""
-    if "ports" in rule and not any(one["port"] == port for one in rule["ports"]):
+    if "ports" in rule and not any(allowed_port["port"] == port for allowed_port in rule["ports"]):
         return False
     return "from" not in rule or any(is_peer(peer, source, pods) for peer in rule["from"])
 
@@ -48,10 +48,10 @@ def lets_in(rule: dict[str, Any], source: str, port: int, pods: Pods) -> bool:
 def reached(among: list[Manifest]) -> Iterator[tuple[str, str, int]]:
     """Yield each source, target and port between which a connection is allowed."""
     pods = ours(among)
-    policies = [one["spec"] for one in among if one["kind"] == "NetworkPolicy"]
+    policies = [manifest["spec"] for manifest in among if manifest["kind"] == "NetworkPolicy"]
     for target, labels in pods.items():
-        selecting = [one for one in policies if matches(one["podSelector"], labels)]
-        rules = [rule for one in selecting for rule in one.get("ingress", [])]
+        selecting = [policy for policy in policies if matches(policy["podSelector"], labels)]
+        rules = [rule for policy in selecting for rule in policy.get("ingress", [])]
         for source in (*pods, *ELSEWHERE, INTERNET):
             for port in PORTS:
                 if not selecting or any(lets_in(rule, source, port, pods) for rule in rules):
@@ -63,30 +63,32 @@ NODES = ("head", "on-demand", "spot")
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
 def test_only_ray_nodes_reach_ray_and_only_the_service_its_dashboard(overlay: str) -> None:
-    found = [
+    connections = [
         (source, port) for source, target, port in reached(built(f"overlays/{overlay}")) if target in NODES
     ]
-    assert {source for source, _ in found} == {*NODES, "tuner"}
-    assert {port for source, port in found if source == "tuner"} == {8265}
-    assert {port for source, port in found if source in NODES} == set(PORTS)
+    assert {source for source, _ in connections} == {*NODES, "tuner"}
+    assert {port for source, port in connections if source == "tuner"} == {8265}
+    assert {port for source, port in connections if source in NODES} == set(PORTS)
 
 
 def test_only_the_pods_that_need_them_reach_database_and_storage() -> None:
-    found = set(reached(built("overlays/trial")))
-    assert {one for one in found if one[1] == "database"} == {
+    connections = set(reached(built("overlays/trial")))
+    assert {connection for connection in connections if connection[1] == "database"} == {
         (source, "database", 5432) for source in ("tuner", "tuner-migrate", "head")
     }
-    assert {one for one in found if one[1] == "storage"} == {
+    assert {connection for connection in connections if connection[1] == "storage"} == {
         (source, "storage", 9000) for source in ("tuner", "bucket", *NODES)
     }
 
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
 def test_other_namespaces_reach_only_the_page_and_the_internet_nothing(overlay: str) -> None:
-    found = set(reached(built(f"overlays/{overlay}")))
+    connections = set(reached(built(f"overlays/{overlay}")))
     for source in (*ELSEWHERE, NEIGHBOUR):
-        assert {one[1:] for one in found if one[0] == source} == {("tuner", 8000)}, source
-    assert not [one for one in found if one[0] == INTERNET]
+        assert {connection[1:] for connection in connections if connection[0] == source} == {
+            ("tuner", 8000)
+        }, source
+    assert not [connection for connection in connections if connection[0] == INTERNET]
 
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
@@ -98,7 +100,9 @@ def test_no_pod_bypasses_the_network_policies(overlay: str) -> None:
         for container in template["spec"]["containers"]:
             assert all("hostPort" not in port for port in container.get("ports", [])), name
     assert all(
-        one["spec"].get("type", "ClusterIP") == "ClusterIP" for one in among if one["kind"] == "Service"
+        manifest["spec"].get("type", "ClusterIP") == "ClusterIP"
+        for manifest in among
+        if manifest["kind"] == "Service"
     )
     head = the("RayCluster", "tuner", among)["spec"]["headGroupSpec"]
     assert head.get("serviceType", "ClusterIP") == "ClusterIP"
@@ -107,7 +111,7 @@ def test_no_pod_bypasses_the_network_policies(overlay: str) -> None:
 
 def test_every_pod_is_reachable_without_the_policies() -> None:
     """This shows that the tests above would fail without the policies."""
-    among = [one for one in built("overlays/trial") if one["kind"] != "NetworkPolicy"]
-    found = set(reached(among))
-    assert (INTERNET, "head", 6379) in found
-    assert (PRETENDER, "database", 5432) in found
+    among = [manifest for manifest in built("overlays/trial") if manifest["kind"] != "NetworkPolicy"]
+    connections = set(reached(among))
+    assert (INTERNET, "head", 6379) in connections
+    assert (PRETENDER, "database", 5432) in connections

@@ -40,7 +40,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the services as Docker Compose reads them."""
     given = tmp_path_factory.mktemp("env") / ".env"
     given.write_text("".join(f"{name}={text}\n" for name, text in SECRETS.items()))
-    said = subprocess.run(
+    completed = subprocess.run(
         [
             Path(sys.executable).parent / "docker-compose",
             f"--file={FILE}",
@@ -52,18 +52,18 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         capture_output=True,
         check=True,
     )
-    return dict(json.loads(said.stdout)["services"])
+    return dict(json.loads(completed.stdout)["services"])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    found = Folder(tmp_path / "state")
-    with found.kept():
-        found.make()
-        yield found
-        found.clear()
-        found.leave()
-    assert not found.path.exists()
+    state_folder = Folder(tmp_path / "state")
+    with state_folder.kept():
+        state_folder.make()
+        yield state_folder
+        state_folder.clear()
+        state_folder.leave()
+    assert not state_folder.path.exists()
 
 
 def project(**values: str) -> Project:
@@ -130,10 +130,10 @@ def test_restarted_ray_node_gets_new_ports(found: dict[str, Part]) -> None:
 
 
 def test_prometheus_scrapes_every_replica_by_address() -> None:
-    said = parts.scraped((ROOT / "deploy/prometheus/compose.yml").read_text(), project())
-    assert "127.91.7.11:8000" in said
-    assert "127.91.7.12:8000" in said
-    assert "dns_sd" not in said
+    config = parts.scraped((ROOT / "deploy/prometheus/compose.yml").read_text(), project())
+    assert "127.91.7.11:8000" in config
+    assert "127.91.7.12:8000" in config
+    assert "dns_sd" not in config
 
 
 def test_number_of_worker_parts_follows_the_settings(folder: Folder) -> None:
@@ -159,13 +159,13 @@ def test_missing_programs_are_reported_with_install_commands(monkeypatch: pytest
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(checks, "postgres_programs", lambda: None)
     monkeypatch.setattr(checks, "MODULES", {"no_such_module": "dev"})
-    said = "\n".join(checks.faults_of_machine())
+    faults = "\n".join(checks.faults_of_machine())
     for fix in (
         "apt install prometheus",
         "apt install postgresql",
         "pip install -c constraints.txt -e '.[dev]'",
     ):
-        assert fix in said
+        assert fix in faults
 
 
 @pytest.mark.parametrize("network", ["127.0.0", "10.0.0", "127.77", "127.77.300", "127.77.0.1"])
@@ -178,14 +178,14 @@ def test_port_in_use_is_reported_with_the_option_that_changes_it(found: dict[str
     with socket.socket() as taken, socket.socket() as ray:
         taken.bind((found["storage"].address, 9000))
         ray.bind(("0.0.0.0", 0))
-        for one in (taken, ray):
-            one.listen()
+        for listener in (taken, ray):
+            listener.listen()
         port = ray.getsockname()[1]
-        said = list(checks.faults_of_places([found["storage"]], port))
-    assert ["127.91.7.81:9000 (Address already in use)" in one for one in said] == [True, False]
-    assert f"port {port}" in said[1]
-    assert "--network" in said[0]
-    assert "--ray-port" in said[1]
+        faults = list(checks.faults_of_places([found["storage"]], port))
+    assert ["127.91.7.81:9000 (Address already in use)" in fault for fault in faults] == [True, False]
+    assert f"port {port}" in faults[1]
+    assert "--network" in faults[0]
+    assert "--ray-port" in faults[1]
 
 
 def test_foreign_or_outdated_state_folder_is_refused_unchanged(
@@ -198,9 +198,9 @@ def test_foreign_or_outdated_state_folder_is_refused_unchanged(
         for words in ("up", "down"):
             assert command.main([words, "--state", str(place)]) == 1
         assert (place / name).read_text() == text
-    said = capsys.readouterr().err
-    assert f"{theirs} is no folder of a deployment: name another one by --state" in said
-    assert f"{old} was left by another version (format 0" in said
+    errors = capsys.readouterr().err
+    assert f"{theirs} is no folder of a deployment: name another one by --state" in errors
+    assert f"{old} was left by another version (format 0" in errors
     assert command.main(["kill", "spot-worker", "--state", str(tmp_path / "none")]) == 1
     assert "no deployment runs in" in capsys.readouterr().err
 
@@ -251,12 +251,12 @@ def part(name: str, script: str, **changes: Any) -> Part:
 def test_parts_start_in_dependency_order_and_can_be_killed_and_restarted(
     folder: Folder, tmp_path: Path
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     service = part("service", "sleep 1000", needs={"step": "service_completed_successfully"})
     step = part("step", "true", ends=True, probe=None)
-    keeper = Keeper([service, step], folder, tmp_path, said.append)
+    keeper = Keeper([service, step], folder, tmp_path, messages.append)
     assert keeper.start_all() is not None
-    assert [line.split()[0] for line in said] == ["step", "service"]
+    assert [line.split()[0] for line in messages] == ["step", "service"]
     assert folder.take_away("service") >= 1
     keeper.turn()
     assert folder.state()["parts"]["service"]["state"] == "away"
@@ -271,14 +271,14 @@ def test_unhealthy_ray_node_is_restarted_with_other_ports(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploy.processes.keeper.ANEW_AFTER_S", 0.5)
-    said: list[str] = []
+    messages: list[str] = []
     well = part("node", "sleep 1000")
     ill = replace(well, probe=Succeeds(("false",)), anew=lambda: turns.pop(0))
     turns = [ill, well]
-    keeper = Keeper([ill], folder, tmp_path, said.append)
+    keeper = Keeper([ill], folder, tmp_path, messages.append)
     assert keeper.start_all() is not None
     keeper.end()
-    assert [" ".join(line.split()[:4]) for line in said] == [
+    assert [" ".join(line.split()[:4]) for line in messages] == [
         "node is not healthy",
         "node 127.91.7.1 healthy after",
     ]

@@ -64,28 +64,28 @@ def test_machine_labels_match_the_market_and_the_catalogue_price(cloud: str, pri
         assert its.region_of(labels) == REGIONS[cloud]
         assert f"'{its.instance_type_of(labels)}'" in config, "what is paid for is what is made"
         assert ("spot" in config.lower()) == (market == "spot")
-        said = its.usd_per_hour(labels)
-        assert said is not None
+        usd_per_hour = its.usd_per_hour(labels)
+        assert usd_per_hour is not None
         (listed,) = [
-            one
-            for one in prices.find(instance_type=its.instance_type_of(labels))
-            if one.region == REGIONS[cloud]
+            offer
+            for offer in prices.find(instance_type=its.instance_type_of(labels))
+            if offer.region == REGIONS[cloud]
         ]
-        assert listed.price(market) == Price.from_usd_per_hour(said)
+        assert listed.price(market) == Price.from_usd_per_hour(usd_per_hour)
         assert types[name]["min_workers"] == 0, "nothing is there while nothing runs"
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_cluster_file_calls_existing_script_commands_and_extras(cloud: str) -> None:
-    found = cluster(cloud)
-    (install,) = found["setup_commands"]
+    cluster_file = cluster(cloud)
+    (install,) = cluster_file["setup_commands"]
     *_, word, extras = install.split()
     assert word == "install"
     project = (ROOT / "pyproject.toml").read_text()
     assert all(re.search(rf"^{name} = \[", project, re.MULTILINE) for name in extras.split(","))
     assert cloud in extras.split(","), "what the autoscaler needs on the head"
-    assert found["head_start_ray_commands"] == ["bash ~/tuner/deploy/ray-node.sh head"]
-    assert found["worker_start_ray_commands"] == [f"bash ~/tuner/deploy/ray-node.sh worker {cloud}"]
+    assert cluster_file["head_start_ray_commands"] == ["bash ~/tuner/deploy/ray-node.sh head"]
+    assert cluster_file["worker_start_ray_commands"] == [f"bash ~/tuner/deploy/ray-node.sh worker {cloud}"]
     for called in ("install", "head", "worker"):
         assert f"\n{called})\n" in NODE
 
@@ -100,9 +100,9 @@ def test_slurm_warning_is_longer_than_watcher_grace_and_labels_are_set() -> None
     text = (DEPLOY / "slurm/tuner.sbatch").read_text()
     args = parser().parse_args(watcher(text, {"head": "10.0.0.1", "ray_port": "6379", "grace": "100"}))
     assert (args.address, sources_of(args).cloud) == ("10.0.0.1:6379", None)
-    told = re.search(r"#SBATCH --signal=B:TERM@(\d+)", text)
-    assert told is not None
-    assert args.grace < float(told[1])
+    match = re.search(r"#SBATCH --signal=B:TERM@(\d+)", text)
+    assert match is not None
+    assert args.grace < float(match[1])
     (words,) = re.findall(r'^labels="(.*)"$', text, re.MULTILINE)
     labels = labels_of(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", words))
     assert its.usd_per_hour(labels)
@@ -128,11 +128,11 @@ def watcher(text: str, values: dict[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_service_reads_node_types_from_the_autoscaler_file(cloud: str) -> None:
-    found = read_node_types((DEPLOY / f"ray-{cloud}" / "cluster.yaml").read_text(), cloud)
-    assert {one.name: one.labels["ray.io/market-type"] for one in found.types} == {
+    node_types = read_node_types((DEPLOY / f"ray-{cloud}" / "cluster.yaml").read_text(), cloud)
+    assert {node_type.name: node_type.labels["ray.io/market-type"] for node_type in node_types.types} == {
         "on-demand": "on-demand",
         "spot": "spot",
     }
-    assert all(one.cpus > 0 and one.at_most > 0 for one in found.types)
+    assert all(node_type.cpus > 0 and node_type.at_most > 0 for node_type in node_types.types)
     assert "TUNER_NODE_TYPES=$HOME/ray_bootstrap_config.yaml" in NODE
     assert '--autoscaling-config="$HOME/ray_bootstrap_config.yaml"' in NODE

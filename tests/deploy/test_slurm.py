@@ -91,9 +91,9 @@ class Allocation:
 
 @pytest.fixture
 def allocation(tmp_path: Path) -> Iterator[Allocation]:
-    found = Allocation(tmp_path, (("submit", 3, ""),))
-    yield found
-    found.end()
+    slurm_allocation = Allocation(tmp_path, (("submit", 3, ""),))
+    yield slurm_allocation
+    slurm_allocation.end()
 
 
 def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -> None:
@@ -101,9 +101,9 @@ def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -
     assert allocation.process.wait(240) == 3
     until(allocation.is_empty)
     heard = allocation.heard()
-    (head,) = [one for one in heard if one.startswith("ray start --head")]
-    (worker,) = [one for one in heard if one.startswith("ray start --block --address=")]
-    (watcher,) = [one for one in heard if one.startswith("python -m")]
+    (head,) = [call for call in heard if call.startswith("ray start --head")]
+    (worker,) = [call for call in heard if call.startswith("ray start --block --address=")]
+    (watcher,) = [call for call in heard if call.startswith("python -m")]
     assert "--num-cpus=0" in head
     assert "--num-cpus=4 --num-gpus=0" in worker
     assert worker.endswith("--labels=ray.io/market-type=spot,instance-type=slurm,usd-per-hour=0.40")
@@ -119,7 +119,7 @@ def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -
 def test_watcher_ends_before_service_and_worker_and_head_ends_last(allocation: Allocation) -> None:
     allocation.start()
     for beginning in ("tuner serve", "python -m", "ray start --block"):
-        until(lambda said=beginning: any(one.startswith(said) for one in allocation.heard()))
+        until(lambda said=beginning: any(call.startswith(said) for call in allocation.heard()))
     until(allocation.heeds_sigterm)
     allocation.process.send_signal(signal.SIGTERM)
     assert allocation.process.wait(240) == 0

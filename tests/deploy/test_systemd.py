@@ -22,10 +22,10 @@ UNITS = sorted(FOLDER.glob("*.service"))
 
 def unit(path: Path) -> configparser.SectionProxy:
     # Keys such as Environment may occur several times.
-    found = configparser.ConfigParser(interpolation=None, strict=False)
-    found.optionxform = str  # type: ignore[assignment, method-assign]
-    found.read(path)
-    return found["Service"]
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(path)
+    return parser["Service"]
 
 
 def startable(path: Path, folder: Path) -> Path:
@@ -38,36 +38,40 @@ def startable(path: Path, folder: Path) -> Path:
 @pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_accepts_the_unit(path: Path, tmp_path: Path) -> None:
-    said = subprocess.run(
+    completed = subprocess.run(
         ["systemd-analyze", "verify", startable(path, tmp_path)], capture_output=True, text=True, check=False
     )
-    assert said.returncode == 0
-    assert path.name not in said.stderr
+    assert completed.returncode == 0
+    assert path.name not in completed.stderr
 
 
 @pytest.mark.needs("systemd-analyze")
 def test_systemd_reports_an_unknown_key(tmp_path: Path) -> None:
     wrong = startable(FOLDER / "tuner.service", tmp_path)
     wrong.write_text(wrong.read_text().replace("ProtectHome=", "ProtectHouse="))
-    said = subprocess.run(["systemd-analyze", "verify", wrong], capture_output=True, text=True, check=False)
-    assert "ProtectHouse" in said.stderr
+    completed = subprocess.run(
+        ["systemd-analyze", "verify", wrong], capture_output=True, text=True, check=False
+    )
+    assert "ProtectHouse" in completed.stderr
 
 
 @pytest.mark.needs("systemd-analyze")
 def test_service_sandbox_has_low_exposure(tmp_path: Path) -> None:
     words = ["systemd-analyze", "security", "--offline=true", "--json=short", "--no-pager"]
-    found = startable(FOLDER / "tuner.service", tmp_path)
-    said = subprocess.run([*words, "--threshold=30", found], capture_output=True, text=True, check=False)
-    assert said.returncode == 0, "its exposure is above 3 of 10"
-    assert json.loads(said.stdout)
+    startable_unit = startable(FOLDER / "tuner.service", tmp_path)
+    completed = subprocess.run(
+        [*words, "--threshold=30", startable_unit], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, "its exposure is above 3 of 10"
+    assert json.loads(completed.stdout)
 
 
 def test_service_runs_tuner_serve_as_a_non_root_user() -> None:
-    found = unit(FOLDER / "tuner.service")
-    assert shlex.split(found["ExecStart"]) == ["/opt/tuner/bin/tuner", "serve"]
-    assert found["User"] == "tuner"
-    assert found["Restart"] == "always"
-    assert found["KillMode"] == "process", "Ray goes on with the jobs that run"
+    service = unit(FOLDER / "tuner.service")
+    assert shlex.split(service["ExecStart"]) == ["/opt/tuner/bin/tuner", "serve"]
+    assert service["User"] == "tuner"
+    assert service["Restart"] == "always"
+    assert service["KillMode"] == "process", "Ray goes on with the jobs that run"
 
 
 def test_start_waits_until_the_service_is_ready() -> None:
@@ -93,14 +97,15 @@ def test_start_waits_until_the_service_is_ready() -> None:
 
 
 def test_home_is_the_writable_state_directory() -> None:
-    found = unit(FOLDER / "tuner.service")
+    service_unit = unit(FOLDER / "tuner.service")
     text = (FOLDER / "tuner.service").read_text()
     assert (
-        Settings.from_env({"TUNER_HOME": "/var/lib/tuner"}).home == Path("/var/lib") / found["StateDirectory"]
+        Settings.from_env({"TUNER_HOME": "/var/lib/tuner"}).home
+        == Path("/var/lib") / service_unit["StateDirectory"]
     )
     assert "Environment=TUNER_HOME=/var/lib/tuner\n" in text
-    assert "/tmp" in found["ReadWritePaths"].split()
-    assert "PrivateTmp" not in found
+    assert "/tmp" in service_unit["ReadWritePaths"].split()
+    assert "PrivateTmp" not in service_unit
 
 
 def test_settings_of_the_example_file_are_valid() -> None:

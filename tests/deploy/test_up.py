@@ -26,36 +26,38 @@ CREATE = ("mb", "create-role", "create-instance-profile", "create")
 
 def creates(calls: list[list[str]]) -> list[str]:
     """Return the create commands, except those that are idempotent: Azure's groups and containers."""
-    found = [" ".join(words[1:4]) for words in calls if set(words) & set(CREATE)]
-    return [one for one in found if not one.startswith(("group create", "storage container create"))]
+    created = [" ".join(words[1:4]) for words in calls if set(words) & set(CREATE)]
+    return [
+        command for command in created if not command.startswith(("group create", "storage container create"))
+    ]
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_missing_cloud_resources_are_created_once_and_the_cluster_starts(cloud: str, tmp_path: Path) -> None:
-    found = scratch(cloud, tmp_path)
+    sandbox = scratch(cloud, tmp_path)
     url = {"TUNER_DATABASE_URL": "postgresql://tuner:a b$c'd@db.internal/tuner"}
-    up(found, cloud, env=url)
-    calls = found.called()
+    up(sandbox, cloud, env=url)
+    calls = sandbox.called()
     did = creates(calls)
     for words in MAKES[cloud]:
-        assert any(one.startswith(words) for one in did), words
-        did.remove(next(one for one in did if one.startswith(words)))
+        assert any(command.startswith(words) for command in did), words
+        did.remove(next(command for command in did if command.startswith(words)))
     if cloud == "aws":
         machines_may_use_the_bucket_and_only_the_head_makes_others(calls)
     *_, ray_up, ray_wait = calls
-    file = str(found.checkout / f"deploy/ray-{cloud}/.cluster.yaml")
+    file = str(sandbox.checkout / f"deploy/ray-{cloud}/.cluster.yaml")
     assert ray_up == ["ray", "up", "--yes", file]
     assert ray_wait == ["ray", "exec", file, "bash ~/tuner/deploy/ray-node.sh wait"]
     assert any(words[0] == "pip" and words[-1].endswith(f"[{cloud}]") for words in calls)
-    first = made(found, cloud)
-    settings, token = settings_that_nobody_else_reads(found, cloud, first)
+    first = made(sandbox, cloud)
+    settings, token = settings_that_nobody_else_reads(sandbox, cloud, first)
     assert settings.database_url == url["TUNER_DATABASE_URL"]
 
-    program(found, cloud, there=True)
-    up(found, cloud, env=url)
-    assert creates(found.called()) == []
-    assert made(found, cloud) == first
-    assert settings_that_nobody_else_reads(found, cloud, first) == (settings, token)
+    program(sandbox, cloud, there=True)
+    up(sandbox, cloud, env=url)
+    assert creates(sandbox.called()) == []
+    assert made(sandbox, cloud) == first
+    assert settings_that_nobody_else_reads(sandbox, cloud, first) == (settings, token)
 
 
 def machines_may_use_the_bucket_and_only_the_head_makes_others(calls: list[list[str]]) -> None:
@@ -67,10 +69,10 @@ def machines_may_use_the_bucket_and_only_the_head_makes_others(calls: list[list[
         if "create-role" in words:
             assert json.loads(given["--assume-role-policy-document"])
     worker, head = (policies[f"tuner-{name}"] for name in ("worker", "head"))
-    assert [one["Resource"] for one in worker] == [
+    assert [statement["Resource"] for statement in worker] == [
         ["arn:aws:s3:::my-tuner-bucket", "arn:aws:s3:::my-tuner-bucket/*"]
     ]
-    assert [one["Action"] for one in head[1:]] == [["ec2:*"], "iam:PassRole"]
+    assert [statement["Action"] for statement in head[1:]] == [["ec2:*"], "iam:PassRole"]
     assert head[2]["Resource"] == "arn:aws:iam::123456789012:role/tuner-worker"
 
 
@@ -86,8 +88,8 @@ def settings_that_nobody_else_reads(
         assert path.stat().st_mode & 0o777 == 0o600, path
     # Read the file as ray-node.sh does.
     read = f"set -a; . {env}; env -0"
-    said = subprocess.run(["bash", "-c", read], env={}, capture_output=True, text=True, check=True)
-    values = dict(line.split("=", 1) for line in said.stdout.split("\0") if "=" in line)
+    completed = subprocess.run(["bash", "-c", read], env={}, capture_output=True, text=True, check=True)
+    values = dict(line.split("=", 1) for line in completed.stdout.split("\0") if "=" in line)
     settings = Settings.from_env(values)
     assert settings.storage.startswith({"aws": "s3://", "gcp": "gs://", "azure": "abfs://"}[cloud])
     assert settings.storage_region in WORDS[cloud]
@@ -96,36 +98,36 @@ def settings_that_nobody_else_reads(
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_missing_arguments_print_usage_and_change_nothing(cloud: str, tmp_path: Path) -> None:
-    found = scratch(cloud, tmp_path)
-    said = found.run(f"deploy/ray-{cloud}/up.sh", WORDS[cloud][0], status=1)
-    assert "up.sh " in said.stderr
-    assert found.called() == []
+    sandbox = scratch(cloud, tmp_path)
+    completed = sandbox.run(f"deploy/ray-{cloud}/up.sh", WORDS[cloud][0], status=1)
+    assert "up.sh " in completed.stderr
+    assert sandbox.called() == []
 
 
 def test_script_stops_before_ray_up_if_the_cloud_refuses(tmp_path: Path) -> None:
-    found = scratch("gcp", tmp_path)
-    found.stand_in(PROGRAMS["gcp"], (("buckets describe", 1, ""), ("buckets create", 3, "")))
-    found.run("deploy/ray-gcp/up.sh", *WORDS["gcp"], status=3)
-    assert not [words for words in found.called() if words[0] == "ray"]
+    sandbox = scratch("gcp", tmp_path)
+    sandbox.stand_in(PROGRAMS["gcp"], (("buckets describe", 1, ""), ("buckets create", 3, "")))
+    sandbox.run("deploy/ray-gcp/up.sh", *WORDS["gcp"], status=3)
+    assert not [words for words in sandbox.called() if words[0] == "ray"]
 
 
 def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
     """Return a scratch checkout whose kubectl really builds manifests, and records all other calls."""
-    found = Scratch(folder)
-    found.copy("deploy/kubernetes")
-    for path in found.checkout.glob("deploy/kubernetes/overlays/*/*.yaml"):
+    sandbox = Scratch(folder)
+    sandbox.copy("deploy/kubernetes")
+    for path in sandbox.checkout.glob("deploy/kubernetes/overlays/*/*.yaml"):
         path.write_text(path.read_text().replace("example-", "my-").replace("123456789012", "210987654321"))
     missing = (("get secret", 0, "secret/tuner"),) if there else (("get crd", 1, ""),)
-    found.stand_in("kubectl-cluster", (*refuses, *missing))
-    wrapper = found.folder / "bin/kubectl"
-    heard = found.folder / "bin/kubectl-cluster"
+    sandbox.stand_in("kubectl-cluster", (*refuses, *missing))
+    wrapper = sandbox.folder / "bin/kubectl"
+    heard = sandbox.folder / "bin/kubectl-cluster"
     # Only calls that read from `-f -` get standard input.
     wrapper.write_text(
         f'#!/bin/sh\ncase "$*" in\nkustomize*|*"create configmap"*) exec {KUBECTL} "$@" ;;\n'
         f'*"-f -"*) exec {heard} "$@" ;;\n*) exec {heard} "$@" </dev/null ;;\nesac\n'
     )
     wrapper.chmod(0o755)
-    return found
+    return sandbox
 
 
 IMAGE = "registry.internal:5000/team/tuner:1.2.3"
@@ -133,14 +135,14 @@ IMAGE = "registry.internal:5000/team/tuner:1.2.3"
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", pytest.param("gcp", marks=pytest.mark.extended)])
 def test_bare_kubernetes_cluster_gets_operator_secrets_and_manifests(overlay: str, tmp_path: Path) -> None:
-    found = kubernetes(tmp_path, there=False)
+    sandbox = kubernetes(tmp_path, there=False)
     url = {} if overlay == "trial" else {"DATABASE_URL": "postgresql://u:p@db.internal/tuner"}
-    found.run("deploy/kubernetes/up.sh", overlay, IMAGE, env=url)
-    heard = found.heard()
+    sandbox.run("deploy/kubernetes/up.sh", overlay, IMAGE, env=url)
+    heard = sandbox.heard()
     did = [" ".join(words[1:]) for words, _ in heard]
-    assert any(one.startswith("create -k github.com/ray-project/kuberay/") for one in did)
-    secrets, tried, told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
-    assert {one["kind"] for one in secrets} == {"Secret"}
+    assert any(command.startswith("create -k github.com/ray-project/kuberay/") for command in did)
+    secrets, tried, config_maps, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    assert {document["kind"] for document in secrets} == {"Secret"}
     assert tried == manifests
     assert did.index("-n tuner delete job tuner-migrate bucket --ignore-not-found") < len(did) - 3
     text = yaml.safe_dump_all(manifests)
@@ -151,22 +153,26 @@ def test_bare_kubernetes_cluster_gets_operator_secrets_and_manifests(overlay: st
     }
     assert images == {IMAGE}
     groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
-    (node_types,) = (one["data"]["objects.yaml"] for one in told)
+    (node_types,) = (config_map["data"]["objects.yaml"] for config_map in config_maps)
     found_types = read_node_types(node_types, "objects.yaml").types
-    assert {one.name: dict(one.labels) for one in found_types} == {n: g["labels"] for n, g in groups.items()}
-    assert {one.name: one.at_most for one in found_types} == {n: g["maxReplicas"] for n, g in groups.items()}
+    assert {node_type.name: dict(node_type.labels) for node_type in found_types} == {
+        n: g["labels"] for n, g in groups.items()
+    }
+    assert {node_type.name: node_type.at_most for node_type in found_types} == {
+        n: g["maxReplicas"] for n, g in groups.items()
+    }
     assert service["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
     assert "rollout status deployment/tuner" in did[-1]
     assert "raycluster/tuner" in did[-2]
 
 
 def test_settings_with_the_example_bucket_are_refused(tmp_path: Path) -> None:
-    found = kubernetes(tmp_path, there=False)
-    settings = found.checkout / "deploy/kubernetes/overlays/aws/settings.yaml"
+    sandbox = kubernetes(tmp_path, there=False)
+    settings = sandbox.checkout / "deploy/kubernetes/overlays/aws/settings.yaml"
     settings.write_text(settings.read_text().replace("my-bucket", "example-bucket"))
-    said = found.run("deploy/kubernetes/up.sh", "aws", IMAGE, status=2)
-    assert "put your own bucket" in said.stderr
-    assert found.called() == []
+    completed = sandbox.run("deploy/kubernetes/up.sh", "aws", IMAGE, status=2)
+    assert "put your own bucket" in completed.stderr
+    assert sandbox.called() == []
 
 
 @pytest.mark.parametrize(
@@ -175,68 +181,68 @@ def test_settings_with_the_example_bucket_are_refused(tmp_path: Path) -> None:
 def test_missing_input_is_reported_before_anything_is_created(
     overlay: str, says: str, tmp_path: Path
 ) -> None:
-    found = kubernetes(tmp_path, there=False)
-    said = found.run("deploy/kubernetes/up.sh", overlay, IMAGE, status=2)
-    assert says in said.stderr
-    assert not [words for words in found.called() if "get" not in words]
+    sandbox = kubernetes(tmp_path, there=False)
+    completed = sandbox.run("deploy/kubernetes/up.sh", overlay, IMAGE, status=2)
+    assert says in completed.stderr
+    assert not [words for words in sandbox.called() if "get" not in words]
 
 
 def test_upgrade_does_not_recreate_operator_or_secrets(tmp_path: Path) -> None:
-    found = kubernetes(tmp_path, there=True)
-    found.run("deploy/kubernetes/up.sh", "trial", IMAGE)
-    heard = found.heard()
+    sandbox = kubernetes(tmp_path, there=True)
+    sandbox.run("deploy/kubernetes/up.sh", "trial", IMAGE)
+    heard = sandbox.heard()
     assert not [words for words, _ in heard if "create" in words]
-    _, told, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
-    assert [one["kind"] for one in told] == ["ConfigMap"]
-    assert "Secret" not in {one["kind"] for one in manifests}
+    _, config_maps, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    assert [document["kind"] for document in config_maps] == ["ConfigMap"]
+    assert "Secret" not in {manifest["kind"] for manifest in manifests}
 
 
 def test_failed_build_changes_nothing_in_the_cluster(tmp_path: Path) -> None:
     """The node types that the service reads do not change either."""
-    found = kubernetes(tmp_path, there=True)
-    (found.checkout / "deploy/kubernetes/overlays/trial/kustomization.yaml").write_text(
+    sandbox = kubernetes(tmp_path, there=True)
+    (sandbox.checkout / "deploy/kubernetes/overlays/trial/kustomization.yaml").write_text(
         "resources: [gone.yaml]"
     )
-    said = found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
-    assert "gone.yaml" in said.stderr
-    assert not [words for words, stdin in found.heard() if stdin]
+    completed = sandbox.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
+    assert "gone.yaml" in completed.stderr
+    assert not [words for words, stdin in sandbox.heard() if stdin]
 
 
 def test_refused_dry_run_changes_nothing_in_the_cluster(tmp_path: Path) -> None:
     """The cluster refuses, for example, fields that its KubeRay does not have yet."""
-    found = kubernetes(tmp_path, there=True, refuses=(("apply --dry-run=server", 1, ""),))
-    found.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
-    (tried,) = [words for words, stdin in found.heard() if stdin]
+    sandbox = kubernetes(tmp_path, there=True, refuses=(("apply --dry-run=server", 1, ""),))
+    sandbox.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
+    (tried,) = [words for words, stdin in sandbox.heard() if stdin]
     assert tried == ["kubectl-cluster", "apply", "--dry-run=server", "-f", "-"]
 
 
 def server(folder: Path, *, there: bool) -> dict[str, str]:
     """Return the variables of install.sh for a plain server. Its Python exists already, as after a first installation."""
-    found = Scratch(folder)
-    found.copy("deploy/systemd", "deploy/digits.yaml")
-    found.stand_in("id", () if there else (("tuner", 1, ""),))
+    sandbox = Scratch(folder)
+    sandbox.copy("deploy/systemd", "deploy/digits.yaml")
+    sandbox.stand_in("id", () if there else (("tuner", 1, ""),))
     for name in ("useradd", "systemctl", "python3.11"):
-        found.stand_in(name)
+        sandbox.stand_in(name)
     for name in ("python", "pip"):
-        found.stand_in(name, at=folder / "opt/bin")
+        sandbox.stand_in(name, at=folder / "opt/bin")
     # The useradd stand-in creates no group, so the files get the group of this process.
     wrapper = folder / "bin/install"
     wrapper.write_text(f'#!/bin/bash\nexec /usr/bin/install "${{@/#tuner/{os.getgid()}}}"\n')
     wrapper.chmod(0o755)
     (folder / "units").mkdir()
     names = {"PREFIX": "opt", "UNITS": "units", "SETTINGS": "etc"}
-    return {"PYTHON": "python3.11", **{name: str(folder / one) for name, one in names.items()}}
+    return {"PYTHON": "python3.11", **{name: str(folder / subfolder) for name, subfolder in names.items()}}
 
 
 def test_install_creates_user_program_unit_and_settings(tmp_path: Path) -> None:
     env = server(tmp_path, there=False)
-    found = Scratch(tmp_path)
-    found.run("deploy/systemd/install.sh", env=env)
-    calls = found.called()
+    sandbox = Scratch(tmp_path)
+    sandbox.run("deploy/systemd/install.sh", env=env)
+    calls = sandbox.called()
     (useradd,) = [words for words in calls if words[0] == "useradd"]
     assert useradd[-1] == "tuner"
     (pip,) = [words for words in calls if words[0] == "pip"]
-    assert pip[-2:] == [str(found.checkout / "constraints.txt"), f"{found.checkout}[s3,gpu,postgresql]"]
+    assert pip[-2:] == [str(sandbox.checkout / "constraints.txt"), f"{sandbox.checkout}[s3,gpu,postgresql]"]
     assert calls[-1] == ["systemctl", "daemon-reload"]
     unit = (tmp_path / "units/tuner.service").read_text()
     assert f"ExecStart={tmp_path}/opt/bin/tuner serve" in unit
@@ -247,10 +253,10 @@ def test_install_creates_user_program_unit_and_settings(tmp_path: Path) -> None:
 
 def test_second_installation_keeps_the_settings(tmp_path: Path) -> None:
     env = server(tmp_path, there=True)
-    found = Scratch(tmp_path)
-    found.run("deploy/systemd/install.sh", env=env)
+    sandbox = Scratch(tmp_path)
+    sandbox.run("deploy/systemd/install.sh", env=env)
     (tmp_path / "etc/tuner.env").write_text("TUNER_PORT=9000\n")
-    found.called()
-    found.run("deploy/systemd/install.sh", env=env)
+    sandbox.called()
+    sandbox.run("deploy/systemd/install.sh", env=env)
     assert (tmp_path / "etc/tuner.env").read_text() == "TUNER_PORT=9000\n"
-    assert not [words for words in found.called() if words[0] == "useradd"]
+    assert not [words for words in sandbox.called() if words[0] == "useradd"]

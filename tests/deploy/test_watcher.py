@@ -35,7 +35,7 @@ def test_sidecar_shares_the_session_directory_and_the_token_of_ray() -> None:
     )
     assert pod["volumes"] == [{"name": "ray-session", "emptyDir": {}}]
     name = deployed.ray_cluster()["metadata"]["name"]
-    env = {one["name"]: one for one in sidecar["env"]}
+    env = {variable["name"]: variable for variable in sidecar["env"]}
     assert env["RAY_AUTH_MODE"]["value"] == deployed.ray_cluster()["spec"]["authOptions"]["mode"]
     secret = deployed.ray_cluster()["spec"]["authOptions"]["secretName"]
     assert env["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": secret, "key": "auth_token"}
@@ -47,7 +47,7 @@ def test_sidecar_shares_the_session_directory_and_the_token_of_ray() -> None:
 def test_watcher_grace_is_shorter_than_the_grace_period_of_the_pod() -> None:
     (pod,) = deployed.spot_pods()
     args = parser().parse_args(options(deployed.sidecar()["command"]))
-    drain = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    drain = {variable["name"]: variable["value"] for variable in pod["containers"][0]["env"]}
     seconds = float(drain["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
     assert args.grace <= seconds < pod["terminationGracePeriodSeconds"]
     assert not args.release, "other pods may be on the machine"
@@ -56,13 +56,15 @@ def test_watcher_grace_is_shorter_than_the_grace_period_of_the_pod() -> None:
 def test_worker_groups_have_labels_of_market_and_price() -> None:
     spec = deployed.ray_cluster()["spec"]
     labels: list[dict[str, Any]] = [group["labels"] for group in spec["workerGroupSpecs"]]
-    assert [one["ray.io/market-type"] for one in labels] == ["on-demand", "spot"]
-    assert all(float(one["usd-per-hour"]) > 0 and one["instance-type"] for one in labels)
-    assert all(isinstance(value, str) for one in labels for value in one.values())
+    assert [group_labels["ray.io/market-type"] for group_labels in labels] == ["on-demand", "spot"]
+    assert all(
+        float(group_labels["usd-per-hour"]) > 0 and group_labels["instance-type"] for group_labels in labels
+    )
+    assert all(isinstance(value, str) for group_labels in labels for value in group_labels.values())
 
 
 def test_unit_always_restarts_the_watcher() -> None:
-    found = deployed.unit()
-    assert found["Service"]["Restart"] == "always"
-    assert found["Service"]["User"]
-    assert found["Install"]["WantedBy"] == "multi-user.target"
+    watcher_unit = deployed.unit()
+    assert watcher_unit["Service"]["Restart"] == "always"
+    assert watcher_unit["Service"]["User"]
+    assert watcher_unit["Install"]["WantedBy"] == "multi-user.target"

@@ -23,8 +23,8 @@ def test_local_day_is_that_of_the_zone(where: ZoneInfo, first: int, days: int, i
     last = first + days * DAY_NS
     at = first + inside % (last - first + 1)
     shift = [offset for since, offset in offsets(first, last, where) if since <= at][-1]
-    found = day_name((at + shift) // DAY_NS)
-    assert found == datetime.fromtimestamp(at // NS, where).date().isoformat()
+    name = day_name((at + shift) // DAY_NS)
+    assert name == datetime.fromtimestamp(at // NS, where).date().isoformat()
 
 
 @examples(100)

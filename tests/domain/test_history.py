@@ -34,10 +34,10 @@ def test_transferred_configuration_is_a_subset_inside_the_new_space(
     old: Space, new: Space, seed: int
 ) -> None:
     config = old.sample(Random(seed))
-    found = transferred(new, config)
-    if found is not None:
-        assert new.contains(found)
-        assert found.items() <= config.items()
+    subset = transferred(new, config)
+    if subset is not None:
+        assert new.contains(subset)
+        assert subset.items() <= config.items()
 
 
 @given(spaces(), st.integers(), st.data())
@@ -92,21 +92,21 @@ ENDS = st.lists(
 def test_most_informative_trials_are_unique_ordered_and_fill_the_limit(
     ends: list[tuple[float, float, int]], limit: int
 ) -> None:
-    found = most_informative(ends, limit)
-    assert found == sorted(set(found))
-    assert len(found) == min(limit, len(ends))
+    indices = most_informative(ends, limit)
+    assert indices == sorted(set(indices))
+    assert len(indices) == min(limit, len(ends))
 
 
 @given(ENDS, st.integers(2, 30))
 def test_omitted_trials_are_neither_better_nor_trained_longer(
     ends: list[tuple[float, float, int]], limit: int
 ) -> None:
-    found = most_informative(ends, limit)
-    left = [ends[i] for i in range(len(ends)) if i not in found]
-    ranked = sorted(found, key=lambda i: (ends[i][0], -ends[i][1]))
+    indices = most_informative(ends, limit)
+    left = [ends[i] for i in range(len(ends)) if i not in indices]
+    ranked = sorted(indices, key=lambda i: (ends[i][0], -ends[i][1]))
     best, rest = ranked[: limit - limit // 2], ranked[limit - limit // 2 :]
     assert all((violation, -score) >= (ends[i][0], -ends[i][1]) for violation, score, _ in left for i in best)
-    assert all(steps <= max(ends[i][2] for i in found) for *_, steps in left)
+    assert all(steps <= max(ends[i][2] for i in indices) for *_, steps in left)
     assert not left or len(rest) == limit // 2
 
 

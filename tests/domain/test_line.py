@@ -20,7 +20,7 @@ waiting = st.lists(
         st.integers(0, 5).map(Instant),
     ),
     max_size=20,
-    unique_by=lambda one: one.job,
+    unique_by=lambda waiting_job: waiting_job.job,
 )
 shares = st.dictionaries(
     owners, st.builds(Share, st.integers(0, 3), st.integers(0, 3).map(Money)), max_size=4
@@ -32,17 +32,19 @@ def job(name: str, owner: str, since: int = 0, priority: int = 0) -> Waiting:
 
 
 def names(line: list[Waiting]) -> str:
-    return " ".join(one.job for one in line)
+    return " ".join(waiting_job.job for waiting_job in line)
 
 
 @given(waiting, shares, st.randoms())
 def test_queue_holds_every_job_once_regardless_of_input_order(
     jobs: list[Waiting], given: dict[str, Share], random: Random
 ) -> None:
-    found = line_up(jobs, given)
-    assert sorted(found, key=lambda one: one.job) == sorted(jobs, key=lambda one: one.job)
+    queue = line_up(jobs, given)
+    assert sorted(queue, key=lambda waiting_job: waiting_job.job) == sorted(
+        jobs, key=lambda waiting_job: waiting_job.job
+    )
     random.shuffle(jobs)
-    assert line_up(jobs, given) == found
+    assert line_up(jobs, given) == queue
 
 
 @given(waiting, shares)
@@ -50,9 +52,9 @@ def test_each_position_holds_the_job_with_the_smallest_sort_key(
     jobs: list[Waiting], given: dict[str, Share]
 ) -> None:
     """Check each position of the queue by trying all waiting jobs."""
-    found, rest = line_up(jobs, given), list(jobs)
+    queue, rest = line_up(jobs, given), list(jobs)
     at_work = Counter({owner: share.at_work for owner, share in given.items()})
-    for one in found:
+    for queued_job in queue:
         turns = {
             other.job: (
                 -other.priority,
@@ -63,9 +65,9 @@ def test_each_position_holds_the_job_with_the_smallest_sort_key(
             )
             for other in rest
         }
-        assert turns[one.job] == min(turns.values())
-        rest.remove(one)
-        at_work[one.owner] += 1
+        assert turns[queued_job.job] == min(turns.values())
+        rest.remove(queued_job)
+        at_work[queued_job.owner] += 1
 
 
 @given(waiting, owners)
@@ -73,9 +75,11 @@ def test_owner_is_not_starved_by_owners_who_keep_submitting_jobs(jobs: list[Wait
     """There is one slot, and each job uses one dollar. The other owners submit a new job whenever one of theirs
     has run.
     """
-    mine = [one for one in jobs if one.owner == owner]
+    mine = [waiting_job for waiting_job in jobs if waiting_job.owner == owner]
     others = [job(f"new_{name}", name, since=0) for name in "abcd" if name != owner]
-    alike = [Waiting(one.job, one.owner, 0, one.since) for one in mine] + others
+    alike = [
+        Waiting(waiting_job.job, waiting_job.owner, 0, waiting_job.since) for waiting_job in mine
+    ] + others
     spent: Counter[str] = Counter()
     for turn in range(4 * len(mine) + 1):
         line = line_up(alike, {name: Share(0, Money(count)) for name, count in spent.items()})
@@ -84,7 +88,7 @@ def test_owner_is_not_starved_by_owners_who_keep_submitting_jobs(jobs: list[Wait
         spent[first.owner] += 1
         if first.owner != owner:
             alike.append(Waiting(f"{first.job}.{turn}", first.owner, 0, Instant(0)))
-    assert all(one.owner != owner for one in alike)
+    assert all(waiting_job.owner != owner for waiting_job in alike)
 
 
 def test_owners_alternate_and_ties_are_served_by_age() -> None:

@@ -95,13 +95,13 @@ def test_zero_price_affords_unlimited_time_and_debt_affords_none() -> None:
 
 
 def test_trial_on_a_node_without_cpus_pays_its_gpu_share() -> None:
-    found = trial_rate(node_price=Price(100), node_cpus=0, node_gpus=4, cpus=1, gpus=1)
-    assert found == Rate(Price(25), 1000)
+    rate = trial_rate(node_price=Price(100), node_cpus=0, node_gpus=4, cpus=1, gpus=1)
+    assert rate == Rate(Price(25), 1000)
 
 
 def test_valid_meter_is_read_and_invalid_meter_is_refused() -> None:
-    found = Meter.of({"train": 5, "idle": 2, "lost": 0})
-    assert (found.ns, found.total_ns, found.busy_ns) == ({"train": 5, "idle": 2}, 7, 5)
+    meter = Meter.of({"train": 5, "idle": 2, "lost": 0})
+    assert (meter.ns, meter.total_ns, meter.busy_ns) == ({"train": 5, "idle": 2}, 7, 5)
     for bad in ({"train": -1}, {"sleep": 3}):
         with pytest.raises(ValueError, match="not a meter"):
             Meter.of(bad)

@@ -158,8 +158,8 @@ def test_configuration_of_a_user_is_checked_value_by_value() -> None:
         }
     )
     assert space.config_faults({"lr": 0.1, "kind": "adam"}, "/start/0") == []
-    found = space.config_faults({"lr": 3.0, "kind": "adam", "momentum": 0.5, "x": 1}, "/start/0")
-    assert [(fault.pointer, fault.detail) for fault in found] == [
+    faults = space.config_faults({"lr": 3.0, "kind": "adam", "momentum": 0.5, "x": 1}, "/start/0")
+    assert [(fault.pointer, fault.detail) for fault in faults] == [
         ("/start/0/lr", "must be a number from 0.0001 to 1, not 3.0"),
         ("/start/0/momentum", "is not active with the other values; leave it out"),
         ("/start/0/x", "is not a parameter of the search space, which has lr, kind, momentum"),

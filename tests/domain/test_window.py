@@ -85,11 +85,11 @@ def test_night_in_which_clocks_change_is_an_hour_shorter_or_longer(
 ) -> None:
     window = Window(start, end, "Europe/Berlin")
     evenings = [day - timedelta(hours=4) for day in (FORWARD, datetime(2026, 6, 10, tzinfo=UTC), BACK)]
-    found = [
+    open_hours = [
         sum(window.is_open(Instant(instant(evening) + n * MINUTE)) for n in range(12 * 60)) / 60
         for evening in evenings
     ]
-    assert found == [forward, plain, back]
+    assert open_hours == [forward, plain, back]
 
 
 @pytest.mark.parametrize(

@@ -26,24 +26,24 @@ def word(attempt: int, **facts: str) -> Progress:
 
 @pytest.mark.usefixtures("seen")
 def test_machine_is_reported_on_assignment_and_when_cloud_facts_change() -> None:
-    found = ray_machines.AssignedMachines()
-    machine = found.machine_of("t", 1, "n1")
+    machines = ray_machines.AssignedMachines()
+    machine = machines.machine_of("t", 1, "n1")
     assert machine is not None
     assert (its.market_of(machine.labels), machine.cpus, machine.gpus) == ("spot", 4.0, 1.0)
-    assert found.note_message(word(1)) is None
-    more = found.note_message(word(1, market="on_demand", instance_type="g6.xlarge"))
+    assert machines.note_message(word(1)) is None
+    more = machines.note_message(word(1, market="on_demand", instance_type="g6.xlarge"))
     assert more is not None
     assert (its.market_of(more.labels), its.instance_type_of(more.labels)) == ("on_demand", "g6.xlarge")
-    assert found.note_message(word(1, market="on_demand", instance_type="g6.xlarge")) is None
-    known = found.machine_of("t", 2, "n1")
+    assert machines.note_message(word(1, market="on_demand", instance_type="g6.xlarge")) is None
+    known = machines.machine_of("t", 2, "n1")
     assert known is not None
     assert its.instance_type_of(known.labels) == "g6.xlarge", "the next attempt there knows at once"
 
 
 def test_node_unknown_at_assignment_is_looked_up_at_first_message(seen: list[Any]) -> None:
-    found = ray_machines.AssignedMachines()
+    machines = ray_machines.AssignedMachines()
     seen.clear()
-    assert found.machine_of("t", 1, "n1") is None
+    assert machines.machine_of("t", 1, "n1") is None
     seen.append(NODE)
-    assert found.note_message(word(1)) is not None
-    assert found.note_message(word(1)) is None
+    assert machines.note_message(word(1)) is not None
+    assert machines.note_message(word(1)) is None

@@ -69,7 +69,7 @@ def test_refused_hold_after_sufficient_balance_raises_and_records_nothing() -> N
     journal, hold_service, lease = begun()
     with pytest.raises(AssertionError, match="read in this transaction"):
         hold_service.reprice(Refuses(journal.tables), lease, other, AT)
-    assert [one.id for one in journal.open_holds()] == [hold_id(JOB, TRIAL, 1, 1)]
+    assert [hold_row.id for hold_row in journal.open_holds()] == [hold_id(JOB, TRIAL, 1, 1)]
     assert journal.account().posted == Cost()
 
 

@@ -29,9 +29,9 @@ def after(clock: SimulatedClock, ns: int) -> None:
 def hours(
     clock: SimulatedClock, *, wall_clock_ns: int | None = None, window: Window | None = None
 ) -> Deadlines:
-    found = Deadlines(clock, 0, window)
-    found.limit(Budget(usd=Money(1), wall_clock_ns=wall_clock_ns))
-    return found
+    deadlines = Deadlines(clock, 0, window)
+    deadlines.limit(Budget(usd=Money(1), wall_clock_ns=wall_clock_ns))
+    return deadlines
 
 
 @pytest.mark.parametrize("by_ns", [-HOUR_NS, HOUR_NS])

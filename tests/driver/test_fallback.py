@@ -58,14 +58,14 @@ class Cluster:
         return place.offer
 
     def relocation(self) -> Offer | None:
-        found = self.placement.relocation(self.trial)
-        return None if found is None else found.offer
+        place = self.placement.relocation(self.trial)
+        return None if place is None else place.offer
 
     def moves(self) -> Offer | None:
-        found = self.relocation()
-        if found is not None:
-            self.stands(at=self.placement._places.of(found), waited_ns=None)
-        return found
+        offer = self.relocation()
+        if offer is not None:
+            self.stands(at=self.placement._places.of(offer), waited_ns=None)
+        return offer
 
 
 def test_available_spot_is_chosen_first() -> None:
@@ -233,15 +233,15 @@ def test_markets_alternate_if_neither_provides_a_machine() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(left_ns=10**5 * NS, target=9)
     cluster.begins()
-    found, waited = [], []
+    offers, waited = [], []
     for _ in range(5):
         cluster.stands(waited_ns=0)
         began = cluster.trial.now
         while (to := cluster.moves()) is None:
             cluster.passes(1)
-        found.append(to)
+        offers.append(to)
         waited.append((cluster.trial.now - began) // NS)
-    assert found == [DEMAND, SPOT, DEMAND, SPOT, DEMAND]
+    assert offers == [DEMAND, SPOT, DEMAND, SPOT, DEMAND]
     assert waited[:3] == [60, 60, 120]  # and then the first backoffs have expired
 
 
@@ -299,7 +299,7 @@ def test_spot_that_does_not_start_counts_as_full_for_a_while() -> None:
 
 def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
     """Return the seconds at which the trial moved to spot. The only spot machine is held by another job."""
-    found = []
+    moved_at = []
     for second in range(seconds):
         cluster.passes(1)
         if cluster.trial.waited_ns is None:
@@ -309,8 +309,8 @@ def asked_for_spot(cluster: Cluster, seconds: int) -> list[int]:
             left = (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
             cluster.stands(left_ns=left, unsaved_ns=0, waited_ns=0 if went == SPOT else None)
         if went == SPOT:
-            found.append(second)
-    return found
+            moved_at.append(second)
+    return moved_at
 
 
 def test_spot_held_by_another_job_is_retried_with_growing_intervals() -> None:

@@ -59,8 +59,8 @@ def test_report_beyond_a_rung_credits_the_rung_with_proportional_time() -> None:
     learner = Learner(spec, listener)
     for step, seconds in ((rung - 1, 30), (rung + 1, 60)):
         record.steps, record.value, record.trained_ns = step, 0.5, seconds * NS
-        told = ev.Reported(Instant(0), record.id, step, 0.5, ZERO, True, 0)
-        learner.learn(state, told)
+        report = ev.Reported(Instant(0), record.id, step, 0.5, ZERO, True, 0)
+        learner.learn(state, report)
     assert listener.heard == [
         (0, rung - 1, 0.5, 30 * NS, False),
         (0, rung, 0.5, 60 * NS * rung // (rung + 1), True),
@@ -73,9 +73,9 @@ def answers(state: State, order: do.Suggest | do.Predict, foretells: Mapping[int
 
 def test_trial_that_earned_promotion_comes_before_a_new_one() -> None:
     state, order = paused(0.1, 0.4, 0.2, 0.3), do.Suggest("trial_00004")
-    found = answers(state, order, {2: (0.9, 0.0)})
-    assert isinstance(found, ev.Predicted)
-    assert (found.trial, found.go) == ("trial_00002", True)
+    answer = answers(state, order, {2: (0.9, 0.0)})
+    assert isinstance(answer, ev.Predicted)
+    assert (answer.trial, answer.go) == ("trial_00002", True)
     nobody = answers(state, order, {})
     assert isinstance(nobody, ev.Suggested)
     state.queue.append({"x": 0.25})
@@ -87,15 +87,15 @@ def test_best_forecast_continues_at_rung_and_others_pause() -> None:
     state, foretells = paused(0.1, 0.4, 0.2, 0.3), {2: (0.9, 0.0), 3: (0.1, 0.0)}
     for number, goes in ((2, True), (3, False)):
         state.set(state.trials[number], "running")
-        found = answers(state, do.Predict(f"trial_0000{number}"), foretells)
-        assert isinstance(found, ev.Predicted)
-        assert (found.trial, found.go) == (f"trial_0000{number}", goes)
+        answer = answers(state, do.Predict(f"trial_0000{number}"), foretells)
+        assert isinstance(answer, ev.Predicted)
+        assert (answer.trial, answer.go) == (f"trial_0000{number}", goes)
 
 
 def test_no_new_trial_is_suggested_from_the_leaders_reserve() -> None:
-    found = answers(state_of(25, Trial("running", 20, 40)), do.Suggest("trial_00001"), {})
-    assert isinstance(found, ev.Predicted)
-    assert (found.trial, found.go) == (None, False)
+    answer = answers(state_of(25, Trial("running", 20, 40)), do.Suggest("trial_00001"), {})
+    assert isinstance(answer, ev.Predicted)
+    assert (answer.trial, answer.go) == (None, False)
 
 
 def test_trial_that_failed_before_first_rung_is_reported_once() -> None:

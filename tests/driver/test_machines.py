@@ -32,11 +32,11 @@ class Head:
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
-    found = Head()
+    fake_head = Head()
     monkeypatch.setattr(ray_machines, "FRESH_S", 0.01)
-    monkeypatch.setattr(ray_machines, "_look", found.look)
-    yield found
-    found.goes_on.set()
+    monkeypatch.setattr(ray_machines, "_look", fake_head.look)
+    yield fake_head
+    fake_head.goes_on.set()
 
 
 def test_unresponsive_head_does_not_block_callers(head: Head) -> None:

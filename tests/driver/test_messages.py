@@ -12,7 +12,7 @@ REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
 
 
 def parse(**more: object) -> Progress:
-    said = {
+    fields = {
         "trial": "trial_00000",
         "attempt": 1,
         "state": "running",
@@ -20,7 +20,7 @@ def parse(**more: object) -> Progress:
         "reports": [],
         "checkpoints": [],
     }
-    return Progress.parse({**said, **more})
+    return Progress.parse({**fields, **more})
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_objective_value_is_a_number_or_none(reported: object, value: float | No
 def test_invalid_characters_in_text_are_replaced() -> None:
     broken = "caf\udce9\0"
     error = {"kind": "raised", "type": "OSError", "message": broken, "traceback": broken}
-    found = parse(reports=[{**REPORT, "metrics": {broken: broken}}], error=error)
-    assert found.reports[0].metrics == {"caf?": "caf?"}
-    assert found.trouble is not None
-    assert (found.trouble.message, found.trouble.traceback) == ("caf?", "caf?")
+    progress = parse(reports=[{**REPORT, "metrics": {broken: broken}}], error=error)
+    assert progress.reports[0].metrics == {"caf?": "caf?"}
+    assert progress.trouble is not None
+    assert (progress.trouble.message, progress.trouble.traceback) == ("caf?", "caf?")
 
 
 @pytest.mark.parametrize(

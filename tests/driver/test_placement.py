@@ -51,8 +51,8 @@ def first(found: CheapestFree, **occupied: Offer) -> Offer | None:
 
 def test_cheapest_available_offer_comes_first_then_others_by_price() -> None:
     there = placement(DEMAND_MACHINE, OTHER_SPOT_MACHINE, SPOT_MACHINE)
-    assert [found.offer for found in there.choose(begins())] == [SPOT, OTHER_SPOT, DEMAND]
-    assert [found.offer for found in placement(DEMAND_MACHINE).choose(begins())] == [
+    assert [choice.offer for choice in there.choose(begins())] == [SPOT, OTHER_SPOT, DEMAND]
+    assert [choice.offer for choice in placement(DEMAND_MACHINE).choose(begins())] == [
         DEMAND,
         SPOT,
         OTHER_SPOT,
@@ -99,15 +99,15 @@ def test_trial_needs_room_on_all_its_nodes() -> None:
 def test_attempt_waits_for_its_offer_until_patience_ends() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
     assert there.relocation(waits(place(SPOT), PATIENCE_NS - 1)) is None
-    found = there.relocation(waits(place(SPOT), PATIENCE_NS))
-    assert found is not None
-    assert found.offer == DEMAND
+    new_place = there.relocation(waits(place(SPOT), PATIENCE_NS))
+    assert new_place is not None
+    assert new_place.offer == DEMAND
 
 
 def test_attempt_moves_immediately_if_its_machines_are_gone() -> None:
-    found = placement(DEMAND_MACHINE).relocation(waits(place(SPOT), NS))
-    assert found is not None
-    assert found.offer == DEMAND
+    new_place = placement(DEMAND_MACHINE).relocation(waits(place(SPOT), NS))
+    assert new_place is not None
+    assert new_place.offer == DEMAND
 
 
 @pytest.mark.parametrize("occupied", [{}, {DEMAND: 1}])
@@ -123,10 +123,10 @@ def test_running_attempt_is_not_moved() -> None:
 
 
 def test_attempt_results_do_not_change_the_order_of_offers() -> None:
-    found = placement(Machine({}, 4, 0))
-    before = list(found.choose(begins()))
-    found.paid(before[0], 3600 * NS, gained_ns=0, now=Instant(3600 * NS))
-    assert list(found.choose(begins())) == before
+    policy = placement(Machine({}, 4, 0))
+    before = list(policy.choose(begins()))
+    policy.paid(before[0], 3600 * NS, gained_ns=0, now=Instant(3600 * NS))
+    assert list(policy.choose(begins())) == before
 
 
 def test_any_machine_placement_has_one_price_and_never_moves() -> None:
@@ -144,7 +144,7 @@ def test_negated_label_matches_any_machine_but_spot(labels: dict[str, str], is_o
 
 
 def test_autoscaled_machine_gets_longer_wait_and_offers_take_turns() -> None:
-    kinds = [replace(one, to_come=True) for one in (SPOT_MACHINE, OTHER_SPOT_MACHINE, DEMAND_MACHINE)]
+    kinds = [replace(machine, to_come=True) for machine in (SPOT_MACHINE, OTHER_SPOT_MACHINE, DEMAND_MACHINE)]
     coming = CheapestFree(
         AllowedPlaces((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * PATIENCE_NS
     )
@@ -153,10 +153,10 @@ def test_autoscaled_machine_gets_longer_wait_and_offers_take_turns() -> None:
     turns = []
     at = place(SPOT)
     for _ in range(3):
-        found = coming.relocation(waits(at, 5 * PATIENCE_NS))
-        assert found is not None
-        turns.append(found.offer)
-        at = found
+        new_place = coming.relocation(waits(at, 5 * PATIENCE_NS))
+        assert new_place is not None
+        turns.append(new_place.offer)
+        at = new_place
     assert turns == [OTHER_SPOT, DEMAND, SPOT]
 
 
@@ -170,6 +170,6 @@ def test_machine_that_is_yet_to_start_does_not_exist() -> None:
 
 def test_existing_machine_is_preferred_to_autoscaled_one_after_a_wait() -> None:
     kinds = [SPOT_MACHINE, replace(OTHER_SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
-    found = placement(*kinds).relocation(waits(place(SPOT), PATIENCE_NS))
-    assert found is not None
-    assert found.offer == DEMAND
+    new_place = placement(*kinds).relocation(waits(place(SPOT), PATIENCE_NS))
+    assert new_place is not None
+    assert new_place.offer == DEMAND

@@ -225,10 +225,10 @@ def test_self_test_and_its_wait_count_toward_the_wall_clock(
 def test_self_test_of_dead_driver_is_billed_until_its_death_on_refusal(
     database: Database,
 ) -> None:
-    found = gate(database, FakeActors([], []))
+    eligibility = gate(database, FakeActors([], []))
     with database.write() as db:
         an_hour = Cost(DEMAND.price.of(3600 * NS), 0)
         hold = OpenHold("former", SELF_TEST, 1, 1, an_hour, Instant(NS), Instant(3601 * NS))
         ledger.place(db, PROJECT, JOB, hold)
-    found.refuse("it forgets", died_at=Instant(3 * NS))
+    eligibility.refuse("it forgets", died_at=Instant(3 * NS))
     assert account(database).posted.usd == DEMAND.price.of(2 * NS)

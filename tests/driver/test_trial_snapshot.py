@@ -28,20 +28,24 @@ def stands(trial: TrialRecord, *, saved: int = 0, max_step: int | None = 27) -> 
 
 def test_remaining_work_counts_from_the_newest_checkpoint() -> None:
     """A step took one second. After four steps, the mean may be wrong by a quarter."""
-    found = stands(TrialRecord(0, {}, 9, steps=4, trained_ns=4 * NS), saved=3)
-    assert (found.target, found.left_ns, found.least_ns) == (9, round(6 * NS * 1.25), round(6 * NS * 0.75))
-    found = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), saved=4)
-    assert (found.target, found.left_ns) == (27, round(23 * NS * 1.25))
+    trial_snapshot = stands(TrialRecord(0, {}, 9, steps=4, trained_ns=4 * NS), saved=3)
+    assert (trial_snapshot.target, trial_snapshot.left_ns, trial_snapshot.least_ns) == (
+        9,
+        round(6 * NS * 1.25),
+        round(6 * NS * 0.75),
+    )
+    trial_snapshot = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), saved=4)
+    assert (trial_snapshot.target, trial_snapshot.left_ns) == (27, round(23 * NS * 1.25))
 
 
 def test_remaining_work_of_trial_without_target_is_unknown() -> None:
-    found = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), max_step=None)
-    assert (found.target, found.left_ns, found.least_ns) == (None, None, 0)
+    trial_snapshot = stands(TrialRecord(0, {}, None, steps=4, trained_ns=4 * NS), max_step=None)
+    assert (trial_snapshot.target, trial_snapshot.left_ns, trial_snapshot.least_ns) == (None, None, 0)
 
 
 def test_remaining_work_before_the_first_step_is_unknown() -> None:
-    found = stands(TrialRecord(0, {}, 9))
-    assert (found.target, found.left_ns, found.least_ns) == (9, None, 0)
+    trial_snapshot = stands(TrialRecord(0, {}, 9))
+    assert (trial_snapshot.target, trial_snapshot.left_ns, trial_snapshot.least_ns) == (9, None, 0)
 
 
 def test_fallback_placement_is_used_if_both_markets_are_offered() -> None:

@@ -137,8 +137,8 @@ def limits(life: Life) -> None:
     life.finish()
     if "remove" not in life.acks:
         life.pass_s(60)
-        if (found := life.client.get("/v1/budgets/all")).status_code == 200:
-            assert [one["state"] for one in found.json()["deliveries"]] == ["delivered"]
+        if (response := life.client.get("/v1/budgets/all")).status_code == 200:
+            assert [delivery["state"] for delivery in response.json()["deliveries"]] == ["delivered"]
         life.ask("remove", "DELETE", "/v1/budgets/all", done=404)
 
 
@@ -152,7 +152,7 @@ def people(life: Life) -> None:
     life.ask("revoke", "DELETE", f"/v1/keys/{another or key}")
     life.ask("disable", "PATCH", "/v1/users/ada", disabled=True)
     life.ask("leave", "DELETE", "/v1/members/ada", done=404)
-    assert {one["state"] for one in life.client.get("/v1/keys").json()["items"]} == {"revoked"}
+    assert {api_key["state"] for api_key in life.client.get("/v1/keys").json()["items"]} == {"revoked"}
     life.submit("theirs", usd=SMALL)
     life.finish()
 
@@ -173,10 +173,10 @@ def mirrored(life: Life) -> None:
     job = life.submit("seen", usd=SMALL)
     life.finish()
     mirror = Mirror()
-    one = follower(life.service, lambda: mirror)
-    one.one_pass()
+    mirror_thread = follower(life.service, lambda: mirror)
+    mirror_thread.one_pass()
     assert mirror.told == {job: "succeeded"}
-    one._release()
+    mirror_thread._release()
 
 
 def forgetful(life: Life) -> None:
@@ -264,8 +264,8 @@ class Mirror:
 
 # A commit is tested in the first chapter that passes it.
 CHAPTERS: Mapping[str, Callable[[Life], None]] = {
-    one.__name__: one
-    for one in (
+    chapter.__name__: chapter
+    for chapter in (
         turns,
         schema,
         older,

@@ -110,8 +110,15 @@ class Journal(fakes.SimulatedSqlJournal):
 
             tx.put_report = put_report  # type: ignore[method-assign]
             yield tx
-        for one in new:
-            self._life.tell("report", self._of, one.trial, one.step, one.value, one.cost.usd.micro_usd)
+        for new_report in new:
+            self._life.tell(
+                "report",
+                self._of,
+                new_report.trial,
+                new_report.step,
+                new_report.value,
+                new_report.cost.usd.micro_usd,
+            )
 
 
 class Life:
@@ -185,10 +192,14 @@ class Life:
                 ids = [row[0] for row in db.exec_driver_sql("SELECT id FROM jobs ORDER BY id")]
             if all(self.row(job).state in FINAL for job in ids):
                 return
-            due = [one for one in waiting if self._cluster.statuses.get(one.submission_id) == "pending"]
-            for one in due:
-                self.drive(one.job)
-            opens = [one.not_before for one in waiting if one.not_before]
+            due = [
+                waiting_launch
+                for waiting_launch in waiting
+                if self._cluster.statuses.get(waiting_launch.submission_id) == "pending"
+            ]
+            for launch in due:
+                self.drive(launch.job)
+            opens = [waiting_launch.not_before for waiting_launch in waiting if waiting_launch.not_before]
             is_idle = len(opens) == len(waiting) > 0
             self.pass_s(max(5, (min(opens) - self._clock()) / NS + 1) if is_idle else 5)
         raise AssertionError({job: self.row(job).state for job in ids})
@@ -199,9 +210,9 @@ class Life:
             if self.row(job).state in FINAL:
                 return False
             with self.service.database.read() as db:
-                found = launches.get(db, job)
-            assert found is not None
-            if found.state == "submitted" and self.status(found.submission_id) == "pending":
+                launch = launches.get(db, job)
+            assert launch is not None
+            if launch.state == "submitted" and self.status(launch.submission_id) == "pending":
                 return True
             self.pass_s(5)
         raise AssertionError(f"{job} was not launched")
@@ -213,9 +224,9 @@ class Life:
 
     def post(self, job: str) -> LaunchContext:
         with self.service.database.read() as db:
-            found = launches.get(db, job)
-        assert found is not None
-        return LaunchContext(self.service.database, job, found.epoch)
+            launch = launches.get(db, job)
+        assert launch is not None
+        return LaunchContext(self.service.database, job, launch.epoch)
 
     def drive(self, job: str, messages: float = math.inf) -> SimulatedRun | None:
         """Run a launched driver for `messages` messages, or return None if it refused to run."""
@@ -241,21 +252,21 @@ class Life:
     def export(self, job: str, *, dies: bool) -> None:
         """Run the processes of the job's exports, or let them die."""
         with self.service.database.read() as db:
-            live = [one for one in exports.live(db) if one.job == job]
-        for one in live:
-            if dies or self.status(one.submission_id) != "pending":
-                self._cluster.statuses[one.submission_id] = "failed"
+            live = [any_export for any_export in exports.live(db) if any_export.job == job]
+        for job_export in live:
+            if dies or self.status(job_export.submission_id) != "pending":
+                self._cluster.statuses[job_export.submission_id] = "failed"
                 continue
             actors = FakeExportActors(ExportResult(0.9, (variant("onnx"),)))
-            run = ExportRun(self.service.database, self.row(job), one, "storage", actors)
+            run = ExportRun(self.service.database, self.row(job), job_export, "storage", actors)
             run._beat()
             run.run()
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
         """Continue the run. The driver first checks for a control request."""
-        wish = self.row(run.loop_config.job).wish
-        if run.loop.end is None and wish in ("pause", "cancel"):
-            run.loop.handle_event(ControlRequested(run.clock.now(), wish))
+        control_request = self.row(run.loop_config.job).wish
+        if run.loop.end is None and control_request in ("pause", "cancel"):
+            run.loop.handle_event(ControlRequested(run.clock.now(), control_request))
         done = 0
         while run.loop.end is None and done < messages:
             assert run.clock.run_next(), "it came to a halt"
@@ -266,11 +277,11 @@ class Life:
 
     def tell_all(self) -> None:
         with self.service.database.write() as db:
-            found = ledger.violations(db)
+            violations = ledger.violations(db)
             shared_budgets.lock_exclusive(db)
-            found += shared_budget_changes.violations(db, self.service.project, self._clock())
+            violations += shared_budget_changes.violations(db, self.service.project, self._clock())
             ids = [row[0] for row in db.exec_driver_sql("SELECT id FROM jobs")]
-        self.tell("violations", found)
+        self.tell("violations", violations)
         for job in ids:
             answer = self.client.get(f"/v1/jobs/{job}/best")
             self.tell("best", job, answer.json()["metric"] if answer.status_code == 200 else None)

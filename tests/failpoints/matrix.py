@@ -207,15 +207,15 @@ def crashes(
     began = time.monotonic()
     plots = [plot for plot in points(passed, share) if plot[1].partition(":")[0] in names]
     with multiprocessing.get_context("fork").Pool(CORES) as pool:
-        found = pool.starmap(story, [(databases, *plot) for plot in plots], chunksize=1)
+        outcomes = pool.starmap(story, [(databases, *plot) for plot in plots], chunksize=1)
     reached = {failpoint.partition(":")[0] for _, failpoint in plots}
-    figures = sum((one["figures"] for one in found), Counter[str]())
+    figures = sum((outcome["figures"] for outcome in outcomes), Counter[str]())
     return {
         "failpoints": len(reached),
         "not_passed": sorted(set(names) - reached),
         **{name: figures[name] for name in ("crashes", *outside.FIGURES)},
         "seconds": round(time.monotonic() - began, 1),
-        "wrong": [what for one in found for what in one["wrong"]],
+        "wrong": [what for outcome in outcomes for what in outcome["wrong"]],
     }
 
 
@@ -225,8 +225,8 @@ def main(folder: str) -> None:
     # Chapters pass the same commits on each database, so they are counted on the one that costs least.
     passed, wrong = {}, list[str]()
     for chapter in CHAPTERS:
-        passed[chapter], found = calm(sqlite, chapter)
-        wrong += [f"{chapter}: {what}" for what in found]
+        passed[chapter], faults = calm(sqlite, chapter)
+        wrong += [f"{chapter}: {what}" for what in faults]
     gc.disable()  # Each process lives for about a second.
     gc.freeze()
     for line in sys.stdin:

@@ -26,35 +26,35 @@ class Found:
 
 
 def look(url: str, words: Iterable[list[Any]]) -> Found:
-    told = defaultdict(list)
+    messages = defaultdict(list)
     for kind, *rest in words:
-        told[kind].append(rest)
+        messages[kind].append(rest)
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as db:
 
         def rows(table: str, columns: str) -> list[Any]:
             return list(db.execute(text(f"SELECT {columns} FROM {table} ORDER BY {columns.split(', ')[0]}")))
 
-        found = Found()
-        _jobs(found, told, rows("jobs", "id, state"))
+        result = Found()
+        _jobs(result, messages, rows("jobs", "id, state"))
         kept = rows("reports", "job, trial, step, value, usd")
-        _reports(found, told, kept)
+        _reports(result, messages, kept)
         _money(
-            found,
-            told,
+            result,
+            messages,
             rows("entries", "seq, job, entry, trial, attempt, slice, usd"),
             {row.job: row for row in rows("accounts", "job, limit_usd, posted_usd, held_usd")},
         )
-        _best(found, told, kept)
+        _best(result, messages, kept)
         left = rows("holds", "id, state")
-        found.wrong += [f"the hold {row.id} is open" for row in left if row.state == "open"]
+        result.wrong += [f"the hold {row.id} is open" for row in left if row.state == "open"]
         left = rows("attempts", "job, trial, attempt, ended_at")
-        found.wrong += [f"{row} has not ended" for row in left if row.ended_at is None]
+        result.wrong += [f"{row} has not ended" for row in left if row.ended_at is None]
     engine.dispose()
-    found.wrong += [f"the books: {what}" for (whats,) in told["violations"] for what in whats]
-    if not told["violations"]:
-        found.wrong.append("the last process did not look at the books")
-    return found
+    result.wrong += [f"the books: {what}" for (whats,) in messages["violations"] for what in whats]
+    if not messages["violations"]:
+        result.wrong.append("the last process did not look at the books")
+    return result
 
 
 def _jobs(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
@@ -79,8 +79,8 @@ def _reports(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
                 "lost",
                 f"{job} {trial} step {step}: {value}, {usd} was told, kept is {there.get((job, trial, step))}",
             )
-    said = Counter(tuple(report[:3]) for report in told["report"])
-    for where, times in said.items():
+    reported_counts = Counter(tuple(report[:3]) for report in told["report"])
+    for where, times in reported_counts.items():
         if times > 1:
             found.add("doubled", f"the report {where} was taken {times} times")
 

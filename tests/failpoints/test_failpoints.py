@@ -63,11 +63,11 @@ def transactions() -> Iterator[tuple[str, str | None]]:
 
 
 def test_every_write_transaction_has_a_unique_failpoint_name() -> None:
-    found = list(transactions())
-    assert [where for where, name in found if name not in FAILPOINTS] == [], (
+    named_transactions = list(transactions())
+    assert [where for where, name in named_transactions if name not in FAILPOINTS] == [], (
         "name it: tuner/database/failpoints.py"
     )
-    assert sorted(name for _, name in found if name) == sorted(FAILPOINTS)
+    assert sorted(name for _, name in named_transactions if name) == sorted(FAILPOINTS)
 
 
 def test_docs_list_every_failpoint() -> None:
@@ -96,9 +96,13 @@ def test_unknown_failpoint_is_refused_with_the_nearest_name(text: str, message: 
 
 
 def test_driver_failpoints_are_passed_only_to_drivers() -> None:
-    for text, told in (("driver.turn:after", True), ("gate.hold:before", True), ("job.submit:after", False)):
+    for text, is_passed in (
+        ("driver.turn:after", True),
+        ("gate.hold:before", True),
+        ("job.submit:after", False),
+    ):
         env = driver_env(Settings.from_env({"TUNER_FAILPOINT": text}), {})
-        assert env.get("TUNER_FAILPOINT") == (text if told else None)
+        assert env.get("TUNER_FAILPOINT") == (text if is_passed else None)
 
 
 def test_process_ends_only_at_the_requested_failpoint(tmp_path: Path) -> None:
@@ -109,14 +113,14 @@ def test_process_ends_only_at_the_requested_failpoint(tmp_path: Path) -> None:
     pairs = zip(map(str, (database.url for database in databases)), ENDS, strict=True)
     command = [sys.executable, "-c", PROGRAM, *(word for pair in pairs for word in pair)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = {}
+    ends = {}
     for failpoint, database, line in zip(ENDS, databases, done.stdout.splitlines(), strict=True):
         *messages, status = line.split()
         with database.read() as db:
             (count,) = db.exec_driver_sql("SELECT count(*) FROM it").one()
         database.dispose()
-        found[failpoint] = (int(status), count, len(messages))
-    assert found == ENDS
+        ends[failpoint] = (int(status), count, len(messages))
+    assert ends == ENDS
     ended = [failpoint for failpoint, (status, *_) in ENDS.items() if status]
     assert done.stderr.count("ends here, at the failpoint driver.turn") == len(ended)
 

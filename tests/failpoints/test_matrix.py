@@ -66,13 +66,13 @@ def end_at_each(
     assert matrix.stdout is not None
     matrix.stdin.write(json.dumps({"url": url, "names": [*failpoints], "share": share}) + "\n")
     matrix.stdin.flush()
-    found = json.loads(matrix.stdout.readline())
-    wrong = found.pop("wrong")
+    summary = json.loads(matrix.stdout.readline())
+    wrong = summary.pop("wrong")
     with capsys.disabled():
-        print(f"\nfailpoints, {url.partition(':')[0]}: {found}")
+        print(f"\nfailpoints, {url.partition(':')[0]}: {summary}")
     assert wrong == []
-    assert found["not_passed"] == [], "add these commits to a chapter of tests/failpoints/chapters.py"
-    assert found["failpoints"] == len(failpoints)
-    assert found["crashes"] >= len(failpoints) * (len(SIDES) if share is None else 1)
-    assert found["lost"] == found["doubled"] == found["over_micro_usd"] == found["not_ended"] == 0
-    assert found["jobs"] > 0 < found["reports"]
+    assert summary["not_passed"] == [], "add these commits to a chapter of tests/failpoints/chapters.py"
+    assert summary["failpoints"] == len(failpoints)
+    assert summary["crashes"] >= len(failpoints) * (len(SIDES) if share is None else 1)
+    assert summary["lost"] == summary["doubled"] == summary["over_micro_usd"] == summary["not_ended"] == 0
+    assert summary["jobs"] > 0 < summary["reports"]

@@ -95,14 +95,14 @@ class Worker:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{attack}\n")
         self._process.stdin.flush()
-        found: dict[str, Any] = json.loads(self._process.stdout.readline())
-        self.found.append(found)
-        return found
+        outcome: dict[str, Any] = json.loads(self._process.stdout.readline())
+        self.found.append(outcome)
+        return outcome
 
     def figures(self) -> str:
         """Describe the extremes of all attacks so far."""
-        late_s = max(found["lived_s"] for found in self.found) - LEASE_S
-        unbilled_s = max(min(found["lived_s"], LEASE_S) - found["billed_s"] for found in self.found)
+        late_s = max(outcome["lived_s"] for outcome in self.found) - LEASE_S
+        unbilled_s = max(min(outcome["lived_s"], LEASE_S) - outcome["billed_s"] for outcome in self.found)
         return (
             f"{len(self.found)} attacks on one worker: processes ended at most {late_s:.2f} s after a lease of {LEASE_S} s; "
             f"at most {unbilled_s:.2f} s of a lease was not billed"
@@ -115,27 +115,27 @@ class Worker:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    found = Worker(tmp_path_factory.mktemp("hostile"))
-    yield found
-    print(f"\n{found.figures()}")
-    found.close()
+    attacked = Worker(tmp_path_factory.mktemp("hostile"))
+    yield attacked
+    print(f"\n{attacked.figures()}")
+    attacked.close()
 
 
 @pytest.mark.parametrize("attack", ALONE)
 def test_attack_ends_by_the_end_of_its_lease_and_is_billed(worker: Worker, attack: str) -> None:
-    found = worker.run(attack)
+    outcome = worker.run(attack)
     state, word = ENDS.get(attack, ("paused", "the time that was paid for ended"))
-    assert (found["state"], word in found["message"]) == (state, True), found
-    assert found["lived_s"] <= LEASE_S + LATE_S
+    assert (outcome["state"], word in outcome["message"]) == (state, True), outcome
+    assert outcome["lived_s"] <= LEASE_S + LATE_S
     # The attempt is billed until its end is known, and for a second at most that its worker was idle before.
-    assert found["billed_s"] <= min(LEASE_S, 1.05 * found["lived_s"] + 1)
+    assert outcome["billed_s"] <= min(LEASE_S, 1.05 * outcome["lived_s"] + 1)
     if state == "paused":
-        assert found["billed_s"] >= 0.95 * LEASE_S
+        assert outcome["billed_s"] >= 0.95 * LEASE_S
     if attack in COMPUTE_A_SECOND:
-        assert found["billed_s"] >= 0.95, "a child's clock lowers no bill"
-    assert found["left"] == []
+        assert outcome["billed_s"] >= 0.95, "a child's clock lowers no bill"
+    assert outcome["left"] == []
 
 
 def test_worker_runs_a_normal_trial_after_all_attacks(worker: Worker) -> None:
-    found = worker.run("well")
-    assert (found["state"], found["message"], found["steps"]) == ("ended", "", [1, 2, 3])
+    outcome = worker.run("well")
+    assert (outcome["state"], outcome["message"], outcome["steps"]) == ("ended", "", [1, 2, 3])

@@ -74,8 +74,8 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
 @examples(500, gate=100)
 @given(kind=st.sampled_from(sorted(TYPES)), fields=st.dictionaries(st.sampled_from(NAMES[1:]), json_values))
 def test_any_fields_are_a_message_or_refused(kind: str, fields: dict[str, Any]) -> None:
-    found = read_or_refused(encoded(**{**fields, "type": kind}))
-    assert found is None or isinstance(found, TYPES[kind])
+    message = read_or_refused(encoded(**{**fields, "type": kind}))
+    assert message is None or isinstance(message, TYPES[kind])
 
 
 def test_a_report_and_a_phase_are_read() -> None:

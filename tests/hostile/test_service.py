@@ -33,9 +33,9 @@ def attacking(served: Served, *attacks: str, **changed: Any) -> JobFacts:
 
 
 def ended(served: Served, job: JobFacts) -> JobFacts:
-    found = served.client.wait(job.id, timeout_s=800)
+    ended_job = served.client.wait(job.id, timeout_s=800)
     books.check(served.client, job.id)
-    return found
+    return ended_job
 
 
 def ran_s(found: JobFacts) -> float:
@@ -64,9 +64,9 @@ def test_a_job_whose_worker_is_stopped_can_be_cancelled_within_ten_seconds(
     worker = until("the worker is stopped", lambda: _stopped_worker(served))
     asked_at = time.monotonic()
     served.client.cancel(job.id)
-    found = ended(served, job)
+    ended_job = ended(served, job)
     assert time.monotonic() - asked_at <= LATE_S
-    assert found.state == "cancelled"
+    assert ended_job.state == "cancelled"
     until("the stopped worker is gone", lambda: not worker.is_running(), timeout_s=30)
     check_nothing_runs(served)
 
@@ -77,11 +77,13 @@ def _stopped_worker(served: Served) -> psutil.Process | None:
 
 def test_a_job_whose_worker_is_stopped_ends_at_its_wall_clock(served: Served) -> None:
     job = attacking(served, "stops_its_supervisor", budget={"usd": 0.05, "wall_clock": "30s"})
-    found = ended(served, job)
-    assert found.stop_reason == "wall_clock"
-    assert ran_s(found) <= 30 + LATE_S
+    ended_job = ended(served, job)
+    assert ended_job.stop_reason == "wall_clock"
+    assert ran_s(ended_job) <= 30 + LATE_S
     attempts = served.client.trial(job.id, "trial_00000").attempt_list
-    assert any("was killed" in attempt.reason for attempt in attempts), [one.reason for one in attempts]
+    assert any("was killed" in attempt.reason for attempt in attempts), [
+        listed_attempt.reason for listed_attempt in attempts
+    ]
     check_nothing_runs(served)
 
 
@@ -98,11 +100,11 @@ def test_every_attack_ends_and_a_job_next_to_it_is_not_delayed(served: Served) -
         budget={"usd": 0.02, "wall_clock": "600s"},
         resources={"cpus": 0.25, "max_concurrent_trials": 4},
     )
-    found = ended(served, job)
+    ended_job = ended(served, job)
     over = time.time()
     served.client.cancel(neighbour.id)
     states = {str(trial.config["attack"]): trial.state for trial in served.client.trials(job.id)}
-    assert set(states) == set(ATTACKS), (found.detail, set(ATTACKS) - set(states))
+    assert set(states) == set(ATTACKS), (ended_job.detail, set(ATTACKS) - set(states))
     assert {states[name] for name in ON_THE_WORKER} <= {"failed", "stopped", "paused"}
     ticked = [point.metrics["at"] for point in served.client.trial(neighbour.id, "trial_00000").curve]
     during = sorted(at for at in ticked if began <= at <= over)

@@ -14,7 +14,7 @@ def follower(service: FakeService, opens: Callable[[], Mirror], name: str = "it"
 
 def mirror_all(service: FakeService, opens: Callable[[], Mirror]) -> None:
     """Run one pass of a new follower, as after a restart, and release its lease."""
-    one = follower(service, opens)
-    one.one_pass()
-    assert not one.is_failing
-    one._release()
+    mirror_thread = follower(service, opens)
+    mirror_thread.one_pass()
+    assert not mirror_thread.is_failing
+    mirror_thread._release()

@@ -37,8 +37,8 @@ def check_equal(client: TestClient, job: str, uri: str, experiment: str) -> None
     from mlflow.tracking import MlflowClient
 
     held = MlflowClient(uri)
-    (found,) = held.search_experiments(filter_string=f"name = '{experiment}'")
-    runs = held.search_runs([found.experiment_id], f"tags.`tuner.job` = '{job}'", max_results=500)
+    (held_experiment,) = held.search_experiments(filter_string=f"name = '{experiment}'")
+    runs = held.search_runs([held_experiment.experiment_id], f"tags.`tuner.job` = '{job}'", max_results=500)
     (parent,) = [run for run in runs if "tuner.trial" not in run.data.tags]
     shown = client.get(f"/v1/jobs/{job}").json()
     assert parent.info.status == ("FINISHED" if shown["state"] == "succeeded" else "RUNNING")
@@ -53,14 +53,14 @@ def check_equal(client: TestClient, job: str, uri: str, experiment: str) -> None
         assert run.data.tags["tuner.state"] == trial["state"]
         assert run.data.params == {name: str(value) for name, value in trial["config"].items()}
         history = held.get_metric_history(run.info.run_id, "acc") if trial["curve"] else []
-        reported = [(one["step"], one["metric"]) for one in trial["curve"]]
+        reported = [(curve_point["step"], curve_point["metric"]) for curve_point in trial["curve"]]
         assert sorted((point.step, point.value) for point in history) == reported
         if shown["state"] == "succeeded":
             assert run.info.status == ("FAILED" if trial["state"] == "failed" else "FINISHED")
             assert float(run.data.tags["tuner.paid_usd"]) == trial["paid_usd"]
             best = held.get_metric_history(run.info.run_id, "best_acc") if trial["curve"] else []
             up_to = list(accumulate((value for _, value in reported), max))
-            assert [point.value for point in sorted(best, key=lambda one: one.step)] == up_to
+            assert [point.value for point in sorted(best, key=lambda best_point: best_point.step)] == up_to
 
 
 class Refusing:
@@ -70,15 +70,15 @@ class Refusing:
         self._client, self._left = client, left
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
+        attribute = getattr(self._client, name)
         if not name.startswith(("create", "log", "set", "update")):
-            return found
+            return attribute
 
         def changes(*args: Any, **named: Any) -> Any:
             self._left -= 1
             if self._left < 0:
                 raise ConnectionError("connection refused")
-            return found(*args, **named)
+            return attribute(*args, **named)
 
         return changes
 
@@ -102,10 +102,10 @@ def test_runs_equal_the_record_after_failures_at_any_write(
     for left in (0, 1, 2, 4, 7, 11, 16):
         for _ in range(6):
             run.clock.run_next()
-        one = follower(service, opens(left))
-        one.one_pass()
-        failed += one.is_failing
-        one._release()
+        mirror_thread = follower(service, opens(left))
+        mirror_thread.one_pass()
+        failed += mirror_thread.is_failing
+        mirror_thread._release()
     assert failed > 3
     mirror_all(service, lambda: mirror_to(uri, "some"))
     check_equal(client, job, uri, "some")
@@ -120,16 +120,16 @@ def test_mirror_catches_up_after_the_server_was_down(
     job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.001})
     fakes.simulate(service, job)
     at = "http://127.0.0.1:9"  # no server listens there
-    one = follower(service, lambda: mirror_to(at, "other"), "mlflow")
+    mirror_thread = follower(service, lambda: mirror_to(at, "other"), "mlflow")
     for _ in range(3):
-        one.one_pass()
-        assert one.is_failing
-    warned = [told for told in caplog.records if told.levelname == "WARNING" and "tuner" in told.name]
+        mirror_thread.one_pass()
+        assert mirror_thread.is_failing
+    warned = [record for record in caplog.records if record.levelname == "WARNING" and "tuner" in record.name]
     assert len(warned) == 1
     at = uri
-    one.one_pass()
-    assert not one.is_failing
-    one._release()
+    mirror_thread.one_pass()
+    assert not mirror_thread.is_failing
+    mirror_thread._release()
     check_equal(client, job, uri, "other")
 
 

@@ -65,8 +65,10 @@ def study_of(tmp_path: Path, job: str) -> optuna.Study:
 
 
 def trials_of(client: TestClient, job: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()["items"]
-    return [client.get(f"/v1/jobs/{job}/trials/{one['id']}").json() for one in found]
+    listed_trials: list[dict[str, Any]] = client.get(f"/v1/jobs/{job}/trials", params={"limit": 500}).json()[
+        "items"
+    ]
+    return [client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json() for trial in listed_trials]
 
 
 def check_equal(client: TestClient, job: str, study: optuna.Study) -> None:
@@ -84,7 +86,7 @@ def check_equal(client: TestClient, job: str, study: optuna.Study) -> None:
         if held.state.is_finished():
             assert held.user_attrs["paid_usd"] == trial["paid_usd"]
             assert held.user_attrs.get("latest_metric") == trial["latest_metric"]
-        reported = {one["step"]: one["metric"] for one in trial["curve"] if one["metric"] is not None}
+        reported = {point["step"]: point["metric"] for point in trial["curve"] if point["metric"] is not None}
         assert held.intermediate_values == reported
         if held.state in (TrialState.COMPLETE, TrialState.PRUNED):
             best = min if study.direction == StudyDirection.MINIMIZE else max
@@ -130,19 +132,19 @@ def test_infeasible_trial_violates_a_constraint_of_the_study(
 def test_study_follows_a_running_job(service: FakeService, client: TestClient, tmp_path: Path) -> None:
     job = fakes.submit(client)
     run = fakes.simulate(service, job, messages=40)
-    one = follower(service, lambda: opened(tmp_path))
-    one.one_pass()
+    mirror_thread = follower(service, lambda: opened(tmp_path))
+    mirror_thread.one_pass()
     check_equal(client, job, study_of(tmp_path, job))
     for _ in range(4):
         for _ in range(30):
             run.clock.run_next()
-        one.one_pass()
+        mirror_thread.one_pass()
         check_equal(client, job, study_of(tmp_path, job))
     run.run(turns_max=100_000)
-    one.one_pass()
-    assert not one.is_failing
+    mirror_thread.one_pass()
+    assert not mirror_thread.is_failing
     check_equal(client, job, study_of(tmp_path, job))
-    one._release()
+    mirror_thread._release()
 
 
 class FailsAt:
@@ -152,15 +154,15 @@ class FailsAt:
         self._storage, self._left = storage, left
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._storage, name)
+        attribute = getattr(self._storage, name)
         if not name.startswith(("set_", "create_", "delete_")):
-            return found
+            return attribute
 
         def changes(*args: Any) -> Any:
             self._left -= 1
             if self._left < 0:
                 raise OSError("it does not answer")
-            return found(*args)
+            return attribute(*args)
 
         return changes
 
@@ -184,10 +186,10 @@ def test_study_has_no_duplicates_or_gaps_after_failures_at_any_write(
     for left in (0, 1, 2, 3, 5, 9, 14, 20, 27):
         for _ in range(12):
             run.clock.run_next()
-        one = follower(service, opens(left))
-        one.one_pass()
-        failed += one.is_failing
-        one._release()
+        mirror_thread = follower(service, opens(left))
+        mirror_thread.one_pass()
+        failed += mirror_thread.is_failing
+        mirror_thread._release()
     run.run(turns_max=100_000)
     assert failed > 4
     mirror_all(service, lambda: opened(tmp_path))
@@ -197,16 +199,16 @@ def test_study_has_no_duplicates_or_gaps_after_failures_at_any_write(
 def test_resumed_job_keeps_its_study(service: FakeService, client: TestClient, tmp_path: Path) -> None:
     job = fakes.submit(client, budget={"usd": 0.002})
     fakes.simulate(service, job)
-    one = follower(service, lambda: opened(tmp_path))
-    one.one_pass()
+    mirror_thread = follower(service, lambda: opened(tmp_path))
+    mirror_thread.one_pass()
     before = study_of(tmp_path, job)
     now = service.now()
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     with fakes.SimulatedSqlJournal(service.database, job, service.project, now).transaction() as tx:
         tx.append(ControlRequested(now, "resume"))
-    one.one_pass()
-    assert not one.is_failing
-    one._release()
+    mirror_thread.one_pass()
+    assert not mirror_thread.is_failing
+    mirror_thread._release()
     check_equal(client, job, study_of(tmp_path, job))
     assert len(study_of(tmp_path, job).trials) == len(before.trials)
 

@@ -18,13 +18,13 @@ def check_equal(client: TestClient, job: str, folder: Path) -> None:
     recorded = trials_of(client, job)
     assert len(recorded) > 3
     for trial in recorded:
-        found = EventAccumulator(str(folder / f"digits-{job}" / trial["id"])).Reload()
-        reported = {one["step"]: one for one in trial["curve"]}
+        accumulator = EventAccumulator(str(folder / f"digits-{job}" / trial["id"])).Reload()
+        reported = {point["step"]: point for point in trial["curve"]}
         for tag, name in (("acc", "metric"), ("cost_usd", "cost_usd")):
-            shown = [(one.step, one.value) for one in found.Scalars(tag)] if reported else []
+            shown = [(scalar.step, scalar.value) for scalar in accumulator.Scalars(tag)] if reported else []
             assert [step for step, _ in shown] == sorted(reported)
             assert [value for _, value in shown] == pytest.approx([reported[step][name] for step, _ in shown])
-        assert "_hparams_/session_start_info" in found.summary_metadata
+        assert "_hparams_/session_start_info" in accumulator.summary_metadata
 
 
 def test_runs_equal_the_record_after_truncated_event_files(

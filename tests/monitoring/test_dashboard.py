@@ -16,7 +16,7 @@ FOLDER = ROOT / "deploy/grafana"
 SHIPPED: dict[str, Any] = json.loads((FOLDER / "dashboards/tuner.json").read_text())
 PANELS = [panel for panel in SHIPPED["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
-EXPRESSIONS += [one["expr"] for one in SHIPPED["annotations"]["list"]]
+EXPRESSIONS += [annotation["expr"] for annotation in SHIPPED["annotations"]["list"]]
 
 
 def test_rows_are_money_trials_preemptions_utilisation_and_api() -> None:
@@ -44,7 +44,7 @@ def test_prometheus_accepts_every_query(tmp_path: Path) -> None:
 
 
 def test_every_variable_is_defined_and_used() -> None:
-    names = {one["name"] for one in SHIPPED["templating"]["list"]}
+    names = {variable["name"] for variable in SHIPPED["templating"]["list"]}
     assert names == {"datasource", "market", "budget"}
     assert all(any(f"${name}" in expr for expr in EXPRESSIONS) for name in names - {"datasource"})
 
@@ -52,5 +52,5 @@ def test_every_variable_is_defined_and_used() -> None:
 def test_dashboard_is_provisioned_with_a_prometheus_source() -> None:
     sources = yaml.safe_load((FOLDER / "provisioning/datasources/prometheus.yml").read_text())
     providers = yaml.safe_load((FOLDER / "provisioning/dashboards/tuner.yml").read_text())
-    assert [one["type"] for one in sources["datasources"]] == ["prometheus"]
+    assert [source["type"] for source in sources["datasources"]] == ["prometheus"]
     assert providers["providers"][0]["options"]["path"] == "/var/lib/grafana/dashboards"

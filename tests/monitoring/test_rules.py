@@ -34,6 +34,6 @@ def test_alert_unit_tests_pass() -> None:
 
 def test_each_alert_has_a_test_that_fires_and_one_that_does_not() -> None:
     alerts = {rule["alert"] for file in RULES for rule in rules_of(file) if "alert" in rule}
-    names = [one["name"] for one in yaml.safe_load(TESTS.read_text())["tests"]]
+    names = [rule_test["name"] for rule_test in yaml.safe_load(TESTS.read_text())["tests"]]
     assert sorted(names) == sorted(f"{alert} {how}" for alert in alerts for how in ("fires", "is quiet"))
     assert alerts >= WANTED

@@ -34,8 +34,8 @@ def until(said: str, condition: Callable[[], Any]) -> Any:
     """Return the condition's value once it is true. The limit is only for hangs."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.1)
     raise AssertionError(f"not within {TIMEOUT_S:.0f} s: {said}")
 
@@ -60,7 +60,9 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
     """Run Prometheus with the shipped configuration and rules, evaluated every half second. It is stopped by its pid."""
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "500ms"}
-    (job,) = (one for one in config["scrape_configs"] if one["job_name"] == "tuner")
+    (job,) = (
+        scrape_config for scrape_config in config["scrape_configs"] if scrape_config["job_name"] == "tuner"
+    )
     job["static_configs"] = [{"targets": [f"127.0.0.1:{target}"]}]
     config["scrape_configs"] = [job]
     rules = folder / "rules"
@@ -80,8 +82,8 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
     ]
     with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
-            said = until("it listens", lambda: LISTENS.search((folder / "log").read_text()))
-            yield f"http://{said[1]}"
+            match = until("it listens", lambda: LISTENS.search((folder / "log").read_text()))
+            yield f"http://{match[1]}"
         finally:
             process.terminate()
 
@@ -90,8 +92,8 @@ def asked(url: str, path: str, **query: str) -> Any:
     try:
         with urllib.request.urlopen(
             f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=60
-        ) as found:
-            return json.load(found)["data"]
+        ) as response:
+            return json.load(response)["data"]
     except OSError:
         return None
 
@@ -102,8 +104,8 @@ def scraped(url: str, metric: str) -> float | None:
 
 
 def value(url: str, query: str) -> float | None:
-    found = asked(url, "query", query=query)
-    return float(found["result"][0]["value"][1]) if found and found["result"] else None
+    answer = asked(url, "query", query=query)
+    return float(answer["result"][0]["value"][1]) if answer and answer["result"] else None
 
 
 @pytest.fixture
@@ -140,7 +142,9 @@ def test_prometheus_scrapes_the_service_and_an_alert_fires(fed: FakeService, tmp
         assert alert["labels"]["budget"] == "lab"
         assert alert["annotations"]["summary"] == "The budget lab is nearly spent"
         assert f"{100 * spent / 0.00105:.2f}"[:2] in alert["annotations"]["description"]
-        health = until("all rules are evaluated", lambda: "unknown" not in (found := healths(url)) and found)
+        health = until(
+            "all rules are evaluated", lambda: "unknown" not in (states := healths(url)) and states
+        )
         assert health == {"ok"}
 
 
@@ -150,5 +154,9 @@ def healths(url: str) -> set[str]:
 
 
 def firing(url: str, name: str) -> list[dict[str, Any]]:
-    found = asked(url, "alerts") or {"alerts": []}
-    return [one for one in found["alerts"] if one["labels"]["alertname"] == name and one["state"] == "firing"]
+    answer = asked(url, "alerts") or {"alerts": []}
+    return [
+        alert
+        for alert in answer["alerts"]
+        if alert["labels"]["alertname"] == name and alert["state"] == "firing"
+    ]

@@ -55,14 +55,14 @@ def packed_how(data: bytes, method: int) -> bytes:
 
 
 def _patched(data: bytes, local: int, central: int, change: Callable[[int], int]) -> bytes:
-    found = bytearray(data)
+    patched = bytearray(data)
     for mark, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
-        at = found.find(mark)
+        at = patched.find(mark)
         while at >= 0:
-            (before,) = struct.unpack_from("<H", found, at + offset)
-            struct.pack_into("<H", found, at + offset, change(before))
-            at = found.find(mark, at + 4)
-    return bytes(found)
+            (before,) = struct.unpack_from("<H", patched, at + offset)
+            struct.pack_into("<H", patched, at + offset, change(before))
+            at = patched.find(mark, at + 4)
+    return bytes(patched)
 
 
 def lying(name: str, content: bytes, says: int) -> bytes:

@@ -129,9 +129,9 @@ def test_hostile_archive_is_refused_and_writes_nothing_outside(name: str, tmp_pa
 
 @pytest.mark.parametrize("name", SHADOWS)
 def test_module_that_shadows_another_is_refused(name: str) -> None:
-    found = read_archive(archive(OK, (name, b"")), most_bytes=MIB)
+    contents = read_archive(archive(OK, (name, b"")), most_bytes=MIB)
     with pytest.raises(BadFile, match="rename it"):
-        check_tops(found.digests)
+        check_tops(contents.digests)
 
 
 def test_valid_archive_is_unpacked_unchanged(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_valid_archive_is_unpacked_unchanged(tmp_path: Path) -> None:
         "mine-1.0.dist-info/RECORD": b"",
     }
     data = archive(("helper/", b""), *files.items())
-    found = read_archive(data, most_bytes=MIB, into=tmp_path)
-    check_tops(found.digests)
-    assert found.digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    assert found.size_bytes == sum(map(len, files.values()))
+    contents = read_archive(data, most_bytes=MIB, into=tmp_path)
+    check_tops(contents.digests)
+    assert contents.digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    assert contents.size_bytes == sum(map(len, files.values()))
     for name, content in files.items():
         assert (tmp_path / name).read_bytes() == content
         assert (tmp_path / name).stat().st_mode & 0o111 == 0
@@ -190,13 +190,13 @@ def test_files_with_arbitrary_names_are_written_inside_and_listed(
             except (ValueError, UnicodeEncodeError, IndexError):  # zipfile itself cannot write such names
                 return
     try:
-        told = read_archive(data.getvalue(), most_bytes=MIB, into=into)
+        contents = read_archive(data.getvalue(), most_bytes=MIB, into=into)
     except BadFile:
-        told = None
+        contents = None
     written = {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
     assert all(name.startswith("deep/er/into/") for name in written)
-    if told is not None:
-        assert written == {f"deep/er/into/{name}" for name in told.digests}
+    if contents is not None:
+        assert written == {f"deep/er/into/{name}" for name in contents.digests}
 
 
 @examples(200)
@@ -207,8 +207,8 @@ def test_corrupted_archive_is_read_within_limits_or_refused(data: st.DataObject)
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
     try:
-        found = read_archive(bytes(raw), most_bytes=MIB)
+        contents = read_archive(bytes(raw), most_bytes=MIB)
     except BadFile:
         return
-    assert found.size_bytes <= MIB
-    assert len(found.digests) <= archives.MAX_FILES
+    assert contents.size_bytes <= MIB
+    assert len(contents.digests) <= archives.MAX_FILES

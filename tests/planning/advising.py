@@ -40,8 +40,8 @@ def listing(
     spot: str | None = None,
 ) -> Listing:
     prices = (price(on_demand), None if spot is None else price(spot))
-    told = ("2026-07", "2026-07", "made up", "made up")
-    return Listing("aws", "us-east-1", "", kind, vcpus, memory, gpu, gpus, vram, *prices, *told)
+    provenance = ("2026-07", "2026-07", "made up", "made up")
+    return Listing("aws", "us-east-1", "", kind, vcpus, memory, gpu, gpus, vram, *prices, *provenance)
 
 
 BIG = listing("p.big", "4.00", gpu="A100", gpus=1, vram=40, spot="1.40")

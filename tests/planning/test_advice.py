@@ -272,14 +272,14 @@ def test_datasets_from_another_region_are_reported() -> None:
 def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
     """Build trials whose metric at step 1 predicts the one at step 9 only as well as the noise allows. Half as many are cut at step 1."""
     random = Random(3)
-    found = []
+    curves = []
     for n in range(trials):
         end = random.random()
         first, middle = end + random.gauss(0, noise), end + random.gauss(0, 0.01)
-        found.append(curve({1: first, 3: middle, 9: end}, cut=False) if last else curve({1: first}))
+        curves.append(curve({1: first, 3: middle, 9: end}, cut=False) if last else curve({1: first}))
         if n % 2:
-            found.append(curve({1: first}))
-    return found
+            curves.append(curve({1: first}))
+    return curves
 
 
 def test_min_fidelity_that_does_not_predict_the_end_is_reported() -> None:

@@ -13,21 +13,26 @@ amounts = st.integers(0, 10**12)
 
 @given(spends, amounts)
 def test_remaining_budget_lasts_as_long_as_the_mean_pace_allows(slots: dict[int, int], left: int) -> None:
-    found = burn(slots, left)
+    burn_rate = burn(slots, left)
     total = sum(slots.values())
     if total == 0:
-        assert (found.per_hour, found.in_ns, found.earliest_ns, found.latest_ns) == (0, None, None, None)
+        assert (burn_rate.per_hour, burn_rate.in_ns, burn_rate.earliest_ns, burn_rate.latest_ns) == (
+            0,
+            None,
+            None,
+            None,
+        )
         return
     first = min(number for number, amount in slots.items() if amount)
     pace = Fraction(total, (SLOTS - first) * SLOT_NS)
-    assert found.per_hour == int(pace * 3600 * 10**9)
-    if found.in_ns is not None:
-        assert left - pace < pace * found.in_ns <= left
-        assert found.earliest_ns is not None
-        assert found.earliest_ns <= found.in_ns
-    if found.latest_ns is not None:
-        assert found.in_ns is not None
-        assert found.in_ns <= found.latest_ns
+    assert burn_rate.per_hour == int(pace * 3600 * 10**9)
+    if burn_rate.in_ns is not None:
+        assert left - pace < pace * burn_rate.in_ns <= left
+        assert burn_rate.earliest_ns is not None
+        assert burn_rate.earliest_ns <= burn_rate.in_ns
+    if burn_rate.latest_ns is not None:
+        assert burn_rate.in_ns is not None
+        assert burn_rate.in_ns <= burn_rate.latest_ns
 
 
 def test_even_pace_gives_an_exact_time_and_uneven_pace_a_range() -> None:

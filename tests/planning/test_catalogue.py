@@ -52,43 +52,43 @@ def refused(*changes: dict[str, str]) -> str:
 def test_shipped_prices_equal_the_file_to_the_micro_dollar() -> None:
     rows = list(csv.DictReader(io.StringIO(TEXT)))
     assert len(rows) == len(SHIPPED.listings) == 916
-    for row, one in zip(rows, SHIPPED.listings, strict=True):
+    for row, listing in zip(rows, SHIPPED.listings, strict=True):
         for market in MARKETS:
-            said, price = row[f"{market}_usd_h"], one.price(market)
-            assert (price is None) == (said == "")
+            written_price, price = row[f"{market}_usd_h"], listing.price(market)
+            assert (price is None) == (written_price == "")
             if price is not None:
-                assert price.micro_usd_per_hour == Decimal(said) * 10**6
+                assert price.micro_usd_per_hour == Decimal(written_price) * 10**6
                 assert price.micro_usd_per_hour > 0
-                assert one.date(market)
-                assert one.source(market)
+                assert listing.date(market)
+                assert listing.source(market)
 
 
 def test_catalogue_contains_published_prices() -> None:
     """p4d.24xlarge in us-east-1 on AWS's list of July 2026; Google's a2-highgpu-1g including its A100, not the host alone."""
     assert SHIPPED.find(region="us-east-1", instance_type="p4d.24xlarge")[0].on_demand == Price(21_957_642)
-    found = SHIPPED.find(region="us-central1", instance_type="A2-HighGPU-1g")
-    assert [one.on_demand for one in found] == [Price(3_673_390)]
+    matches = SHIPPED.find(region="us-central1", instance_type="A2-HighGPU-1g")
+    assert [match.on_demand for match in matches] == [Price(3_673_390)]
 
 
 def test_fractional_gpu_has_a_fraction_of_the_memory() -> None:
-    found = SHIPPED.find(instance_type="Standard_NV6ads_A10_v5")[0]
-    assert found.accelerators == 0.167
-    assert found.gpu_memory_gib == 4.008
+    fractional = SHIPPED.find(instance_type="Standard_NV6ads_A10_v5")[0]
+    assert fractional.accelerators == 0.167
+    assert fractional.gpu_memory_gib == 4.008
 
 
 @examples(30)
 @given(one=st.sampled_from(SHIPPED.listings), market=st.sampled_from([None, *MARKETS]), upper=st.booleans())
 def test_search_returns_all_matches_with_the_cheapest_first(one, market: Market | None, upper: bool) -> None:
     region = one.region.upper() if upper else one.region
-    found = SHIPPED.find(cloud=one.cloud, region=region, market=market)
+    matches = SHIPPED.find(cloud=one.cloud, region=region, market=market)
     wanted = {
         (each.cloud, each.region, each.zone, each.instance_type)
         for each in SHIPPED.listings
         if (each.cloud, each.region) == (one.cloud, one.region)
         and (market is None or each.price(market) is not None)
     }
-    assert {(each.cloud, each.region, each.zone, each.instance_type) for each in found} == wanted
-    prices = [each.price(market or "on_demand") for each in found]
+    assert {(each.cloud, each.region, each.zone, each.instance_type) for each in matches} == wanted
+    prices = [each.price(market or "on_demand") for each in matches]
     known = [price for price in prices if price is not None]
     assert known == sorted(known)
     assert prices[: len(known)] == known
@@ -120,8 +120,13 @@ def test_ages_of_prices_are_reported() -> None:
 
 def test_file_with_only_required_columns_is_accepted() -> None:
     text = "cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\nmine,here,box,8,0.25,2026-07\n"
-    found = read_catalogue("\ufeff" + text, "mine").listings[0]
-    assert (found.on_demand, found.spot, found.accelerator, found.accelerators) == (
+    read_listing = read_catalogue("\ufeff" + text, "mine").listings[0]
+    assert (
+        read_listing.on_demand,
+        read_listing.spot,
+        read_listing.accelerator,
+        read_listing.accelerators,
+    ) == (
         Price(250_000),
         None,
         "",
@@ -157,10 +162,10 @@ def test_file_with_only_required_columns_is_accepted() -> None:
 def test_invalid_value_is_reported_with_line_column_and_fix(
     change: dict[str, str], place: str, fix: str
 ) -> None:
-    said = refused(change)
-    assert said.startswith("mine.csv: ")
-    assert place in said
-    assert fix in said
+    refusal = refused(change)
+    assert refusal.startswith("mine.csv: ")
+    assert place in refusal
+    assert fix in refusal
 
 
 def test_duplicate_machine_and_conflicting_gpu_counts_are_refused() -> None:
@@ -173,10 +178,10 @@ def test_duplicate_machine_and_conflicting_gpu_counts_are_refused() -> None:
 
 
 def test_first_ten_faults_are_listed_and_the_rest_counted() -> None:
-    said = refused(*({"zone": f"z{one}", "on_demand_usd_h": "0"} for one in range(14)))
-    assert "line 11" in said
-    assert "line 12" not in said
-    assert said.endswith("and 4 more")
+    refusal = refused(*({"zone": f"z{number}", "on_demand_usd_h": "0"} for number in range(14)))
+    assert "line 11" in refusal
+    assert "line 12" not in refusal
+    assert refusal.endswith("and 4 more")
 
 
 @pytest.mark.parametrize(
@@ -202,9 +207,11 @@ def test_arbitrary_text_is_read_as_a_catalogue_or_refused(noise: str) -> None:
         text_of({**GOOD, "spot_usd_h": noise, "spot_date": "2026-07"}),
     ):
         try:
-            found = read_catalogue(text, "mine.csv")
+            catalogue = read_catalogue(text, "mine.csv")
         except BadFile:
             continue
-        assert isinstance(found, Catalogue)
-        for one in found.listings:
-            assert all(price is None or price.micro_usd_per_hour > 0 for price in (one.on_demand, one.spot))
+        assert isinstance(catalogue, Catalogue)
+        for listing in catalogue.listings:
+            assert all(
+                price is None or price.micro_usd_per_hour > 0 for price in (listing.on_demand, listing.spot)
+            )

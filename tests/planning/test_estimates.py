@@ -78,8 +78,8 @@ def test_training_state_takes_the_published_bytes_per_parameter(
     optimizer: str, precision: str, each: int
 ) -> None:
     model = replace(GPT, optimizer=optimizer, precision=precision)
-    found = memory_of(model)
-    assert found.weights + found.gradients + found.optimizer == each * 10**9
+    memory = memory_of(model)
+    assert memory.weights + memory.gradients + memory.optimizer == each * 10**9
 
 
 def test_transformer_activations_match_korthikanti() -> None:
@@ -97,15 +97,15 @@ def test_transformer_activations_match_korthikanti() -> None:
 def test_suggested_fits_stay_within_memory_and_train_the_whole_batch(
     model: ModelShape, gib: int, bf16: bool
 ) -> None:
-    for found in fits(model, Fraction(gib), bf16=bf16):
-        assert found.memory.total <= gib * GIB
+    for suggestion in fits(model, Fraction(gib), bf16=bf16):
+        assert suggestion.memory.total <= gib * GIB
         assert (
-            found.micro_batch * found.accumulation
+            suggestion.micro_batch * suggestion.accumulation
             >= model.batch
-            > found.micro_batch * (found.accumulation - 1)
+            > suggestion.micro_batch * (suggestion.accumulation - 1)
         )
-        assert bf16 or found.precision != "bf16"
-        assert found.gradient_checkpointing >= model.gradient_checkpointing
+        assert bf16 or suggestion.precision != "bf16"
+        assert suggestion.gradient_checkpointing >= model.gradient_checkpointing
 
 
 @given(models, st.integers(1, 200), st.booleans())
@@ -120,18 +120,18 @@ def test_model_that_fits_also_fits_in_more_memory(model: ModelShape, gib: int, b
 
 def test_smallest_change_is_suggested_first() -> None:
     model = replace(GPT, precision="fp32", activation_bytes=2 * GIB, parameters=10**8, layers=16)
-    offered = [one.changes for one in fits(model, Fraction(16), bf16=True)]
+    offered = [suggestion.changes for suggestion in fits(model, Fraction(16), bf16=True)]
     assert offered == [
         ("accumulation",),
         ("bf16",),
         ("gradient_checkpointing",),
         ("bf16", "gradient_checkpointing"),
     ]
-    twice = [one.changes for one in fits(replace(model, batch=16), Fraction(16), bf16=True)]
+    twice = [suggestion.changes for suggestion in fits(replace(model, batch=16), Fraction(16), bf16=True)]
     assert ("bf16", "accumulation") in twice
     others = list(fits(replace(model, precision="bf16"), Fraction(16), bf16=False))
     assert others
-    assert all("fp16" in one.changes for one in others)
+    assert all("fp16" in suggestion.changes for suggestion in others)
     assert fit(replace(model, parameters=10**11), Fraction(80), bf16=True) is None
 
 
@@ -148,11 +148,11 @@ def test_smallest_change_is_suggested_first() -> None:
 def test_efficiency_is_a_fraction_and_overlap_never_lowers_it(
     gpus: int, link: scaling.Link, size: int, step_s: Fraction, bytes_s: Fraction
 ) -> None:
-    one = scaling.point(gpus=gpus, link=link, gradient_bytes=size, step_s=step_s, bytes_s=bytes_s)
-    assert 0 < one.efficiency <= one.overlapped <= 1
-    assert one.speedup == gpus * one.efficiency
+    point = scaling.point(gpus=gpus, link=link, gradient_bytes=size, step_s=step_s, bytes_s=bytes_s)
+    assert 0 < point.efficiency <= point.overlapped <= 1
+    assert point.speedup == gpus * point.efficiency
     # Patarasu and Yuan prove this lower bound for a ring.
-    assert one.allreduce_seconds * bytes_s >= Fraction(2 * (gpus - 1), gpus) * size
+    assert point.allreduce_seconds * bytes_s >= Fraction(2 * (gpus - 1), gpus) * size
 
 
 def test_link_bandwidths_and_links_of_known_machines() -> None:
@@ -175,10 +175,10 @@ def test_using_all_gpus_of_a_machine_is_cheaper_and_faster() -> None:
         gbit_s=Fraction(400),
     )
     listings = [listing("p5.48xlarge", "H100", 8, "55.04")]
-    one, eight, sixteen = scaling.machines(points, listings, Fraction(100))
-    assert (one.usd, one.pays) == (Money.from_usd(5504), "first")
+    single, eight, sixteen = scaling.machines(points, listings, Fraction(100))
+    assert (single.usd, single.pays) == (Money.from_usd(5504), "first")
     assert (eight.machines, eight.pays) == (1, "cheaper and faster")
-    assert eight.usd < one.usd
+    assert eight.usd < single.usd
     assert (sixteen.machines, sixteen.link, sixteen.pays) == (2, "ethernet", "faster, dearer")
     dearer = Fraction((sixteen.usd - eight.usd).micro_usd, 10**6)
     assert sixteen.usd_per_hour_saved == dearer / (eight.hours - sixteen.hours)
@@ -193,8 +193,8 @@ def test_interruptions_never_save_time_and_rarer_ones_cost_less(
 ) -> None:
     def met(mean: int) -> int:
         terms = SpotAssumptions(mean_ns=mean * HOUR, checkpoint_ns=save_s * NS, restore_ns=restore_s * NS)
-        found = interrupted(hours * HOUR, terms)
-        return 2**62 if found is None else found.paid_ns
+        run = interrupted(hours * HOUR, terms)
+        return 2**62 if run is None else run.paid_ns
 
     assert hours * HOUR <= met(mean_h)
     assert met(2 * mean_h) <= met(mean_h) * 1.0001
@@ -206,10 +206,10 @@ def test_interruption_overhead_matches_the_formula_of_daly() -> None:
     The overhead is, to first order, save/interval + half an interval/M.
     """
     terms = SpotAssumptions(mean_ns=24 * HOUR, checkpoint_ns=300 * NS, restore_ns=600 * NS, wait_ns=0)
-    found = interrupted(500 * HOUR, terms)
-    assert found is not None
-    assert round(found.interval_ns / (60 * NS)) == 117
-    assert found.overhead(500 * HOUR) == pytest.approx(5 / 117 + (117 / 2 + 5 + 10) / (24 * 60), abs=0.005)
+    run = interrupted(500 * HOUR, terms)
+    assert run is not None
+    assert round(run.interval_ns / (60 * NS)) == 117
+    assert run.overhead(500 * HOUR) == pytest.approx(5 / 117 + (117 / 2 + 5 + 10) / (24 * 60), abs=0.005)
     assert interrupted(HOUR, SpotAssumptions(mean_ns=60 * NS, restore_ns=24 * HOUR)) is None
 
 
@@ -273,15 +273,15 @@ def test_owned_and_cloud_cost_the_same_at_break_even(
         usd_per_kwh=Fraction(15, 100),
         utilisation=Fraction(percent, 100),
     )
-    found = compare(owned, Price.from_usd_per_hour(rent))
-    assert found.hours_used == years * 8760 * Fraction(percent, 100)
-    even = found.break_even_utilisation
+    comparison = compare(owned, Price.from_usd_per_hour(rent))
+    assert comparison.hours_used == years * 8760 * Fraction(percent, 100)
+    even = comparison.break_even_utilisation
     if even is None:
-        assert found.cheaper == "cloud"
+        assert comparison.cheaper == "cloud"
     elif even < owned.utilisation:
-        assert found.owned_usd <= found.cloud_usd
+        assert comparison.owned_usd <= comparison.cloud_usd
     elif even > owned.utilisation:
-        assert found.cloud_usd <= found.owned_usd
+        assert comparison.cloud_usd <= comparison.owned_usd
     if even is not None and 0 < even <= 1:
         there = compare(replace(owned, utilisation=even), Price.from_usd_per_hour(rent))
         assert there.saving_usd <= Money(1)

@@ -61,9 +61,9 @@ def seen(found: list[Config], *, later: float = 1.0, further: int = 3) -> PaceEv
 
 
 def test_pace_model_reduces_doubt() -> None:
-    found = seen(configs(12))
-    plain = of_trials(found.trials, source="pilot", delays=Delays())
-    assert found.doubt < plain.doubt
+    modelled = seen(configs(12))
+    plain = of_trials(modelled.trials, source="pilot", delays=Delays())
+    assert modelled.doubt < plain.doubt
 
 
 def test_later_steps_use_the_observed_later_pace() -> None:

@@ -42,16 +42,16 @@ def test_pilot_is_a_valid_job_no_longer_than_the_original(
 ) -> None:
     asked = job(name=name, fidelity=Fidelity("epoch", 1, most))
     limits = PilotLimits(usd=Money(50_000), trials=trials, steps=steps)
-    found = pilot_of(asked, limits, "key")
-    assert found.faults() == []
-    assert found.budget == Budget(usd=Money(50_000), trials=trials)
-    longest = found.fidelity.max
+    pilot = pilot_of(asked, limits, "key")
+    assert pilot.faults() == []
+    assert pilot.budget == Budget(usd=Money(50_000), trials=trials)
+    longest = pilot.fidelity.max
     assert longest is not None
     assert longest <= (most or longest)
-    assert found.fidelity.min <= steps
-    assert found.objective.target is None
-    assert found.tags == {"owner": "alice", "pilot": "key"}
-    assert (found.space, found.constants, found.resources) == (asked.space, asked.constants, asked.resources)
+    assert pilot.fidelity.min <= steps
+    assert pilot.objective.target is None
+    assert pilot.tags == {"owner": "alice", "pilot": "key"}
+    assert (pilot.space, pilot.constants, pilot.resources) == (asked.space, asked.constants, asked.resources)
 
 
 @pytest.mark.parametrize(

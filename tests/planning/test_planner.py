@@ -96,13 +96,13 @@ def test_plan_figures_follow_from_the_inputs(
 ) -> None:
     evidence = {"given": None, "seen": seen(), "nothing": of_nothing()}[known]
     asked = question(usd=usd, trials=trials, scheduler=scheduler, market=market, evidence=evidence)
-    found = planner.plan(asked, simulate)
-    assert planner.plan(asked, simulate) == found
-    assert sum(rung.usd.micro_usd for rung in found.rungs) == round(found.usd.expected * 1e6)
-    assert found.usd.low <= found.usd.expected <= found.usd.high <= float(usd)
-    assert trials is None or found.trials.high <= trials
-    assert sum(found.ends.values()) == found.inputs.runs
-    for rung in found.rungs:
+    plan = planner.plan(asked, simulate)
+    assert planner.plan(asked, simulate) == plan
+    assert sum(rung.usd.micro_usd for rung in plan.rungs) == round(plan.usd.expected * 1e6)
+    assert plan.usd.low <= plan.usd.expected <= plan.usd.high <= float(usd)
+    assert trials is None or plan.trials.high <= trials
+    assert sum(plan.ends.values()) == plan.inputs.runs
+    for rung in plan.rungs:
         again = rung.steps * rung.step_seconds * rung.usd_per_hour.micro_usd_per_hour / 3600
         a_step = rung.step_seconds * rung.usd_per_hour.micro_usd_per_hour / 3600
         assert rung.train_usd.micro_usd == pytest.approx(again, rel=1e-3, abs=0.01 * a_step + 2)
@@ -136,15 +136,15 @@ def test_deadline_affects_the_choice_but_no_price(hours: float, spread: float, m
     due = planner.plan(replace(asked, deadline_ns=round(hours * 3600 * NS)), simulate)
 
     def priced(plan: JobPlan) -> list[Alternative]:
-        return [replace(one, in_time=None, chosen=False) for one in plan.alternatives]
+        return [replace(alternative, in_time=None, chosen=False) for alternative in plan.alternatives]
 
     assert priced(due) == priced(relaxed)
-    assert all(one.usd is not None for one in due.alternatives)
-    (name,) = [one.instance_type for one in due.alternatives if one.chosen]
-    (only,) = [one for one in asked.candidates if one.instance_type == name]
+    assert all(alternative.usd is not None for alternative in due.alternatives)
+    (name,) = [alternative.instance_type for alternative in due.alternatives if alternative.chosen]
+    (only,) = [candidate for candidate in asked.candidates if candidate.instance_type == name]
     alone = planner.plan(replace(asked, candidates=(only,)), simulate)
     assert (due.usd, due.trials, due.rungs) == (alone.usd, alone.trials, alone.rungs)
-    if name == next(one.instance_type for one in relaxed.alternatives if one.chosen):
+    if name == next(alternative.instance_type for alternative in relaxed.alternatives if alternative.chosen):
         assert due.usd == relaxed.usd
 
 
@@ -189,11 +189,11 @@ def test_learning_sampler_prefers_better_and_more_expensive_trials() -> None:
 
 
 def test_too_short_wall_clock_limit_gives_a_warning() -> None:
-    found = made(trials=20, wall_clock_ns=600 * NS)
-    assert found.in_time is not None
-    assert found.in_time.met == 0
-    assert found.finish_seconds.high <= 600
-    assert any("does not finish within 600 s" in warning for warning in found.warnings)
+    plan = made(trials=20, wall_clock_ns=600 * NS)
+    assert plan.in_time is not None
+    assert plan.in_time.met == 0
+    assert plan.finish_seconds.high <= 600
+    assert any("does not finish within 600 s" in warning for warning in plan.warnings)
 
 
 def test_min_fidelity_skips_a_rung_that_does_not_predict_the_end() -> None:
@@ -206,7 +206,9 @@ def test_min_fidelity_skips_a_rung_that_does_not_predict_the_end() -> None:
     paces = Paces(evidence, SPACE, 9)
     assert abs(rank_correlation(paces, 1, 9) or 0) < 0.5
     assert (rank_correlation(paces, 3, 9) or 0) > 0.9
-    (choice,) = [one for one in made(evidence=evidence).choices if one.what == "fidelity_min"]
+    (choice,) = [
+        made_choice for made_choice in made(evidence=evidence).choices if made_choice.what == "fidelity_min"
+    ]
     assert (choice.asked, choice.chosen) == ("1", "3")
 
 
@@ -232,10 +234,10 @@ def test_plan_of_short_steps_includes_worker_start_time() -> None:
     """
     delays = Delays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
     short = of_given(60_000_000, delays=delays)
-    found = made(usd="0.1", evidence=short)  # 360 s, of which two workers take 11 s each to become ready
-    assert found.rungs[0].trials == pytest.approx((360 - 22) / 2.1, rel=0.25)
-    assert 0.098 < found.usd.expected <= 0.1
-    assert found.rungs[0].train_usd < found.rungs[0].overhead_usd
+    plan = made(usd="0.1", evidence=short)  # 360 s, of which two workers take 11 s each to become ready
+    assert plan.rungs[0].trials == pytest.approx((360 - 22) / 2.1, rel=0.25)
+    assert 0.098 < plan.usd.expected <= 0.1
+    assert plan.rungs[0].train_usd < plan.rungs[0].overhead_usd
 
 
 def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> None:
@@ -249,8 +251,8 @@ def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> Non
             price=price, assigned_at=began, ended_at=ended,
         )  # fmt: skip
 
-    found = delays_of([attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)])
-    assert (found.setup_ns, found.warming_ns) == (NS, 11 * NS)
+    delays = delays_of([attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)])
+    assert (delays.setup_ns, delays.warming_ns) == (NS, 11 * NS)
 
 
 def test_predicted_accuracy_stays_below_one() -> None:
@@ -262,16 +264,16 @@ def test_predicted_accuracy_stays_below_one() -> None:
         curve = ((1, start), (2, 1 - (1 - start) * 0.8)) if number % 4 else ((1, start), (2, start), (9, end))
         trials.append(SeenTrial(SPACE.sample(rng), NS, curve, curve[-1][0]))
     evidence = of_trials(trials, source="pilot", delays=Delays(), jobs=["job_1"])
-    found = made(evidence=evidence, sampler="auto")
-    assert found.best is not None
-    assert 0.93 < found.best.expected < 0.995
+    plan = made(evidence=evidence, sampler="auto")
+    assert plan.best is not None
+    assert 0.93 < plan.best.expected < 0.995
 
 
 def test_plan_has_as_many_trials_as_the_budget_allows() -> None:
     for trials in (40, 333):
-        found = made(usd="10000", trials=trials)
-        assert found.rungs[0].trials == trials
-        assert found.trials.expected == found.trials.high == trials
+        plan = made(usd="10000", trials=trials)
+        assert plan.rungs[0].trials == trials
+        assert plan.trials.expected == plan.trials.high == trials
 
 
 def test_trials_too_fast_to_measure_give_a_plan_with_bounded_cost() -> None:

@@ -37,19 +37,21 @@ def test_cost_is_price_times_time_and_grows_with_time(
     low, expected, high = factors
     rate = Rate(Price(price), milli_gpus)
     repricing = Repricing(rate, RelativeTime(low, expected, high, "measured", ""), overhead)
-    found = [repricing.of(one) for one in sorted(ns)]
-    for one, there in zip(sorted(ns), found, strict=True):
-        duration = math.ceil(one * expected * (1 + (overhead or 0)))
+    repriced = [repricing.of(here_ns) for here_ns in sorted(ns)]
+    for train_ns, there in zip(sorted(ns), repriced, strict=True):
+        duration = math.ceil(train_ns * expected * (1 + (overhead or 0)))
         assert there.duration_ns == duration
         assert there.cost.usd.micro_usd == math.ceil(Fraction(duration * price, 3600 * 10**9))
         assert there.cost.gpu_ms == math.ceil(Fraction(duration * milli_gpus, 10**9))
         assert there.low.usd <= there.cost.usd <= there.high.usd
-    assert found == sorted(found, key=lambda one: (one.duration_ns, one.cost.usd))
+    assert repriced == sorted(repriced, key=lambda estimate: (estimate.duration_ns, estimate.cost.usd))
 
 
 def test_cost_on_the_same_machine_has_no_uncertainty() -> None:
-    found = Repricing(Rate(Price(3_600_000_000)), SAME).of(1_500_000_000)
-    assert found.cost.usd.micro_usd == found.low.usd.micro_usd == found.high.usd.micro_usd == 1_500_000
+    repriced = Repricing(Rate(Price(3_600_000_000)), SAME).of(1_500_000_000)
+    assert (
+        repriced.cost.usd.micro_usd == repriced.low.usd.micro_usd == repriced.high.usd.micro_usd == 1_500_000
+    )
 
 
 @examples(50)
@@ -58,10 +60,10 @@ def test_measured_ratio_lies_within_its_interval(ratio: float, spread: float, se
     rng = Random(seed)
     here = [math.exp(rng.gauss(0, spread)) for _ in range(20)]
     there = [ratio * math.exp(rng.gauss(0, spread)) for _ in range(20)]
-    found = measured(here, there, names=NAMES)
-    assert found is not None
-    assert found.low <= found.expected <= found.high
-    assert float(found.expected) == pytest.approx(ratio, rel=4 * spread + 1e-4)
+    relative_time = measured(here, there, names=NAMES)
+    assert relative_time is not None
+    assert relative_time.low <= relative_time.expected <= relative_time.high
+    assert float(relative_time.expected) == pytest.approx(ratio, rel=4 * spread + 1e-4)
 
 
 def test_measured_intervals_cover_the_true_ratio_at_the_stated_rate() -> None:
@@ -69,9 +71,9 @@ def test_measured_intervals_cover_the_true_ratio_at_the_stated_rate() -> None:
     for _ in range(1000):
         here = [math.exp(rng.gauss(0, 0.3)) for _ in range(15)]
         there = [2 * math.exp(rng.gauss(0, 0.3)) for _ in range(10)]
-        found = measured(here, there, names=NAMES)
-        assert found is not None
-        hits += found.low <= 2 <= found.high
+        relative_time = measured(here, there, names=NAMES)
+        assert relative_time is not None
+        hits += relative_time.low <= 2 <= relative_time.high
     assert 730 <= hits <= 870
 
 
@@ -83,18 +85,18 @@ def test_too_few_trials_give_no_measured_ratio(here: list[float], there: list[fl
 
 
 def test_faster_accelerator_takes_less_time_and_unknown_one_is_not_guessed() -> None:
-    found = catalogued("T4", "H100")
-    assert found is not None
-    assert 0 < found.low <= found.expected <= found.high <= 1
+    relative_time = catalogued("T4", "H100")
+    assert relative_time is not None
+    assert 0 < relative_time.low <= relative_time.expected <= relative_time.high <= 1
     assert catalogued("T4", "") is None
 
 
 @pytest.mark.parametrize("on_gpus", [True, False])
 def test_assumed_speed_has_a_symmetric_interval_and_a_note(on_gpus: bool) -> None:
-    found = assumed_same(on_gpus=on_gpus)
-    assert found.low * found.high == 1
-    assert found.low < found.expected == 1 < found.high
-    assert "nothing is known" in found.note
+    relative_time = assumed_same(on_gpus=on_gpus)
+    assert relative_time.low * relative_time.high == 1
+    assert relative_time.low < relative_time.expected == 1 < relative_time.high
+    assert "nothing is known" in relative_time.note
 
 
 def test_widened_interval_covers_both_alternatives() -> None:

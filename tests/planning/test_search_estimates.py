@@ -44,12 +44,12 @@ def seen(scores: list[float], *, step_cost: int = 10, start: int = 0) -> ReplayT
 @st.composite
 def trials(draw: st.DrawFn, *, whole: bool = False) -> list[ReplayTrial]:
     """Generate trials, some cut short and at least one complete."""
-    found = []
+    replay_trials = []
     for number in range(draw(st.integers(MIN_TRIALS, 12))):
         steps = LAST if whole or number == 0 else draw(st.integers(1, LAST))
         scores = draw(st.lists(SCORES, min_size=steps, max_size=steps))
-        found.append(seen(scores, step_cost=draw(st.integers(1, 50)), start=draw(st.integers(0, 20))))
-    return found
+        replay_trials.append(seen(scores, step_cost=draw(st.integers(1, 50)), start=draw(st.integers(0, 20))))
+    return replay_trials
 
 
 def goal_of(found: list[ReplayTrial]) -> float:
@@ -85,19 +85,23 @@ def test_estimates_are_repeatable_and_taken_from_simulated_spends(
     asked = evidence(found, seed=seed)
     answered = estimates(asked)
     assert answered == estimates(asked)
-    for one in answered:
-        known = [money.micro_usd for money in (one.low, one.usd, one.high) if money is not None]
+    for estimate in answered:
+        known = [
+            money.micro_usd for money in (estimate.low, estimate.usd, estimate.high) if money is not None
+        ]
         assert known == sorted(known)
-        assert set(known) <= set(spending(one.method, paths(found), seed=seed))
-        assert (one.status == "unreached") == (one.usd is None)
+        assert set(known) <= set(spending(estimate.method, paths(found), seed=seed))
+        assert (estimate.status == "unreached") == (estimate.usd is None)
 
 
 @examples(50)
 @given(st.integers(5, 60), st.integers(0, 3))
 def test_random_search_estimate_matches_its_average_spend(count: int, seed: int) -> None:
     rng = Random(count)
-    found = [seen([rng.random() for _ in range(LAST)], step_cost=rng.randint(5, 15)) for _ in range(count)]
-    ways = paths(found)
+    replay_trials = [
+        seen([rng.random() for _ in range(LAST)], step_cost=rng.randint(5, 15)) for _ in range(count)
+    ]
+    ways = paths(replay_trials)
     spent = spending("random_search", ways, seed=seed)
     others = sum(path.cost for path in ways if path.goal is None)
     (winner,) = (path.goal for path in ways if path.goal is not None)
@@ -185,9 +189,14 @@ def test_trials_stop_at_the_same_steps_as_in_ray_tune(found: list[ReplayTrial]) 
     ids=["no report", "few trials", "none finished"],
 )
 def test_insufficient_data_is_reported_with_its_reason(asked: ReplayEvidence | None, word: str) -> None:
-    for one in estimates(asked):
-        assert (one.status, one.usd, one.low, one.high) == ("not_enough_data", None, None, None)
-        assert word in one.note
+    for estimate in estimates(asked):
+        assert (estimate.status, estimate.usd, estimate.low, estimate.high) == (
+            "not_enough_data",
+            None,
+            None,
+            None,
+        )
+        assert word in estimate.note
 
 
 def test_early_stopping_does_not_reach_a_winner_that_starts_badly() -> None:
@@ -200,13 +209,15 @@ def test_early_stopping_does_not_reach_a_winner_that_starts_badly() -> None:
 
 
 def test_estimates_from_a_learning_sampler_are_marked_as_biased_low() -> None:
-    found = [seen([0.1 * i] * LAST) for i in range(6)]
-    for one, other in zip(estimates(evidence(found)), estimates(evidence(found, learned=True)), strict=True):
-        assert (one.is_biased_low, other.is_biased_low) == (False, True)
+    replay_trials = [seen([0.1 * i] * LAST) for i in range(6)]
+    for estimate, other in zip(
+        estimates(evidence(replay_trials)), estimates(evidence(replay_trials, learned=True)), strict=True
+    ):
+        assert (estimate.is_biased_low, other.is_biased_low) == (False, True)
         assert "the true figure should be higher" in other.note
-        assert (one.usd, one.high) == (other.usd, other.high)
+        assert (estimate.usd, estimate.high) == (other.usd, other.high)
 
 
 def test_missing_last_step_is_taken_from_the_longest_completed_trial() -> None:
-    found = [seen([0.1 * i] * LAST) for i in range(6)]
-    assert estimates(evidence(found, fidelity=Fidelity())) == estimates(evidence(found))
+    replay_trials = [seen([0.1 * i] * LAST) for i in range(6)]
+    assert estimates(evidence(replay_trials, fidelity=Fidelity())) == estimates(evidence(replay_trials))

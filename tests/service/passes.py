@@ -28,9 +28,9 @@ def submit(service: FakeService, client: TestClient, **more: Any) -> str:
 
 def launch_of(service: FakeService, job: str) -> Launch:
     with service.database.read() as db:
-        found = launches.get(db, job)
-    assert found is not None
-    return found
+        launch = launches.get(db, job)
+    assert launch is not None
+    return launch
 
 
 def row_of(service: FakeService, job: str) -> JobRow:

@@ -47,10 +47,10 @@ def answers(client: TestClient, job: str) -> dict[str, bytes]:
 
     The link to the launch's page in Ray's dashboard is removed, because a restore begins another launch.
     """
-    found = {path: client.get(f"/v1/jobs/{job}{path}") for path in ANSWERS}
-    assert all(answer.status_code == 200 for answer in found.values())
+    responses = {path: client.get(f"/v1/jobs/{job}{path}") for path in ANSWERS}
+    assert all(answer.status_code == 200 for answer in responses.values())
     link = re.compile(rb'"ray_dashboard":"[^"]*"')
-    return {path: link.sub(b"", answer.content) for path, answer in found.items()}
+    return {path: link.sub(b"", answer.content) for path, answer in responses.items()}
 
 
 def check_books(service: FakeService) -> None:

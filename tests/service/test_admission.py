@@ -36,7 +36,7 @@ class SlowSteps(fakes.Curves):
 def refusal(client: TestClient, path: str, usd: float) -> str:
     answer = client.post(path, json=fakes.body(budget={"usd": usd}))
     problem = check_problem(answer, 422)
-    assert [one["pointer"] for one in problem["errors"]] == ["/budget/usd"]
+    assert [error["pointer"] for error in problem["errors"]] == ["/budget/usd"]
     detail: str = problem["detail"]
     return detail
 

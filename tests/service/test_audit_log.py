@@ -181,8 +181,8 @@ def test_entry_names_the_api_key_and_the_callers_request_id(service: FakeService
     headers = {"Authorization": f"Bearer {made['secret']}", "X-Request-Id": "ci-run.42"}
     answer = hers.post("/v1/jobs", json=fakes.body(), headers=headers)
     assert answer.headers["X-Request-Id"] == "ci-run.42"
-    found = entries(client)[0]
-    assert (found["user"], found["key"], found["request"]) == ("ada", made["id"], "ci-run.42")
+    newest = entries(client)[0]
+    assert (newest["user"], newest["key"], newest["request"]) == ("ada", made["id"], "ci-run.42")
     assert made["secret"] not in str(entries(client))
 
 
@@ -207,7 +207,7 @@ def test_refused_and_ineffective_requests_add_no_entry(service: FakeService, cli
 def test_idempotent_repeat_of_a_submission_adds_one_entry(client: TestClient) -> None:
     for _ in range(2):
         client.post("/v1/jobs", json=fakes.body(), headers={"Idempotency-Key": "once"})
-    assert [one["action"] for one in entries(client)] == ["job.submit"]
+    assert [entry["action"] for entry in entries(client)] == ["job.submit"]
 
 
 def test_project_sees_only_its_own_entries(client: TestClient) -> None:
@@ -215,9 +215,9 @@ def test_project_sees_only_its_own_entries(client: TestClient) -> None:
     put(client, "/v1/quota", {"concurrent_jobs": 1})
     there = {"Tuner-Project": "vision"}
     client.put("/v1/quota", json={"concurrent_jobs": 7}, headers=there)
-    (found,) = client.get(AUDIT, headers=there).json()["items"]
-    assert found["after"]["concurrent_jobs"] == 7
-    assert [one["action"] for one in entries(client)] == ["quota.put", "project.add"]
+    (entry,) = client.get(AUDIT, headers=there).json()["items"]
+    assert entry["after"]["concurrent_jobs"] == 7
+    assert [audit_entry["action"] for audit_entry in entries(client)] == ["quota.put", "project.add"]
 
 
 def test_entries_are_paged_and_filtered(service: FakeService, client: TestClient) -> None:
@@ -233,7 +233,7 @@ def test_entries_are_paged_and_filtered(service: FakeService, client: TestClient
             break
     assert seen == whole
     assert len(whole) == 5
-    assert [one["target"] for one in entries(client, target="user3")] == ["user3"]
+    assert [entry["target"] for entry in entries(client, target="user3")] == ["user3"]
     assert entries(client, action="job.submit") == entries(client, user="ada") == []
     assert entries(client, since=whole[1]["at"]) == whole[:2]
     assert entries(client, until=whole[1]["at"]) == whole[2:]

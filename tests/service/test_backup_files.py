@@ -48,14 +48,16 @@ def test_altered_or_truncated_backup_is_refused_or_restores_the_same_bytes(
     made: tuple[Path, bytes], data: st.DataObject
 ) -> None:
     file, copy = made
-    found = bytearray(file.read_bytes())
-    at = data.draw(st.one_of(st.integers(0, len(found) - 1), st.integers(len(found) - 300, len(found) - 1)))
+    content = bytearray(file.read_bytes())
+    at = data.draw(
+        st.one_of(st.integers(0, len(content) - 1), st.integers(len(content) - 300, len(content) - 1))
+    )
     if data.draw(st.booleans()):
-        del found[at:]
+        del content[at:]
     else:
-        found[at] ^= data.draw(st.integers(1, 255))
+        content[at] ^= data.draw(st.integers(1, 255))
     altered, into = file.with_name("altered"), file.with_name("into")
-    altered.write_bytes(found)
+    altered.write_bytes(content)
     into.unlink(missing_ok=True)
     try:
         unpack(altered, into)
@@ -69,21 +71,21 @@ def test_encrypted_or_unknown_compression_is_refused(
     made: tuple[Path, bytes], tmp_path: Path, flags: int, method: int
 ) -> None:
     """Flags and method are at byte 6 of an entry's local header, and at byte 8 of its header in the central directory."""
-    found = bytearray(made[0].read_bytes())
+    content = bytearray(made[0].read_bytes())
     for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        where = found.index(signature) + at
-        found[where : where + 4] = struct.pack("<HH", flags, method)
-    (tmp_path / "b").write_bytes(found)
+        where = content.index(signature) + at
+        content[where : where + 4] = struct.pack("<HH", flags, method)
+    (tmp_path / "b").write_bytes(content)
     with pytest.raises(BadFile, match="is no backup"):
         unpack(tmp_path / "b", tmp_path / "copy")
 
 
 def test_backup_file_is_complete_private_and_never_overwritten(service: FakeService, tmp_path: Path) -> None:
     file = tmp_path / "b"
-    told = back_up(service, file)
+    backup = back_up(service, file)
     assert file.stat().st_mode & 0o777 == 0o600
-    assert told.revision == newest_revision()
-    assert [one.name for one in tmp_path.iterdir()] == ["b"]
+    assert backup.revision == newest_revision()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
     with pytest.raises(Conflict, match="never overwritten"):
         back_up(service, file)
     with zipfile.ZipFile(file) as packed:
@@ -115,7 +117,7 @@ def test_backups_taken_under_load_are_consistent(
     fakes.simulate(service, job)
     over.set()
     load.join()
-    files = sorted(tmp_path.iterdir(), key=lambda one: int(one.name))
+    files = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
     posted = []
     for file in {files[0], files[len(files) // 2], files[-1]}:
         copy = tmp_path / f"{file.name}.db"
@@ -134,10 +136,10 @@ def test_restore_over_existing_jobs_requires_replace(
     back_up(service, tmp_path / "b")
     assert put_back(service, tmp_path / "b", replace=False).jobs == 0
     job = fakes.submit(client)
-    told = answers_of_waiting(client, job)
+    before = answers_of_waiting(client, job)
     with pytest.raises(Conflict, match="--replace"):
         put_back(service, tmp_path / "b", replace=False)
-    assert answers_of_waiting(client, job) == told
+    assert answers_of_waiting(client, job) == before
     assert put_back(service, tmp_path / "b").gone == (job,)
 
 
@@ -200,8 +202,8 @@ def test_backup_of_older_revision_is_migrated_on_restore(service: FakeService, t
     back_up(service, tmp_path / "b")
     revision = newest_revision()
     with made_up.known(tmp_path / "newer"):
-        found = put_back(service, tmp_path / "b")
-        assert (found.revision_before, found.revision) == (revision, made_up.REVISION)
+        restored = put_back(service, tmp_path / "b")
+        assert (restored.revision_before, restored.revision) == (revision, made_up.REVISION)
         assert service.database.revision() == made_up.REVISION
 
 
@@ -211,10 +213,10 @@ def test_restore_names_checkpoints_missing_from_storage(
     job = fakes.submit(client)
     fakes.simulate(service, job, messages=40)
     back_up(service, tmp_path / "b")
-    found = put_back(service, tmp_path / "b")
-    assert found.missing
-    assert all(one.startswith(f"{job} trial_") for one in found.missing)
-    assert found.storage_fault is None
+    restored = put_back(service, tmp_path / "b")
+    assert restored.missing
+    assert all(checkpoint.startswith(f"{job} trial_") for checkpoint in restored.missing)
+    assert restored.storage_fault is None
 
 
 def test_trial_with_a_later_checkpoint_in_storage_forgets_the_missing_step(
@@ -230,8 +232,8 @@ def test_trial_with_a_later_checkpoint_in_storage_forgets_the_missing_step(
     (tmp_path / "staged/state.pt").write_text("later")
     store = CheckpointStore(service.settings.storage, service.project, job)
     store.publish(went_on, 1, saved[went_on] + 1, tmp_path / "staged")
-    found = put_back(service, tmp_path / "b")
-    assert f"{job} {went_on} step {saved[went_on]}" in found.missing
+    restored = put_back(service, tmp_path / "b")
+    assert f"{job} {went_on} step {saved[went_on]}" in restored.missing
     now = saved_steps(service, job)
     assert went_on not in now
     assert now[nowhere] == saved[nowhere]

@@ -22,13 +22,13 @@ def test_configured_prices_precede_prices_in_home_and_shipped_prices(tmp_path: P
     assert catalogue(here) is catalogue(here)
     here.make_home()
     here.prices_path.write_text(f"{HEAD}mine,here,box,8,0.25,2026-07\n")
-    assert [one.instance_type for one in catalogue(here).listings] == ["box"]
+    assert [listing.instance_type for listing in catalogue(here).listings] == ["box"]
     assert catalogue(here).name == str(here.prices_path)
     named = tmp_path / "named.csv"
     named.write_text(f"{HEAD}mine,here,bigger,8,0.25,2026-07\n")
-    found = catalogue(settings(tmp_path, str(named)))
-    assert [one.instance_type for one in found.listings] == ["bigger"]
-    assert found.name == f"TUNER_PRICES: {named}"
+    prices = catalogue(settings(tmp_path, str(named)))
+    assert [listing.instance_type for listing in prices.listings] == ["bigger"]
+    assert prices.name == f"TUNER_PRICES: {named}"
 
 
 def test_changed_price_file_is_read_again(tmp_path: Path) -> None:

@@ -144,11 +144,16 @@ def test_counting_continues_after_the_clock_is_set_back(service: FakeService) ->
 def test_busy_node_queries_use_indexes(service: FakeService) -> None:
     """The queries run while the cluster's row is locked (with SQLite, the whole database), so they must not scan all jobs that ever ran."""
     asked: list[tuple[str, Any]] = []
-    event.listen(service.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2:4])
+    )
     with service.database.read() as db:
         cluster_hours.busy(db)
-        questions = [(text, told) for text, told in asked if text.startswith("SELECT")]
-        plans = [db.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", told).all() for text, told in questions]
+        questions = [(text, parameters) for text, parameters in asked if text.startswith("SELECT")]
+        plans = [
+            db.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters).all()
+            for text, parameters in questions
+        ]
     assert len(plans) == 3
     assert not [line for plan in plans for *_, line in plan if line.startswith("SCAN")]
 

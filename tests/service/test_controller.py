@@ -21,11 +21,11 @@ def test_submitted_job_is_launched_once_with_its_name_and_budget(
         one_pass(service)
     assert service.cluster.submitted == [f"{job}-1"]
     assert launch_of(service, job).state == "submitted"
-    told = service.cluster.told_about[f"{job}-1"]
+    metadata = service.cluster.told_about[f"{job}-1"]
     shown = client.get(f"/v1/jobs/{job}").json()
-    assert told["job_name"] == shown["name"]
-    assert float(told["budget_usd"]) == shown["budget"]["usd"]
-    assert "owner" not in told
+    assert metadata["job_name"] == shown["name"]
+    assert float(metadata["budget_usd"]) == shown["budget"]["usd"]
+    assert "owner" not in metadata
 
 
 def test_highest_priority_is_launched_first_and_equal_priorities_in_order(
@@ -140,7 +140,7 @@ def test_owners_take_turns_when_room_is_scarce(service: FakeService, client: Tes
     ]
     turns = [greedy[0], *others, greedy[1], greedy[2]]
     for n, job in enumerate(turns):
-        places = [client.get(f"/v1/jobs/{one}").json()["queue_position"] for one in turns[n:]]
+        places = [client.get(f"/v1/jobs/{waiting_job}").json()["queue_position"] for waiting_job in turns[n:]]
         assert places == list(range(1, len(turns) - n + 1))
         one_pass(service)
         assert launched(service) == turns[: n + 1]

@@ -143,8 +143,8 @@ def test_abandoned_job_has_no_open_holds_or_attempts(service: FakeService, clien
     trials = client.get(f"/v1/jobs/{job}/trials").json()["items"]
     assert {trial["state"] for trial in trials} <= {"paused", "completed", "stopped", "failed"}
     for trial in trials:
-        found = client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json()["attempt_list"]
-        assert all(attempt["ended_at"] for attempt in found)
+        attempts = client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json()["attempt_list"]
+        assert all(attempt["ended_at"] for attempt in attempts)
     assert violations(service) == []
 
 

@@ -39,19 +39,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def names(*allowed: str) -> list[str]:
     """Return the user's own trainables, without those that come with the project."""
-    return [one.trainable for one in listed(allowed).items if not one.trainable.startswith("trainables.")]
+    return [
+        listed_trainable.trainable
+        for listed_trainable in listed(allowed).items
+        if not listed_trainable.trainable.startswith("trainables.")
+    ]
 
 
 def test_user_modules_are_listed_without_importing_them(folder: Path) -> None:
     (folder / "own.py").write_text(OWN)
-    found = {one.trainable: one for one in listed(("*",)).items}
-    assert {name for name in found if name.startswith("own")} == {"own:train", "own:fit", "own:Old"}
-    train = found["own:train"]
-    assert (train.doc, found["own:fit"].doc, train.error) == ("Train it.", "About the module.", None)
+    by_name = {listed_trainable.trainable: listed_trainable for listed_trainable in listed(("*",)).items}
+    assert {name for name in by_name if name.startswith("own")} == {"own:train", "own:fit", "own:Old"}
+    train = by_name["own:train"]
+    assert (train.doc, by_name["own:fit"].doc, train.error) == ("Train it.", "About the module.", None)
     assert train.search_space == {"lr": {"type": "float", "low": 0.001, "high": 1.0}}
     assert train.objective == {"metric": "loss", "mode": "min"}
-    assert "trainables.digits_mlp:train" in found, "the shipped ones, after one's own"
-    assert found["trainables.digits_mlp:train"].search_space
+    assert "trainables.digits_mlp:train" in by_name, "the shipped ones, after one's own"
+    assert by_name["trainables.digits_mlp:train"].search_space
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_user_modules_are_listed_without_importing_them(folder: Path) -> None:
 def test_functions_and_names_that_count_as_trainables(folder: Path, source: str, found: list[str]) -> None:
     (folder / "own.py").write_text(source)
     assert names("*") == [f"own:{name}" for name in found]
-    assert all(one.search_space is None for one in listed(("own",)).items)
+    assert all(listed_trainable.search_space is None for listed_trainable in listed(("own",)).items)
 
 
 def test_folders_without_user_code_are_skipped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,8 @@ def test_drivers_and_workers_receive_limits_and_passed_variables() -> None:
         "TUNER_MAX_OPEN_FILES": "2000",
         "TUNER_PASS_ENV": "WANDB_*, HF_TOKEN",
     }
-    told = UserCodeLimits.from_env(driver_env(Settings.from_env(given), {}))
-    assert told == UserCodeLimits(processes=100, open_files=2000, passed=("WANDB_*", "HF_TOKEN"))
+    limits = UserCodeLimits.from_env(driver_env(Settings.from_env(given), {}))
+    assert limits == UserCodeLimits(processes=100, open_files=2000, passed=("WANDB_*", "HF_TOKEN"))
     assert (
         UserCodeLimits.from_env(driver_env(Settings.from_env({}), {}))
         == UserCodeLimits.from_env({})

@@ -25,14 +25,14 @@ def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPa
     fakes.begin(service, job)
     copy_job(service.database, job, RUNNING - 1)
     give_room(service, cpus=2 * RUNNING)
-    found: list[str] = []
+    queried: list[str] = []
 
     def status(cluster: FakeCluster, name: str) -> JobStatus:
-        found.append(name)
+        queried.append(name)
         return "running"
 
     monkeypatch.setattr(FakeCluster, "status", status)
-    return found
+    return queried
 
 
 def test_each_pass_queries_a_few_drivers_in_turn(
@@ -72,7 +72,9 @@ def test_running_job_is_read_once_while_others_wait_for_room(
     submit(service, client)
     controller, statements = Controller(service), list[str]()
     controller.one_pass()
-    event.listen(service.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
     controller.one_pass()
     assert service.cluster.submitted == []
     assert len(statements) < 20
@@ -87,11 +89,22 @@ def test_first_pass_reads_waiting_jobs_together(service: FakeService, client: Te
     controller, statements = Controller(service), list[str]()
     with service.database.write() as db:
         due = [launch.job for launch in launches.live(db)]
-        launches.put_off(db, next(one for one in launches.live(db) if one.job == with_window), EPOCH)
+        launches.put_off(
+            db,
+            next(live_launch for live_launch in launches.live(db) if live_launch.job == with_window),
+            EPOCH,
+        )
         assert list(queue.windows(db, due)) == [with_window]
-    event.listen(service.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
     controller.one_pass()
     assert len(service.cluster.submitted) == 1
     assert len(statements) < RUNNING
     with service.database.read() as db:
-        assert next(one for one in launches.live(db) if one.job == with_window).not_before > EPOCH
+        assert (
+            next(
+                live_launch for live_launch in launches.live(db) if live_launch.job == with_window
+            ).not_before
+            > EPOCH
+        )

@@ -43,10 +43,14 @@ def test_figures_of_an_empty_service_are_empty(tmp_path: Path) -> None:
     service = fakes.service_in(tmp_path)
     check_database(service)
     assert not has_live_jobs(service)
-    found = MetricsReader(service).read()
-    assert (found.totals.jobs, +found.counts, found.posted, found.budgets) == ({}, {}, {}, ())
-    assert found.totals.open == Account(Cost())
-    assert (found.watched.reported_since, found.watched.cpu_share, found.watched.stalled) == (None, None, 0)
+    snapshot = MetricsReader(service).read()
+    assert (snapshot.totals.jobs, +snapshot.counts, snapshot.posted, snapshot.budgets) == ({}, {}, {}, ())
+    assert snapshot.totals.open == Account(Cost())
+    assert (snapshot.watched.reported_since, snapshot.watched.cpu_share, snapshot.watched.stalled) == (
+        None,
+        None,
+        0,
+    )
 
 
 def test_snapshot_is_cached_for_five_seconds(service: FakeService) -> None:
@@ -81,18 +85,20 @@ def test_incremental_totals_equal_totals_of_the_whole_database(service: FakeServ
             faults = Faults(crash=0.1, driver_restart=0.03)
             jobs.append(simulated(service, seed, messages=messages, faults=faults))
             service.now.pass_s(6)
-            found = reader.read()
+            snapshot = reader.read()
         with service.database.read() as db:
             whole = totals.of_all(db)
             posted = [ledger.account(db, job).posted for job in jobs]
             kinds = [ledger.posted_by_kind(db, job) for job in jobs]
-    assert {key: n for key, n in found.counts.items() if n and key != ("promotions",)} == whole
-    assert found.counts["promotions",] == sum(promoted(service, job) for job in jobs) > 0
-    assert sum(spent(found.posted).values(), Cost()) == sum(posted, Cost())
-    for kind, market in by_kind(found.posted):
-        assert by_kind(found.posted)[kind, market] == sum((one.get(kind, Cost()) for one in kinds), Cost())
+    assert {key: n for key, n in snapshot.counts.items() if n and key != ("promotions",)} == whole
+    assert snapshot.counts["promotions",] == sum(promoted(service, job) for job in jobs) > 0
+    assert sum(spent(snapshot.posted).values(), Cost()) == sum(posted, Cost())
+    for kind, market in by_kind(snapshot.posted):
+        assert by_kind(snapshot.posted)[kind, market] == sum(
+            (posted_by_kind.get(kind, Cost()) for posted_by_kind in kinds), Cost()
+        )
         assert market == "on_demand"
-    assert by_kind(found.posted)["lost", "on_demand"].usd > Money(0)
+    assert by_kind(snapshot.posted)["lost", "on_demand"].usd > Money(0)
 
 
 def test_job_resumed_after_its_end_is_not_counted_twice(service: FakeService) -> None:
@@ -105,10 +111,10 @@ def test_job_resumed_after_its_end_is_not_counted_twice(service: FakeService) ->
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     fakes.begin(service, job)
     service.now.pass_s(6)
-    found = tally.read(service, service.now())
+    counts = tally.read(service, service.now())
     with service.database.read() as db:
-        assert {key: n for key, n in found.items() if n and key != ("promotions",)} == totals.of_all(db)
-    assert found["promotions",] == promoted(service, job) - before
+        assert {key: n for key, n in counts.items() if n and key != ("promotions",)} == totals.of_all(db)
+    assert counts["promotions",] == promoted(service, job) - before
 
 
 @given(st.dictionaries(st.integers(1, 81), st.integers(1, 9)), st.sampled_from([(), (1,), (1, 3, 9, 27)]))
@@ -154,26 +160,26 @@ def test_job_is_stalled_after_ten_minutes_and_five_steps(one: Running, stalled: 
 def test_worst_figures_of_running_jobs_are_reported() -> None:
     used = {"cpu_ns": 3, "cpu_wall_ns": 2, "gpu_percent": 150, "gpu_samples": 3}
     jobs = [running(ago_s=5, usd=90), running("b", ago_s=700, usd=10, **used), running("c", **used)]
-    found = watched(jobs, {"a": Fraction(1), "b": Fraction(2), "c": Fraction(4)}, AT)
-    assert (found.reported_since, found.stalled) == (AT - 700 * NS, 1)
-    assert (found.unimproved, found.unimproved_share) == (Money(70), Fraction(70, 100))
-    assert (found.cpu_share, found.gpu_share) == (Fraction(6, 12), Fraction(1, 2))
+    figures = watched(jobs, {"a": Fraction(1), "b": Fraction(2), "c": Fraction(4)}, AT)
+    assert (figures.reported_since, figures.stalled) == (AT - 700 * NS, 1)
+    assert (figures.unimproved, figures.unimproved_share) == (Money(70), Fraction(70, 100))
+    assert (figures.cpu_share, figures.gpu_share) == (Fraction(6, 12), Fraction(1, 2))
 
 
 def test_running_job_shows_last_report_and_spend_since_its_best_result(service: FakeService) -> None:
     job = fakes.submit(fakes.client_of(service))
     fakes.simulate(service, job, messages=40)
-    found = MetricsReader(service).read()
+    snapshot = MetricsReader(service).read()
     shown = fakes.client_of(service).get(f"/v1/jobs/{job}/report").json()
     with service.database.read() as db:
         last = db.execute(select(reports.c.at).order_by(reports.c.at.desc())).scalars().first()
         account = ledger.account(db, job)
-    assert found.watched.reported_since == last
+    assert snapshot.watched.reported_since == last
     improved = Money.from_usd(shown["best_curve"][-1]["spent_usd"])
-    assert found.watched.unimproved == max(Money(0), account.posted.usd - improved)
-    assert (found.totals.open.posted, found.totals.open.held) == (account.posted, account.held)
-    assert found.totals.open.limit == Cost(account.limit.usd)
-    assert found.totals.nearly_spent == 0
+    assert snapshot.watched.unimproved == max(Money(0), account.posted.usd - improved)
+    assert (snapshot.totals.open.posted, snapshot.totals.open.held) == (account.posted, account.held)
+    assert snapshot.totals.open.limit == Cost(account.limit.usd)
+    assert snapshot.totals.nearly_spent == 0
 
 
 def test_first_queued_job_sets_the_queue_waiting_time(service: FakeService) -> None:
@@ -181,13 +187,13 @@ def test_first_queued_job_sets_the_queue_waiting_time(service: FakeService) -> N
     first = fakes.submit(client)
     service.now.pass_s(30)
     fakes.submit(client)
-    found = MetricsReader(service).read()
-    assert (found.totals.waiting, service.now() - (found.totals.waiting_since or 0)) == (2, 30 * NS)
+    snapshot = MetricsReader(service).read()
+    assert (snapshot.totals.waiting, service.now() - (snapshot.totals.waiting_since or 0)) == (2, 30 * NS)
     fakes.begin(service, first)
     service.now.pass_s(10)
-    found = MetricsReader(service).read()
-    assert (found.totals.waiting, service.now() - (found.totals.waiting_since or 0)) == (1, 10 * NS)
-    assert found.totals.silent_since == service.now() - 10 * NS
+    snapshot = MetricsReader(service).read()
+    assert (snapshot.totals.waiting, service.now() - (snapshot.totals.waiting_since or 0)) == (1, 10 * NS)
+    assert snapshot.totals.silent_since == service.now() - 10 * NS
 
 
 class TestAudit:
@@ -230,9 +236,9 @@ class TestAudit:
     ) -> None:
         with service.database.write() as db:
             db.execute(change.where(change.table.c.job == job))  # type: ignore[attr-defined]
-        found = self.audited(service)
-        assert found.keys() == {job}
-        assert found[job].startswith(message)
+        violations = self.audited(service)
+        assert violations.keys() == {job}
+        assert violations[job].startswith(message)
 
     def test_violation_of_a_removed_budget_is_cleared(self, service: FakeService) -> None:
         service.vitals.violations["budget gone"] = "more is posted and held than it allows"

@@ -34,7 +34,7 @@ def of(
 ) -> list[tuple[str, int, dict[str, str]]]:
     size = Resources(**wanted)
     offers = offers_of(settings(home, prices), found, size)
-    return [(one.market, one.price.micro_usd_per_hour, dict(one.labels)) for one in offers]
+    return [(offer.market, offer.price.micro_usd_per_hour, dict(offer.labels)) for offer in offers]
 
 
 ONLY_SPOT, NO_SPOT = {MARKET: "spot"}, {MARKET: "!spot"}
@@ -171,8 +171,8 @@ def listed(home: Path) -> Settings:
 
 
 def placed(name: str, region: str = "", zone: str = "", market: str = "spot") -> Node:
-    said = {MARKET: market, "instance-type": "g6.xlarge", "region": region, "zone": zone}
-    return Node(name, 4, 1, 1 << 30, {key: value for key, value in said.items() if value})
+    labels = {MARKET: market, "instance-type": "g6.xlarge", "region": region, "zone": zone}
+    return Node(name, 4, 1, 1 << 30, {key: value for key, value in labels.items() if value})
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_unknown_spot_price_is_refused_and_never_zero(tmp_path: Path) -> None:
 def test_unpriced_machine_is_left_out_if_others_have_prices(tmp_path: Path) -> None:
     cluster = [placed("a", "eu-west-1"), placed("b", "eu-west-1", market="on-demand")]
     wanted = Resources(gpus=1, market="spot_with_fallback")
-    assert [one.market for one in offers_of(listed(tmp_path), cluster, wanted)] == ["on_demand"]
+    assert [offer.market for offer in offers_of(listed(tmp_path), cluster, wanted)] == ["on_demand"]
     assert len(priced_nodes(listed(tmp_path), cluster, wanted)) == 1
 
 
@@ -248,8 +248,8 @@ def growing(home: Path) -> Settings:
 
 def test_machines_of_the_autoscaler_are_offered_before_any_runs(tmp_path: Path) -> None:
     cluster = with_those_to_come(growing(tmp_path), [HEAD])
-    found = offers_of(growing(tmp_path), cluster, Resources(market="spot_with_fallback"))
-    assert [(one.market, one.instance_type, one.price.usd_per_hour) for one in found] == [
+    offers = offers_of(growing(tmp_path), cluster, Resources(market="spot_with_fallback"))
+    assert [(offer.market, offer.instance_type, offer.price.usd_per_hour) for offer in offers] == [
         ("on_demand", "m7i.2xlarge", 0.4),
         ("spot", "m7i.xlarge", 0.09),
     ]

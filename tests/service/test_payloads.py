@@ -220,7 +220,7 @@ def test_payloads_run_in_readers_that_trust_them(tmp_path: Path) -> None:
     torch.load(io.BytesIO(as_torch(Evaluate(tmp_path / "2"))), weights_only=False)
     yaml.unsafe_load(YAMLS["apply with a name"].replace("MARKER", str(tmp_path / "3")))
     np.load(io.BytesIO(objects(tmp_path / "4")), allow_pickle=True)
-    assert {one.name for one in tmp_path.iterdir()} == {"0", "1", "2", "3", "4"}
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "2", "3", "4"}
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
@@ -260,9 +260,9 @@ def test_yaml_bomb_or_ambiguous_yaml_is_refused(tmp_path: Path, name: str) -> No
 
 def test_ordinary_aliases_and_merges_are_read() -> None:
     text = "a: &a {low: 0, high: 1}\nb: {<<: *a, high: 2}\nc: [*a, *a]\nd: &d {<<: *a, x: 1}\ne: {<<: [*d, *a], y: 1e-4}\n"
-    found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
+    loaded = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
     a = {"low": 0, "high": 1}
-    assert found == {
+    assert loaded == {
         "a": a,
         "b": {**a, "high": 2},
         "c": [a, a],

@@ -78,9 +78,9 @@ def test_trainable_is_described_again_when_its_file_changes(modules: Path) -> No
     file = modules / "probed_right.py"
     file.write_text('SEARCH_SPACE = {"a": 1}\ndef train(config):\n    """First."""\n')
     prober = SubprocessProber()
-    found = prober.describe("probed_right:train")
-    assert (found.error, found.doc, found.search_space) == (None, "First.", {"a": 1})
-    assert prober.describe("probed_right:train") is found
+    description = prober.describe("probed_right:train")
+    assert (description.error, description.doc, description.search_space) == (None, "First.", {"a": 1})
+    assert prober.describe("probed_right:train") is description
     file.write_text('def train(config):\n    """Another one."""\n')
     assert prober.describe("probed_right:train").doc == "Another one."
 
@@ -93,9 +93,9 @@ def test_concurrent_requests_share_one_probe_and_failures_are_not_cached(modules
     (modules / "probed_gone.py").write_text(f"open({str(seen)!r}, 'a').write('y')\n")
     prober = SubprocessProber()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(prober.describe, ["probed_slow:train"] * 8))
+        descriptions = list(pool.map(prober.describe, ["probed_slow:train"] * 8))
     assert seen.read_text() == "x"
-    assert found == [found[0]] * 8
+    assert descriptions == [descriptions[0]] * 8
     for _ in range(2):
         assert prober.describe("probed_gone:train").error
     assert seen.read_text() == "xyy", "what is wrong may be mended any time"
@@ -165,17 +165,17 @@ def test_probe_leaves_no_processes_or_temporary_files(modules: Path) -> None:
         f"import os, subprocess, tempfile\n__doc__ = tempfile.mkdtemp()\nif os.fork() == 0:\n    os.setsid()\n"
         f'    subprocess.Popen(["sh", "-c", "sleep 1000; : {mark}"])\n    os._exit(0)\ndef train(config): ...\n'
     )
-    found = SubprocessProber().describe("probed_leaving:train")
-    assert found.error is None
-    assert found.doc
-    assert not Path(found.doc).exists()
+    description = SubprocessProber().describe("probed_leaving:train")
+    assert description.error is None
+    assert description.doc
+    assert not Path(description.doc).exists()
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
 
 
 def test_oversized_search_space_is_ignored(modules: Path) -> None:
     (modules / "probed_huge.py").write_text("SEARCH_SPACE = {'a': 'x' * 3_000_000}\ndef train(config): ...\n")
-    found = SubprocessProber().describe("probed_huge:train")
-    assert (found.error, found.search_space) == (None, None)
+    description = SubprocessProber().describe("probed_huge:train")
+    assert (description.error, description.search_space) == (None, None)
 
 
 def test_listing_caches_a_failure_until_a_nearby_file_changes(modules: Path) -> None:

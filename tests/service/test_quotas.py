@@ -26,8 +26,8 @@ def detail(client: TestClient, job: str) -> str:
 
 
 def test_project_without_a_quota_has_no_limits(client: TestClient) -> None:
-    found = client.get("/v1/quota").json()
-    assert {key: value for key, value in found.items() if value is not None} == {
+    quota = client.get("/v1/quota").json()
+    assert {key: value for key, value in quota.items() if value is not None} == {
         "timezone": "UTC",
         "used": {
             "usd": None,
@@ -107,12 +107,12 @@ def test_quota_in_dollars_covers_all_jobs_and_resets_with_the_period(
         fakes.simulate(service, job)
     spent = [client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] for job in jobs]
     assert 0.0005 < sum(spent) <= 0.0006
-    found = client.get("/v1/quota").json()
-    assert found["used"]["usd"] == pytest.approx(sum(spent), abs=1e-9)
+    quota_view = client.get("/v1/quota").json()
+    assert quota_view["used"]["usd"] == pytest.approx(sum(spent), abs=1e-9)
     assert detail(client, jobs[1]).startswith("the quota of the project is used up")
     refused = check_problem(client.post("/v1/jobs", json=fakes.body()), 409)
     assert all(
-        word in refused["detail"] for word in ("quota of this project", "/v1/quota", found["period_end"])
+        word in refused["detail"] for word in ("quota of this project", "/v1/quota", quota_view["period_end"])
     )
     with service.database.read() as db:
         assert ledger.violations(db) == []

@@ -31,15 +31,15 @@ from tuner.store.leadership import LONGEST_NS
 @pytest.fixture
 def other(service: FakeService) -> Iterator[FakeService]:
     """A second service on the same database, cluster and clock, with its own threads."""
-    found = FakeService(
+    replica = FakeService(
         service.settings,
         Database(service.settings.database_url),
         cluster=service.cluster,
         prober=service.prober,
         now=service.now,
     )
-    yield found
-    found.database.dispose()
+    yield replica
+    replica.database.dispose()
 
 
 def test_standby_service_is_ready_and_launches_nothing(
@@ -163,7 +163,7 @@ def test_two_controllers_and_reconcilers_launch_each_job_once(
             controller.one_pass()
             reconciler.one_pass()
 
-    threads = [Thread(target=serve, args=[one]) for one in (service, other)]
+    threads = [Thread(target=serve, args=[replica]) for replica in (service, other)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -177,7 +177,7 @@ def test_two_controllers_and_reconcilers_launch_each_job_once(
 def doctor(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("TUNER_HOME", str(service.settings.home))
     result = CliRunner().invoke(app, ["doctor", "--json"])
-    return {one["part"]: one["seen"] for one in json.loads(result.stdout)["findings"]}
+    return {finding["part"]: finding["seen"] for finding in json.loads(result.stdout)["findings"]}
 
 
 def say_versions(service: FakeService, job: str, tuner: str) -> None:
@@ -199,11 +199,11 @@ def test_doctor_names_the_leader_and_drivers_of_other_versions(
     say_versions(service, ours, release())
     with service.database.write() as db:
         db.exec_driver_sql(f"UPDATE leadership SET expires_at = {system_now() + LONGEST_NS}")
-    found = doctor(service, monkeypatch)
-    assert found["leader"].startswith(f"{service.leading.holder}, tuner {release()}, leads since 20")
-    assert found["drivers"].startswith("3 at work, of another version, which go on: ")
-    assert f"{old} (tuner 0.0.9, Ray 2.60.0)" in found["drivers"]
-    assert f"{silent} (tuner ?, Ray ?)" in found["drivers"]
+    findings = doctor(service, monkeypatch)
+    assert findings["leader"].startswith(f"{service.leading.holder}, tuner {release()}, leads since 20")
+    assert findings["drivers"].startswith("3 at work, of another version, which go on: ")
+    assert f"{old} (tuner 0.0.9, Ray 2.60.0)" in findings["drivers"]
+    assert f"{silent} (tuner ?, Ray ?)" in findings["drivers"]
     with service.database.write() as db:
         db.exec_driver_sql("UPDATE leadership SET expires_at = 0")
     assert doctor(service, monkeypatch)["leader"].startswith("no service leads; ")
@@ -216,9 +216,9 @@ def test_job_shows_the_versions_of_its_driver(service: FakeService, client: Test
     silent = {"launch": 1, "version": None, "ray": None, "python": None}
     assert client.get(f"/v1/jobs/{job}").json()["driver"] == silent
     say_versions(service, job, "0.0.9")
-    said = {"launch": 1, "version": "0.0.9", "ray": "2.60.0", "python": "3.12.1"}
+    versions = {"launch": 1, "version": "0.0.9", "ray": "2.60.0", "python": "3.12.1"}
     shown = client.get(f"/v1/jobs/{job}").json()
-    assert shown["driver"] == said
+    assert shown["driver"] == versions
     console = Console(width=100, record=True, file=StringIO())
     console.print(render.job(Job.model_validate(shown)))
     assert "launch 1, tuner 0.0.9, Ray 2.60.0, Python 3.12.1" in console.export_text()

@@ -145,13 +145,13 @@ class Machine:
     def _serve(self) -> None:
         while True:
             try:
-                one, _ = self.heard.accept()
+                connection, _ = self.heard.accept()
             except OSError:
                 return
-            with one:
-                if one.recv(4096):
+            with connection:
+                if connection.recv(4096):
                     self.taken.set()
-                    one.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+                    connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
 
     def close(self) -> None:
         self.heard.shutdown(socket.SHUT_RDWR)
@@ -161,9 +161,9 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    found = Machine(monkeypatch)
-    yield found
-    found.close()
+    fake_machine = Machine(monkeypatch)
+    yield fake_machine
+    fake_machine.close()
 
 
 def resolve(host: str, port: int) -> list[str]:

@@ -66,7 +66,7 @@ def test_restored_jobs_answer_as_before_and_resume_within_their_budgets(
     client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
     ended = fakes.submit(client, budget={"usd": 0.0003}, tags={"team": "vision"})
     fakes.simulate(service, ended)
-    told = answers(client, ended)
+    before = answers(client, ended)
     running, waiting, busy = (fakes.submit(client, **LONG) for _ in range(3))
     fakes.simulate(service, running, messages=30)
     load = Thread(target=lambda: fakes.simulate(service, busy))
@@ -79,12 +79,12 @@ def test_restored_jobs_answer_as_before_and_resume_within_their_budgets(
     service.now.pass_s(60)
     lose(service)
 
-    found = put_back(service, tmp_path / "b")
+    restore_report = put_back(service, tmp_path / "b")
 
     check_books(service)
-    assert answers(client, ended) == told
+    assert answers(client, ended) == before
     assert client.get(f"/v1/jobs/{later}").status_code == 404
-    paused = {one.id: one for one in found.paused}
+    paused = {paused_job.id: paused_job for paused_job in restore_report.paused}
     assert {running, waiting} <= paused.keys() <= {running, waiting, busy}
     assert paused[running].settled_usd > 0
     assert not paused[running].exact
@@ -93,8 +93,10 @@ def test_restored_jobs_answer_as_before_and_resume_within_their_budgets(
             row, account = jobs.get(db, job), ledger.account(db, job)
             assert (row.state, account.held.nothing) == ("paused", True)
             assert "tuner resume" in row.detail
-        epochs = {one: launches.get(db, one) for one in paused}
-    assert all(one is not None and one.state == "ended" and one.epoch > 10**8 for one in epochs.values())
+        epochs = {job_id: launches.get(db, job_id) for job_id in paused}
+    assert all(
+        launch is not None and launch.state == "ended" and launch.epoch > 10**8 for launch in epochs.values()
+    )
     Reconciler(service).one_pass()
     for job in paused:
         assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
@@ -122,19 +124,19 @@ def test_spend_after_the_backup_is_posted_from_the_replaced_database(
     fakes.simulate(service, over, at=service.now())
     gone = fakes.submit(client)
     before = client.get(f"/v1/jobs/{job}").json()["spend"]
-    found = put_back(service, tmp_path / "b")
-    (one,) = found.paused
+    restore_report = put_back(service, tmp_path / "b")
+    (restored_job,) = restore_report.paused
     now = client.get(f"/v1/jobs/{job}").json()
-    assert one.exact
-    assert one.since_usd > 0
+    assert restored_job.exact
+    assert restored_job.since_usd > 0
     assert before["held_usd"] > 0
     assert now["spend"]["usd"] == pytest.approx(before["usd"] + before["held_usd"], abs=1e-9)
     assert now["budget"]["usd"] == LIMIT_USD
-    assert f"${one.since_usd:.6f}".rstrip("0") in now["detail"]
-    assert client.get(f"/v1/jobs/{job}/bill").json()["restored_usd"] == one.since_usd
+    assert f"${restored_job.since_usd:.6f}".rstrip("0") in now["detail"]
+    assert client.get(f"/v1/jobs/{job}/bill").json()["restored_usd"] == restored_job.since_usd
     assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == now["spend"]["usd"]
     assert client.get(f"/v1/jobs/{over}").json()["spend"]["usd"] == 0.0002, "all that its budget has room for"
-    assert found.gone == (gone,)
+    assert restore_report.gone == (gone,)
     check_books(service)
 
 
@@ -147,10 +149,10 @@ def test_restored_job_with_unknown_later_spend_stays_within_its_budget(
     fakes.simulate(service, job, at=service.now())
     spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
     lose(service)
-    (one,) = put_back(service, tmp_path / "b").paused
+    (restored_job,) = put_back(service, tmp_path / "b").paused
     restored = client.get(f"/v1/jobs/{job}").json()
-    assert not one.exact
-    assert restored["budget"]["usd"] == pytest.approx(LIMIT_USD - one.since_usd, abs=1.1e-6)
+    assert not restored_job.exact
+    assert restored["budget"]["usd"] == pytest.approx(LIMIT_USD - restored_job.since_usd, abs=1.1e-6)
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     fakes.simulate(service, job, at=service.now())
     after = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] - restored["spend"]["usd"]
@@ -169,9 +171,9 @@ def test_lowered_budget_survives_repeated_restores(
     assert client.get(f"/v1/jobs/{job}").json()["budget"] == {**NO_LIMITS, "usd": 0.0005}
     service.now.pass_s(10)
     lose(service)
-    (one,) = put_back(service, tmp_path / "b").paused
+    (restored_job,) = put_back(service, tmp_path / "b").paused
     less = client.get(f"/v1/jobs/{job}").json()["budget"]
-    assert not one.exact
+    assert not restored_job.exact
     assert less["usd"] < LIMIT_USD
     put_back(service, tmp_path / "b")
     assert client.get(f"/v1/jobs/{job}").json()["budget"] == less
@@ -209,8 +211,8 @@ def test_drivers_from_before_the_restore_cannot_write(
         launches.again(db, known, at=service.now(), not_before=known.not_before, quick_deaths=0)
     lost = fakes.submit(client)
     old = [
-        SqlJournal(service.database, one, service.project, epoch, service.now())
-        for one, epoch in ((job, 1), (job, 2))
+        SqlJournal(service.database, name, service.project, epoch, service.now())
+        for name, epoch in ((job, 1), (job, 2))
     ]
     for _ in range(2):
         service.now.pass_s(5)
@@ -237,16 +239,16 @@ def test_restored_job_is_cancelled_without_open_trials_or_attempts(
         fakes.simulate(service, job, messages=30)
     client.post(f"/v1/jobs/{leaves}/cancel")
     back_up(service, tmp_path / "b")
-    found = put_back(service, tmp_path / "b")
-    assert [one.id for one in found.paused] == [stays], "the other was being cancelled"
+    restore_report = put_back(service, tmp_path / "b")
+    assert [paused_job.id for paused_job in restore_report.paused] == [stays], "the other was being cancelled"
     assert client.post(f"/v1/jobs/{stays}/cancel").json()["state"] == "cancelled"
     for job in (stays, leaves):
         assert client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled"
         trials = client.get(f"/v1/jobs/{job}/trials?limit=500").json()["items"]
         assert trials
-        assert not {"running", "pending"} & {one["state"] for one in trials}
-        for one in trials:
-            shown = client.get(f"/v1/jobs/{job}/trials/{one['id']}").json()
+        assert not {"running", "pending"} & {listed_trial["state"] for listed_trial in trials}
+        for trial in trials:
+            shown = client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json()
             assert all(attempt["ended_at"] for attempt in shown["attempt_list"])
     check_books(service)
 
@@ -297,8 +299,8 @@ def test_restore_after_an_interrupted_restore_treats_spend_as_unknown(
             )
             with pytest.raises(KeyboardInterrupt):
                 put_back(service, tmp_path / "b")
-        (one,) = put_back(service, tmp_path / "b").paused
-        assert (one.exact, one.since_usd > 0) == (False, True)
+        (restored_job,) = put_back(service, tmp_path / "b").paused
+        assert (restored_job.exact, restored_job.since_usd > 0) == (False, True)
         service.now.pass_s(5)
-        (one,) = put_back(service, tmp_path / "b").paused
-        assert one.exact
+        (restored_job,) = put_back(service, tmp_path / "b").paused
+        assert restored_job.exact

@@ -33,9 +33,9 @@ PLANTED = (API_KEY, PASSWORD, TOKEN, CLOUD, MIRROR)
 
 @pytest.fixture
 def head() -> Iterator[Head]:
-    with listening(Head()) as found:
-        found.token = TOKEN
-        yield found
+    with listening(Head()) as ray_head:
+        ray_head.token = TOKEN
+        yield ray_head
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ def test_no_secret_appears_in_responses_logs_or_files(
 
     assert len(written) > 100
     text = "\n".join(written)
-    assert [one for one in (*PLANTED, webhook, users[13:56]) if one in text] == []
-    assert any("delivered" in one or "pending" in one for one in written), "a webhook was tried"
+    assert [secret for secret in (*PLANTED, webhook, users[13:56]) if secret in text] == []
+    assert any("delivered" in line or "pending" in line for line in written), "a webhook was tried"
 
 
 def test_database_stores_only_the_webhook_secret_in_plain_text(planted: FakeService) -> None:
@@ -132,4 +132,4 @@ def test_database_stores_only_the_webhook_secret_in_plain_text(planted: FakeServ
     fakes.submit(client)
     kept = b"".join(file.read_bytes() for file in planted.settings.home.glob("tuner.db*"))
     assert webhook.encode() in kept
-    assert [one for one in (*PLANTED, users[13:56]) if one.encode() in kept] == []
+    assert [secret for secret in (*PLANTED, users[13:56]) if secret.encode() in kept] == []

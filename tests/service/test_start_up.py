@@ -54,8 +54,8 @@ class _Denies(HeadAnswers):
 
 @pytest.fixture
 def head() -> Iterator[Head]:
-    with listening(Head()) as found:
-        yield found
+    with listening(Head()) as ray_head:
+        yield ray_head
 
 
 @pytest.fixture
@@ -96,12 +96,12 @@ def test_cluster_of_another_version_refuses_jobs_with_what_to_do(
     assert theirs in answer.json()["detail"]
     assert "install one version in both" in answer.json()["detail"]
     assert fault_of_cluster(cluster) == answer.json()["detail"]
-    found = {one.part: one for one in examine(settings).findings}
-    assert not found["ray"].ok
-    assert theirs in found["ray"].seen
+    findings = {finding.part: finding for finding in examine(settings).findings}
+    assert not findings["ray"].ok
+    assert theirs in findings["ray"].seen
     setattr(head, what, {"ray": version("ray"), "python": python_version()}[what])
     cluster.check_fit()
-    assert {one.part: one.ok for one in examine(settings).findings}["ray"]
+    assert {finding.part: finding.ok for finding in examine(settings).findings}["ray"]
 
 
 def test_unreachable_cluster_is_not_reported_as_incompatible(service: FakeService) -> None:
@@ -136,7 +136,7 @@ def test_cluster_without_token_is_refused_unless_authentication_is_disabled(
         refuse_unfit(settings)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     refuse_unfit(settings)
-    assert ["anyone who can reach the cluster" in one.seen for one in of_token(settings)] == [True]
+    assert ["anyone who can reach the cluster" in finding.seen for finding in of_token(settings)] == [True]
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     refuse_unfit(settings)
@@ -182,10 +182,10 @@ def test_invalid_database_url_is_reported_without_its_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, message: str
 ) -> None:
     (tmp_path / "url").write_text(written)
-    found = serve(monkeypatch, tmp_path / "home", TUNER_DATABASE_URL_FILE=str(tmp_path / "url"))
-    assert found.exit_code == 1
-    assert message in found.stderr
-    assert "secret" not in found.output
+    result = serve(monkeypatch, tmp_path / "home", TUNER_DATABASE_URL_FILE=str(tmp_path / "url"))
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "secret" not in result.output
 
 
 def test_database_upgraded_by_a_newer_version_is_not_served(
@@ -193,16 +193,16 @@ def test_database_upgraded_by_a_newer_version_is_not_served(
 ) -> None:
     with service.database.write() as db:
         db.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    found = serve(monkeypatch, service.settings.home)
-    assert found.exit_code == 1
-    assert "run that version, or restore the backup made before" in found.stderr
+    result = serve(monkeypatch, service.settings.home)
+    assert result.exit_code == 1
+    assert "run that version, or restore the backup made before" in result.stderr
 
 
 def test_damaged_database_is_reported(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     service.database.dispose()
     (service.settings.home / "tuner.db").write_bytes(b"nonsense" * 4096)
-    found = {one.part: one for one in examine(service.settings).findings}
-    assert "restore a backup" in found["database"].seen
+    findings = {finding.part: finding for finding in examine(service.settings).findings}
+    assert "restore a backup" in findings["database"].seen
     assert serve(monkeypatch, service.settings.home).exit_code == 1
 
 
@@ -266,9 +266,9 @@ def test_second_service_of_a_home_names_the_first_until_it_is_dead(
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
-        said = serve(monkeypatch, tmp_path)
-        assert said.exit_code == 1
-        title, detail = said.stderr.strip().splitlines()[-2:]
+        result = serve(monkeypatch, tmp_path)
+        assert result.exit_code == 1
+        title, detail = result.stderr.strip().splitlines()[-2:]
         assert title == "Another service uses this home"
         assert detail.startswith(f"the service at http://127.0.0.1:8123 with pid {holder.pid}, started at 20")
         assert str(tmp_path) in detail
@@ -281,9 +281,9 @@ def test_second_service_of_a_home_names_the_first_until_it_is_dead(
 def test_address_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        said = serve(monkeypatch, tmp_path, TUNER_PORT=str(port))
-    assert said.exit_code == 1
-    title, detail = said.stderr.strip().splitlines()[-2:]
+        result = serve(monkeypatch, tmp_path, TUNER_PORT=str(port))
+    assert result.exit_code == 1
+    title, detail = result.stderr.strip().splitlines()[-2:]
     assert title == "The service cannot listen on this address"
     assert (
         detail == f"cannot listen on 127.0.0.1:{port}: Address already in use; set TUNER_PORT to another port"

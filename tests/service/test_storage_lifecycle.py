@@ -59,11 +59,11 @@ def clocks(service: FakeService) -> Clocks:
 
 def recorded(service: FakeService, job: str) -> dict[str, list[tuple[int, int]]]:
     """Return step and attempt of the recorded checkpoints, by trial."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    saved: dict[str, list[tuple[int, int]]] = {}
     with service.database.read() as db:
         for row in db.execute(select(checkpoints).where(checkpoints.c.job == job)):
-            found.setdefault(row.trial, []).append((row.step, row.attempt))
-    return found
+            saved.setdefault(row.trial, []).append((row.step, row.attempt))
+    return saved
 
 
 def finished(service: FakeService, client: TestClient, folder: Path, **more: Any) -> str:
@@ -94,15 +94,15 @@ def folder_of(service: FakeService, job: str, *trial: str) -> Path:
 def files(service: FakeService, job: str) -> set[str]:
     """Return the trials that have other files than logs."""
     root = folder_of(service, job)
-    found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
-    return {path.parts[0] for path in found if path.parts[1] != "logs"}
+    paths = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    return {path.parts[0] for path in paths if path.parts[1] != "logs"}
 
 
 def best_trial(service: FakeService, job: str) -> str:
     with service.database.read() as db:
-        found = best.best(db, job)
-    assert found is not None
-    return found.trial
+        best_result = best.best(db, job)
+    assert best_result is not None
+    return best_result.trial
 
 
 def deletions(service: FakeService) -> list[str]:
@@ -370,11 +370,11 @@ def test_spend_has_the_storage_of_each_group_outside_the_budgets(
     def storage(group: str, **query: str) -> dict[str | None, tuple[float, float]]:
         answer = priced.get("/v1/spend", params={"group_by": group, **query}).json()
         total = answer["total"]
-        spent = sum(one["usd"] for one in answer["items"])
+        spent = sum(line["usd"] for line in answer["items"])
         assert total["usd"] == pytest.approx(spent)
         return {
-            one["keys"][group]: (one["storage_gb_months"], one["storage_usd"])
-            for one in [*answer["items"], {**total, "keys": {group: "total"}}]
+            line["keys"][group]: (line["storage_gb_months"], line["storage_usd"])
+            for line in [*answer["items"], {**total, "keys": {group: "total"}}]
         }
 
     a, b, both = (2.0, 0.046), (4.0, 0.092), (6.0, 0.138)

@@ -60,29 +60,29 @@ def found(service: FakeService, job: str, *, code: str | None = CODE, limit: int
 def warm_starts(service: FakeService, job: str) -> WarmStarts:
     """Return the warm start's trials as if their checkpoints had been copied."""
     own = {
-        n: replace(one, checkpoint=replace(one.checkpoint, trial=trial_id(n), attempt=BEFORE))
-        for n, one in enumerate(found(service, job))
+        n: replace(warm_start, checkpoint=replace(warm_start.checkpoint, trial=trial_id(n), attempt=BEFORE))
+        for n, warm_start in enumerate(found(service, job))
     }
     return WarmStarts(own)
 
 
 def trials(client: TestClient, job: str) -> list[dict[str, Any]]:
     items = client.get(f"/v1/jobs/{job}/trials?limit=12").json()["items"]
-    return [client.get(f"/v1/jobs/{job}/trials/{one['id']}").json() for one in items]
+    return [client.get(f"/v1/jobs/{job}/trials/{trial['id']}").json() for trial in items]
 
 
 def test_best_trials_with_checkpoints_are_continued(
     service: FakeService, client: TestClient, source: str
 ) -> None:
     inherited = found(service, warm(client, source), limit=5)
-    scores = [one.reports[-1].value for one in inherited]
+    scores = [inherited_trial.reports[-1].value for inherited_trial in inherited]
     assert len(scores) == 5
     assert scores == sorted(scores, key=lambda value: -(value or 0))
-    for one in inherited:
-        assert one.reports[-1].step == one.checkpoint.step
+    for warm_start in inherited:
+        assert warm_start.reports[-1].step == warm_start.checkpoint.step
     everyone = found(service, warm(client, source), limit=1000)
-    assert max(one.reports[-1].value or 0 for one in everyone) == scores[0]
-    assert len({str(one.config) for one in everyone}) == len(everyone)
+    assert max(inherited_trial.reports[-1].value or 0 for inherited_trial in everyone) == scores[0]
+    assert len({str(inherited_trial.config) for inherited_trial in everyone}) == len(everyone)
 
 
 def test_trials_of_other_code_are_not_continued(
@@ -142,8 +142,8 @@ def test_replay_compares_a_continued_trial_with_the_earlier_job(
     own = warm_starts(service, job)
     assert any(row.violation for past in own.by_number.values() for row in past.reports) is bool(constraints)
     fakes.simulate(service, job, warm_starts=own, faults=Faults(driver_restart=0.05))
-    found = replay(service, job).replayed
-    assert (found.difference, found.unchecked) == (None, ())
+    replayed = replay(service, job).replayed
+    assert (replayed.difference, replayed.unchecked) == (None, ())
     other = warm(client, source, **changes)
     theirs = warm_starts(service, other)
     first = theirs.by_number[0]
@@ -161,7 +161,7 @@ def test_best_under_a_cost_limit_counts_the_spend_of_the_earlier_job(
     fakes.simulate(service, job, warm_starts=warm_starts(service, job), messages=3)
     theirs = client.get(f"/v1/jobs/{source}/best").json()
     mine = client.get(f"/v1/jobs/{job}/best").json()
-    kept = max(found(service, job), key=lambda one: one.reports[-1].value or 0).reports[-1]
+    kept = max(found(service, job), key=lambda warm_start: warm_start.reports[-1].value or 0).reports[-1]
     assert mine["metric"] >= (kept.value or 0)
     assert (mine["config"], mine["cost_usd"]) == (theirs["config"], theirs["cost_usd"])
     cheap = client.get(f"/v1/jobs/{job}/best?max_cost_usd={mine['cost_usd'] / 2:.6f}")
@@ -240,13 +240,13 @@ def test_grid_trials_are_continued_at_their_own_numbers(
     job = warm(client, first, **grid)
     spec, inherited = row_of(service, job).spec, found(service, job)
     assert inherited
-    for one in inherited:
-        saved(tmp_path, one)
+    for warm_start in inherited:
+        saved(tmp_path, warm_start)
     copier = Copier(str(tmp_path / "storage"), "default", job)
     made = warm_starts_of(spec, sampler_for(spec), inherited, begun=0, copier=copier).by_number
     assert len(made) == len(inherited)
-    for number, one in made.items():
-        assert sampler_for(spec).suggest(number) == one.config
+    for number, warm_start in made.items():
+        assert sampler_for(spec).suggest(number) == warm_start.config
     later = warm_starts_of(spec, sampler_for(spec), inherited, begun=max(made), copier=copier).by_number
     assert list(later) == [max(made)]
 

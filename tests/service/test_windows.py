@@ -26,8 +26,8 @@ def shown(client: TestClient, job: str) -> dict[str, Any]:
 
 
 def waits(client: TestClient, job: str) -> tuple[str, int | None, str | None]:
-    found = shown(client, job)
-    return found["state"], found["queue_position"], found["next_opening"]
+    job_view = shown(client, job)
+    return job_view["state"], job_view["queue_position"], job_view["next_opening"]
 
 
 def look(service: FakeService, at: str | None = None) -> list[str]:

@@ -50,11 +50,11 @@ def _spans(seconds: Sequence[float]) -> list[UpTimes]:
     """Return spans in which a machine is up for so many seconds each, with two seconds down in between, and up
     indefinitely at the end.
     """
-    found, at = [], 0.0
+    up_times, at = [], 0.0
     for up in seconds:
-        found.append(UpTimes(round(at * NS), round((at + up) * NS)))
+        up_times.append(UpTimes(round(at * NS), round((at + up) * NS)))
         at += up + 2
-    return [*found, UpTimes(round(at * NS), None)]
+    return [*up_times, UpTimes(round(at * NS), None)]
 
 
 chances = st.sampled_from([0.0, 0.0, 0.02])

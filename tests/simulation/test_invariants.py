@@ -57,8 +57,8 @@ def enter(made: Entry) -> Callable[[MemoryTx], None]:
 
 def both(*acts: Callable[[MemoryTx], object]) -> Callable[[MemoryTx], None]:
     def act(tx: MemoryTx) -> None:
-        for one in acts:
-            one(tx)
+        for single_act in acts:
+            single_act(tx)
 
     return act
 
@@ -98,9 +98,9 @@ LEDGERS: dict[str, tuple[str, list[Callable[[MemoryTx], object]]]] = {
 @pytest.mark.parametrize("name", LEDGERS)
 def test_invalid_ledger_violates_the_expected_invariant(name: str) -> None:
     broken, acts = LEDGERS[name]
-    with pytest.raises(InvariantBroken) as found:
+    with pytest.raises(InvariantBroken) as violation:
         books(*acts)
-    assert found.value.name == broken
+    assert violation.value.name == broken
 
 
 def test_valid_ledger_passes() -> None:
@@ -196,7 +196,9 @@ def test_state_that_differs_from_replayed_events_is_caught() -> None:
 def test_missing_ledger_entry_is_caught_at_the_end() -> None:
     run, invariants = ended()
     tables = run.journal.tables
-    del tables.entries[next(name for name, one in tables.entries.items() if one.entry == "post")]
+    del tables.entries[
+        next(name for name, ledger_entry in tables.entries.items() if ledger_entry.entry == "post")
+    ]
     with pytest.raises(InvariantBroken, match="I1"):
         invariants.at_end(run)
 

@@ -121,7 +121,7 @@ def test_spot_buys_more_steps_for_the_same_budget() -> None:
 @pytest.mark.parametrize("seed", seeds.first(1, 3))
 def test_decisions_depend_on_paid_price_and_not_on_highest_price(seed: int) -> None:
     """The reserve of `auto` is computed at the paid price, not at the highest price of the job's machines."""
-    told = []
+    outcomes = []
     for dearest in (SPOT, DEMAND):
         run = SimulatedRun(
             spec("0.003", seed=seed, scheduler="auto"),
@@ -131,8 +131,8 @@ def test_decisions_depend_on_paid_price_and_not_on_highest_price(seed: int) -> N
             placement=Fickle(seed, only=SPOT),
         )
         run.run()
-        told.append((outcome(run), run.clock.elapsed_ns()))
-    assert told[0] == told[1]
+        outcomes.append((outcome(run), run.clock.elapsed_ns()))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_unaffordable_offer_is_skipped_for_the_next() -> None:

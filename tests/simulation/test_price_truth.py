@@ -38,7 +38,9 @@ def run_of(
     def machine(_: Assignment) -> Machine:
         return Machine({"name": rng.choice(names)}, 1, 0)
 
-    dearest = max([PRICE, *(one.price for one in found.values() if one is not None)])
+    dearest = max(
+        [PRICE, *(machine_offer.price for machine_offer in found.values() if machine_offer is not None)]
+    )
     return SimulatedRun(
         spec(usd, seed=seed),
         LoopConfig("job_0", Rate(dearest), concurrency, 10 * 10**9),
@@ -71,14 +73,14 @@ def test_attempt_is_billed_at_the_price_of_its_assigned_machine(usd: str) -> Non
 @pytest.mark.parametrize("seed", range(12))
 def test_budget_and_invariants_hold_on_unexpected_machines(seed: int) -> None:
     rng = Random(seed)
-    found: dict[str, Offer | None] = {
+    machines: dict[str, Offer | None] = {
         f"m{n}": offer(f"{rng.randrange(10_000, 3_000_000) / 10**6:.6f}", rng.choice(["spot", "on_demand"]))
         for n in range(3)
     }
-    found["unknown"] = None
+    machines["unknown"] = None
     wanted = Resources(cpus=1, market=rng.choice(["spot", "spot_with_fallback", "on_demand"]))
     run = run_of(
-        found,
+        machines,
         wanted=wanted,
         seed=seed,
         concurrency=3,

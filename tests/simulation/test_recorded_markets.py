@@ -30,19 +30,19 @@ SHIPPED = load_traces("bamboo")
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> RecordedTable:
     """Trainings of 24 min to an hour, in steps of 36 to 90 s that vary by up to a fifth."""
-    found = arrays(rows=40, steps=40, mean_s=60)
+    columns = arrays(rows=40, steps=40, mean_s=60)
     rng = Random("uneven")
-    found["time"] = found["time"] * [[rng.uniform(0.8, 1.2) for _ in row] for row in found["time"]]
-    return load_table(written(tmp_path_factory.mktemp("tables") / "made.npz", found))
+    columns["time"] = columns["time"] * [[rng.uniform(0.8, 1.2) for _ in row] for row in columns["time"]]
+    return load_table(written(tmp_path_factory.mktemp("tables") / "made.npz", columns))
 
 
 def made(*minutes: float, nodes: int = 1) -> Trace:
     """Return a trace that is available and unavailable by turns, for the given minutes."""
-    found, at = [], 0
+    segments, at = [], 0
     for number, length in enumerate(minutes):
-        found.append((at, at + round(length * MINUTE), nodes * (1 - number % 2)))
-        at = found[-1][1]
-    return Trace("made", tuple(found))
+        segments.append((at, at + round(length * MINUTE), nodes * (1 - number % 2)))
+        at = segments[-1][1]
+    return Trace("made", tuple(segments))
 
 
 def drawn(seed: int) -> Trace:

@@ -61,9 +61,9 @@ def replayed(run: SimulatedRun, record: JobRecord | None = None, **more: Any) ->
 
 
 def difference(run: SimulatedRun, record: JobRecord) -> Difference:
-    found = replayed(run, record).difference
-    assert found is not None
-    return found
+    first_difference = replayed(run, record).difference
+    assert first_difference is not None
+    return first_difference
 
 
 def changed(record: JobRecord, number: int, event: ev.Event) -> JobRecord:
@@ -79,13 +79,13 @@ def numbers(record: JobRecord, kind: type[ev.Event], **fields: object) -> Iterat
 
 
 def check_honest(run: SimulatedRun) -> None:
-    found = replayed(run)
-    assert found.difference is None
-    assert found.unchecked == ()
+    replay = replayed(run)
+    assert replay.difference is None
+    assert replay.unchecked == ()
     events = run.journal.tables.events
-    assert found.events == len(events)
-    assert found.answers == sum(isinstance(event, ev.Suggested | ev.Predicted) for event in events) > 0
-    assert found.decisions >= found.answers
+    assert replay.events == len(events)
+    assert replay.answers == sum(isinstance(event, ev.Suggested | ev.Predicted) for event in events) > 0
+    assert replay.decisions >= replay.answers
 
 
 # The gate runs each policy with a quick sampler, and three of them with a slow one.
@@ -136,8 +136,8 @@ def test_every_prefix_of_a_record_has_no_difference(pytestconfig: pytest.Config)
     while run.loop.end is None:
         for _ in range(1 if pytestconfig.option.all else 4):
             assert run.loop.end is not None or run.clock.run_next()
-        found = replayed(run)
-        assert (found.difference, found.unchecked) == (None, ())
+        replay = replayed(run)
+        assert (replay.difference, replay.unchecked) == (None, ())
 
 
 def test_launches_of_older_releases_without_a_concurrency_have_no_difference() -> None:
@@ -173,11 +173,11 @@ def test_changed_suggestion_is_found_at_its_event(run: SimulatedRun) -> None:
         assert isinstance(event, ev.Suggested)
         assert event.config is not None
         forged = replace(event, config={**event.config, "width": 9})
-        found = difference(run, changed(record, number, forged))
-        assert (found.code, found.number, found.trial) == ("answer", number, event.trial)
-        assert found.decided.fields["config"] == event.config
-        assert found.other.fields["config"] == forged.config
-        assert "width=9" in found.other.summary
+        mismatch = difference(run, changed(record, number, forged))
+        assert (mismatch.code, mismatch.number, mismatch.trial) == ("answer", number, event.trial)
+        assert mismatch.decided.fields["config"] == event.config
+        assert mismatch.other.fields["config"] == forged.config
+        assert "width=9" in mismatch.other.summary
 
 
 def test_changed_prediction_is_found_at_its_event(run: SimulatedRun) -> None:
@@ -187,10 +187,10 @@ def test_changed_prediction_is_found_at_its_event(run: SimulatedRun) -> None:
     for number in predictions[::5]:
         event = record.events[number - 1][1]
         assert isinstance(event, ev.Predicted)
-        found = difference(run, changed(record, number, replace(event, go=not event.go)))
-        assert (found.code, found.number) == ("answer", number)
+        mismatch = difference(run, changed(record, number, replace(event, go=not event.go)))
+        assert (mismatch.code, mismatch.number) == ("answer", number)
         if event.trial is not None:
-            assert (found.decided.fields["go"], found.other.fields["go"]) == (event.go, not event.go)
+            assert (mismatch.decided.fields["go"], mismatch.other.fields["go"]) == (event.go, not event.go)
 
 
 def test_changed_trial_row_is_found_at_the_event_that_caused_its_state(run: SimulatedRun) -> None:
@@ -199,40 +199,40 @@ def test_changed_trial_row_is_found_at_the_event_that_caused_its_state(run: Simu
     name = next(name for name, (state, _) in record.trials.items() if state == "completed")
     done = next(numbers(record, ev.Completed, trial=name))
     state, config = record.trials[name]
-    found = difference(run, replace(record, trials={**record.trials, name: ("failed", config)}))
-    assert (found.code, found.number, found.trial) == ("trial_state", done, name)
-    assert (found.decided.fields["state"], found.other.fields["state"]) == ("completed", "failed")
+    mismatch = difference(run, replace(record, trials={**record.trials, name: ("failed", config)}))
+    assert (mismatch.code, mismatch.number, mismatch.trial) == ("trial_state", done, name)
+    assert (mismatch.decided.fields["state"], mismatch.other.fields["state"]) == ("completed", "failed")
     other: Config = {"lr": 0.5, "width": 8}
-    found = difference(run, replace(record, trials={**record.trials, name: (state, other)}))
-    assert (found.code, found.trial) == ("trial_config", name)
+    mismatch = difference(run, replace(record, trials={**record.trials, name: (state, other)}))
+    assert (mismatch.code, mismatch.trial) == ("trial_config", name)
     without = {key: value for key, value in record.trials.items() if key != name}
-    found = difference(run, replace(record, trials=without))
-    assert (found.code, found.trial) == ("trial_missing", name)
+    mismatch = difference(run, replace(record, trials=without))
+    assert (mismatch.code, mismatch.trial) == ("trial_missing", name)
     extra = trial_id(len(record.trials))
-    found = difference(run, replace(record, trials={**record.trials, extra: ("paused", other)}))
-    assert (found.code, found.trial) == ("trial_missing", extra)
+    mismatch = difference(run, replace(record, trials={**record.trials, extra: ("paused", other)}))
+    assert (mismatch.code, mismatch.trial) == ("trial_missing", extra)
 
 
 def test_changed_end_of_the_job_is_found(run: SimulatedRun) -> None:
     record = record_of(run)
     assert record.job == ("succeeded", "budget_usd")
     for state, reason in (("succeeded", "target"), ("failed", "budget_usd"), ("paused", "budget_usd")):
-        found = difference(run, replace(record, job=(state, reason)))  # type: ignore[arg-type]
-        assert (found.code, found.number) == ("job_end", len(record.events))
-        assert found.other.fields == {"type": "job", "state": state, "reason": reason}
+        mismatch = difference(run, replace(record, job=(state, reason)))  # type: ignore[arg-type]
+        assert (mismatch.code, mismatch.number) == ("job_end", len(record.events))
+        assert mismatch.other.fields == {"type": "job", "state": state, "reason": reason}
 
 
 def test_state_that_only_the_service_changed_is_not_checked(run: SimulatedRun) -> None:
-    found = replayed(run, replace(record_of(run), job=("running", None)))
-    assert found.difference is None
-    assert [one.what for one in found.unchecked] == ["why the job is running"]
+    replay = replayed(run, replace(record_of(run), job=("running", None)))
+    assert replay.difference is None
+    assert [gap.what for gap in replay.unchecked] == ["why the job is running"]
 
 
 def test_removed_event_is_found(run: SimulatedRun) -> None:
     record = record_of(run)
     kept = [*record.events[:20], *record.events[21:]]
-    found = difference(run, replace(record, events=kept))
-    assert (found.code, found.number) == ("event_missing", 21)
+    mismatch = difference(run, replace(record, events=kept))
+    assert (mismatch.code, mismatch.number) == ("event_missing", 21)
 
 
 @pytest.mark.parametrize("kind", [ev.Suggested, ev.Predicted])
@@ -240,8 +240,8 @@ def test_event_that_was_removed_without_a_gap_is_found(run: SimulatedRun, kind: 
     record = record_of(run)
     number = list(numbers(record, kind))[3]
     kept = [event for n, event in record.events if n != number]
-    found = difference(run, replace(record, events=list(enumerate(kept, 1))))
-    assert found.number >= number
+    mismatch = difference(run, replace(record, events=list(enumerate(kept, 1))))
+    assert mismatch.number >= number
 
 
 def test_events_that_nothing_permits_are_found(run: SimulatedRun) -> None:
@@ -259,12 +259,12 @@ def test_events_that_nothing_permits_are_found(run: SimulatedRun) -> None:
     for event, why in inserted:
         events = [event for _, event in record.events]
         events.insert(first, event)
-        found = difference(run, replace(record, events=list(enumerate(events, 1))))
-        assert (found.code, found.number, found.decided.summary) == ("not_permitted", first + 1, why)
+        mismatch = difference(run, replace(record, events=list(enumerate(events, 1))))
+        assert (mismatch.code, mismatch.number, mismatch.decided.summary) == ("not_permitted", first + 1, why)
     last = len(record.events)
     after = replace(record, events=[*record.events, (last + 1, ev.ControlRequested(at, "pause"))])
-    found = difference(run, after)
-    assert (found.code, found.number) == ("not_permitted", last + 1)
+    mismatch = difference(run, after)
+    assert (mismatch.code, mismatch.number) == ("not_permitted", last + 1)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["quick sampler", "slow sampler"])
@@ -285,9 +285,9 @@ def test_answer_after_a_refused_hold_has_no_difference(slow: bool, monkeypatch: 
 
 def test_time_limit_is_reported(run: SimulatedRun) -> None:
     left = iter([True] * 10)
-    found = replayed(run, may_continue=lambda: next(left, False))
-    assert (found.events, found.difference) == (10, None)
-    assert found.unchecked[0].why == "the time for this replay was used up after event 10"
+    replay = replayed(run, may_continue=lambda: next(left, False))
+    assert (replay.events, replay.difference) == (10, None)
+    assert replay.unchecked[0].why == "the time for this replay was used up after event 10"
 
 
 def test_without_a_sampler_only_its_answers_are_not_checked(run: SimulatedRun) -> None:
@@ -321,8 +321,8 @@ def warm_start(number: int, lr: float) -> WarmStart:
 
 
 def warm_run() -> tuple[SimulatedRun, dict[str, ev.Inherited]]:
-    found = {0: warm_start(4, 0.01), 1: warm_start(7, 0.1)}
-    run = ran(spec("0.004", scheduler="auto"), warm_starts=WarmStarts(found), faults=FAULTS, seed=2)
+    by_number = {0: warm_start(4, 0.01), 1: warm_start(7, 0.1)}
+    run = ran(spec("0.004", scheduler="auto"), warm_starts=WarmStarts(by_number), faults=FAULTS, seed=2)
     inherited = {
         event.inherited.trial: event.inherited
         for event in run.journal.tables.events
@@ -338,19 +338,19 @@ def test_warm_start_is_compared_with_the_earlier_job() -> None:
         trial_id(4): {"lr": 0.01, "width": 16},
         trial_id(7): {"lr": 0.1, "width": 16},
     }
-    found = replayed(run, source=lambda it: (configs[it.trial], inherited[it.trial]))
-    assert (found.difference, found.unchecked) == (None, ())
+    replay = replayed(run, source=lambda it: (configs[it.trial], inherited[it.trial]))
+    assert (replay.difference, replay.unchecked) == (None, ())
     other = replace(inherited[trial_id(7)], trained_ns=1)
-    found = replayed(run, source=lambda it: (configs[it.trial], other if it.trial == other.trial else it))
-    assert found.difference is not None
-    assert (found.difference.code, found.difference.trial) == ("warm_start", trial_id(1))
+    replay = replayed(run, source=lambda it: (configs[it.trial], other if it.trial == other.trial else it))
+    assert replay.difference is not None
+    assert (replay.difference.code, replay.difference.trial) == ("warm_start", trial_id(1))
 
 
 def test_warm_start_from_a_job_without_a_record_is_not_checked() -> None:
     run, _ = warm_run()
-    found = replayed(run)
-    assert found.difference is None
-    assert {one.what for one in found.unchecked} == {
+    replay = replayed(run)
+    assert replay.difference is None
+    assert {gap.what for gap in replay.unchecked} == {
         "the warm start of trial_00000",
         "the warm start of trial_00001",
     }
@@ -370,30 +370,32 @@ def compared(run: SimulatedRun, **algorithm: str) -> Replayed:
 
 
 def test_policy_compared_with_itself_has_no_difference(run: SimulatedRun) -> None:
-    found = compared(run, scheduler="auto", sampler="auto")
-    assert (found.difference, found.events) == (None, len(run.journal.tables.events))
+    comparison = compared(run, scheduler="auto", sampler="auto")
+    assert (comparison.difference, comparison.events) == (None, len(run.journal.tables.events))
 
 
 def test_other_sampler_differs_at_its_first_other_suggestion(run: SimulatedRun) -> None:
     """The sampler `auto` draws at random until eight trials have reported, as `random` does."""
-    found = compared(run, sampler="random")
-    assert found.difference is not None
-    assert found.difference.code == "answer"
-    assert found.difference.trial is not None
-    assert found.difference.trial >= trial_id(8)
-    event = dict(record_of(run).events)[found.difference.number]
+    comparison = compared(run, sampler="random")
+    assert comparison.difference is not None
+    assert comparison.difference.code == "answer"
+    assert comparison.difference.trial is not None
+    assert comparison.difference.trial >= trial_id(8)
+    event = dict(record_of(run).events)[comparison.difference.number]
     assert isinstance(event, ev.Suggested)
     assert (
-        found.difference.decided.fields["config"] == event.config != found.difference.other.fields["config"]
+        comparison.difference.decided.fields["config"]
+        == event.config
+        != comparison.difference.other.fields["config"]
     )
 
 
 def test_other_scheduler_differs_at_its_first_other_command(run: SimulatedRun) -> None:
-    found = compared(run, scheduler="none")
-    assert found.difference is not None
-    assert found.difference.code == "commands"
-    both = found.difference.decided, found.difference.other
-    begin, other = (one.fields["commands"][0] for one in both)
+    comparison = compared(run, scheduler="none")
+    assert comparison.difference is not None
+    assert comparison.difference.code == "commands"
+    both = comparison.difference.decided, comparison.difference.other
+    begin, other = (side.fields["commands"][0] for side in both)
     assert (begin["type"], begin["trial"]) == (other["type"], other["trial"]) == ("begin", trial_id(0))
     assert begin["until"] < other["until"] == 27
 

@@ -31,10 +31,10 @@ SCHEDULERS: list[SchedulerName] = ["asha", "asha_stopping", "none"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("tables")
-    written(found / "made.npz", arrays(rows=120))
+    tables = tmp_path_factory.mktemp("tables")
+    written(tables / "made.npz", arrays(rows=120))
     trace_file(
-        found,
+        tables,
         COUNTS,
         count(0, 4),
         count(300, 1),
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         count(1700, 4),
         count(4000, 4),
     )
-    return found
+    return tables
 
 
 def simulated(folder: Path, budget: float = 8, **more: Any) -> SimulationResult:
@@ -62,24 +62,27 @@ def run_of(found: RecordedTable, budget: float = 8, **more: Any) -> SimulatedRun
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("budget", [0.1, 1, 8])
 def test_budget_is_used_and_never_exceeded(folder: Path, scheduler: str, budget: float) -> None:
-    found = simulated(folder, budget, scheduler=scheduler)
-    assert found.overspend_usd == 0
-    assert 0.9 * budget <= found.spent <= found.budget == budget
-    assert sum(found.bill_usd.values()) == pytest.approx(found.spent_usd)
-    assert found.spent_usd == pytest.approx(found.spent, rel=0.01)
-    assert found.stop_reason == "budget_usd"
+    simulation = simulated(folder, budget, scheduler=scheduler)
+    assert simulation.overspend_usd == 0
+    assert 0.9 * budget <= simulation.spent <= simulation.budget == budget
+    assert sum(simulation.bill_usd.values()) == pytest.approx(simulation.spent_usd)
+    assert simulation.spent_usd == pytest.approx(simulation.spent, rel=0.01)
+    assert simulation.stop_reason == "budget_usd"
 
 
 def test_best_curve_rises_within_the_spend_and_ends_at_the_best(folder: Path) -> None:
-    found = simulated(folder)
-    spent, values = [point[0] for point in found.best_curve], [point[1] for point in found.best_curve]
+    simulation = simulated(folder)
+    spent, values = (
+        [point[0] for point in simulation.best_curve],
+        [point[1] for point in simulation.best_curve],
+    )
     assert spent == sorted(spent)
     assert values == sorted(set(values))
-    assert values[-1] == found.best
-    assert 0 < spent[0] <= spent[-1] <= found.spent
-    assert found.normalised_regret is not None
-    assert found.normalised_regret < 1
-    assert set(found.best_config or {}) == {"lr", "width", "momentum"}
+    assert values[-1] == simulation.best
+    assert 0 < spent[0] <= spent[-1] <= simulation.spent
+    assert simulation.normalised_regret is not None
+    assert simulation.normalised_regret < 1
+    assert set(simulation.best_config or {}) == {"lr", "width", "momentum"}
 
 
 def test_budget_of_ten_trainings_completes_ten_equal_trainings(tmp_path: Path) -> None:
@@ -89,11 +92,11 @@ def test_budget_of_ten_trainings_completes_ten_equal_trainings(tmp_path: Path) -
     even = arrays(rows=40)
     even["time"] = even["time"] * 0 + 20.0
     written(tmp_path / "made.npz", even)
-    found = simulated(tmp_path, 10.001, workers=1, startup_steps=0, scheduler="none")
-    assert (found.steps, found.finished) == (90, True)
-    assert found.spent == pytest.approx(10, rel=0.001)
-    assert found.simulated_seconds == pytest.approx(10 * 9 * 20, rel=0.001)
-    assert found.bill_usd["train"] == pytest.approx(found.spent_usd, rel=0.001)
+    simulation = simulated(tmp_path, 10.001, workers=1, startup_steps=0, scheduler="none")
+    assert (simulation.steps, simulation.finished) == (90, True)
+    assert simulation.spent == pytest.approx(10, rel=0.001)
+    assert simulation.simulated_seconds == pytest.approx(10 * 9 * 20, rel=0.001)
+    assert simulation.bill_usd["train"] == pytest.approx(simulation.spent_usd, rel=0.001)
 
 
 def test_starting_and_resuming_cost_the_configured_steps(folder: Path) -> None:
@@ -107,19 +110,19 @@ def test_starting_and_resuming_cost_the_configured_steps(folder: Path) -> None:
 
 
 def test_trained_time_is_the_sum_of_recorded_step_times(folder: Path) -> None:
-    found = load_table(folder / "made.npz")
-    run = run_of(found, scheduler="auto")
+    table = load_table(folder / "made.npz")
+    run = run_of(table, scheduler="auto")
     for trial in run.loop.state.trials:
-        row = found.rows[found.key(trial.config)]
-        took = found.step_s[row][: trial.steps].sum() * NS
+        row = table.rows[table.key(trial.config)]
+        took = table.step_s[row][: trial.steps].sum() * NS
         assert trial.trained_ns == pytest.approx(took, rel=1e-6, abs=NS / 1000)
-    assert any(trial.steps == found.steps for trial in run.loop.state.trials)
+    assert any(trial.steps == table.steps for trial in run.loop.state.trials)
 
 
 def test_large_budget_searches_every_row_of_the_table(folder: Path) -> None:
-    found = simulated(folder, 1000, scheduler="none")
-    assert (found.trials, found.stop_reason) == (120, "space_exhausted")
-    assert found.normalised_regret == 0
+    simulation = simulated(folder, 1000, scheduler="none")
+    assert (simulation.trials, simulation.stop_reason) == (120, "space_exhausted")
+    assert simulation.normalised_regret == 0
 
 
 def digest(folder: str, seed: int) -> str:

@@ -34,29 +34,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_loaded_table_returns_the_written_values(tmp_path: Path) -> None:
     given_arrays = arrays()
-    found = load_table(written(tmp_path / "t.npz", given_arrays))
-    assert (found.name, found.steps, len(found.configs)) == ("t", 9, 40)
-    assert list(found.space.parameters) == ["lr", "width", "1-momentum"]
-    for row, config in enumerate(found.configs):
-        assert found.space.contains(config)
-        shown = found.shown(config)
+    loaded = load_table(written(tmp_path / "t.npz", given_arrays))
+    assert (loaded.name, loaded.steps, len(loaded.configs)) == ("t", 9, 40)
+    assert list(loaded.space.parameters) == ["lr", "width", "1-momentum"]
+    for row, config in enumerate(loaded.configs):
+        assert loaded.space.contains(config)
+        shown = loaded.shown(config)
         assert list(shown) == ["lr", "width", "momentum"]
         assert list(shown.values()) == pytest.approx(list(given_arrays["X"][row]))
-        assert found.unit_of(config) == pytest.approx(found.unit[row])
+        assert loaded.unit_of(config) == pytest.approx(loaded.unit[row])
         for step in (1, 9):
-            assert found.value(config, step) == given_arrays["metric"][row, step - 1]
-            assert found.step_ns(config, step) == round(given_arrays["time"][row, step - 1] * 1e9)
-    assert ((found.unit >= -1e-12) & (found.unit <= 1 + 1e-12)).all()
+            assert loaded.value(config, step) == given_arrays["metric"][row, step - 1]
+            assert loaded.step_ns(config, step) == round(given_arrays["time"][row, step - 1] * 1e9)
+    assert ((loaded.unit >= -1e-12) & (loaded.unit <= 1 + 1e-12)).all()
 
 
 def test_training_cost_is_row_mean_and_regret_is_normalised_by_median(tmp_path: Path) -> None:
     given_arrays = arrays()
-    found = load_table(written(tmp_path / "t.npz", given_arrays))
+    loaded = load_table(written(tmp_path / "t.npz", given_arrays))
     bests = given_arrays["metric"].max(axis=1)
-    assert found.full_s == pytest.approx(given_arrays["time"].sum(axis=1).mean())
-    assert found.mean_step_s == pytest.approx(given_arrays["time"].mean())
-    assert found.normalised_regret(bests.max()) == 0
-    assert found.normalised_regret(float(np.median(bests))) == pytest.approx(1)
+    assert loaded.full_s == pytest.approx(given_arrays["time"].sum(axis=1).mean())
+    assert loaded.mean_step_s == pytest.approx(given_arrays["time"].mean())
+    assert loaded.normalised_regret(bests.max()) == 0
+    assert loaded.normalised_regret(float(np.median(bests))) == pytest.approx(1)
 
 
 def test_values_encoded_in_16_bits_are_decoded(tmp_path: Path) -> None:
@@ -65,26 +65,26 @@ def test_values_encoded_in_16_bits_are_decoded(tmp_path: Path) -> None:
     coded["metric"] = np.rint((plain["metric"] + 1) / 1e-4).astype(np.uint16)
     coded["time_aff"] = np.array([2e-4, 0.0], dtype=np.float32)
     coded["time"] = np.rint(np.log(plain["time"]) / coded["time_aff"][0]).astype(np.uint16)
-    found = load_table(written(tmp_path / "t.npz", coded))
-    assert found.metric == pytest.approx(plain["metric"], abs=1e-4)
-    assert found.step_s == pytest.approx(plain["time"], rel=1e-3)
+    loaded = load_table(written(tmp_path / "t.npz", coded))
+    assert loaded.metric == pytest.approx(plain["metric"], abs=1e-4)
+    assert loaded.step_s == pytest.approx(plain["time"], rel=1e-3)
 
 
 def test_duplicate_configurations_keep_only_the_first_row(tmp_path: Path) -> None:
     twice = arrays()
     twice["X"][7] = twice["X"][3]
-    found = load_table(written(tmp_path / "t.npz", twice))
-    assert len(found.configs) == 39
-    assert found.value(found.configs[3], 9) == twice["metric"][3, 8]
+    loaded = load_table(written(tmp_path / "t.npz", twice))
+    assert len(loaded.configs) == 39
+    assert loaded.value(loaded.configs[3], 9) == twice["metric"][3, 8]
 
 
 # Errors
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
-    found = arrays()
-    found[name] = change(found[name])
-    return found
+    columns = arrays()
+    columns[name] = change(columns[name])
+    return columns
 
 
 def put(value: float) -> Callable[[Any], Any]:
@@ -183,8 +183,8 @@ def test_truncated_array_inside_a_valid_archive_is_named(tmp_path: Path) -> None
     source = written(tmp_path / "whole.npz", arrays())
     with zipfile.ZipFile(source) as whole, zipfile.ZipFile(tmp_path / "cut.npz", "w") as cut:
         for member in whole.namelist():
-            found = whole.read(member)
-            cut.writestr(member, found[: len(found) // 2] if member == "time.npy" else found)
+            content = whole.read(member)
+            cut.writestr(member, content[: len(content) // 2] if member == "time.npy" else content)
     with pytest.raises(TableError, match=r"cut\.npz: time is cut off"):
         load_table(tmp_path / "cut.npz")
 
@@ -214,58 +214,58 @@ def test_archive_without_valid_arrays_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_row_is_suggested_once_even_after_a_restart(tmp_path: Path, name: SamplerName) -> None:
-    found = table(tmp_path)
+    recorded = table(tmp_path)
 
     def sampler() -> RowsSampler:
-        return RowsSampler(found, build(name, found.space))
+        return RowsSampler(recorded, build(name, recorded.space))
 
     first = sampler()
     log = []
     for number in range(40):
         config = first.suggest(number)
-        assert config in found.configs
+        assert config in recorded.configs
         log.append(config)
-        first.tell(number, 1, found.value(config, 1), 0, at_rung=True)
+        first.tell(number, 1, recorded.value(config, 1), 0, at_rung=True)
     assert len({str(config) for config in log}) == 40
     assert first.suggest(40) is None
     again = sampler()
     for number in range(20):
         again.adopt(number, log[number])
-        again.tell(number, 1, found.value(log[number], 1), 0, at_rung=True)
+        again.tell(number, 1, recorded.value(log[number], 1), 0, at_rung=True)
     for number in range(20, 30):
         assert again.suggest(number) == log[number]
-        again.tell(number, 1, found.value(log[number], 1), 0, at_rung=True)
+        again.tell(number, 1, recorded.value(log[number], 1), 0, at_rung=True)
 
 
 def test_suggestion_is_replaced_by_the_nearest_row(tmp_path: Path) -> None:
-    found = table(tmp_path)
-    plain, rows = RandomSampler(found.space, 3), RowsSampler(found, RandomSampler(found.space, 3))
+    recorded = table(tmp_path)
+    plain, rows = RandomSampler(recorded.space, 3), RowsSampler(recorded, RandomSampler(recorded.space, 3))
     proposed = plain.suggest(0)
-    distances = np.linalg.norm(found.unit - found.unit_of(proposed or {}), axis=1)
-    assert rows.suggest(0) == found.configs[int(np.argmin(distances))]
+    distances = np.linalg.norm(recorded.unit - recorded.unit_of(proposed or {}), axis=1)
+    assert rows.suggest(0) == recorded.configs[int(np.argmin(distances))]
 
 
 def test_tpe_learns_from_the_row_and_not_from_its_proposal(tmp_path: Path) -> None:
     """TPE learns only the first steps of 400 rows and still finds the good learning rates. The mean row is 1.0
     away.
     """
-    found = table(tmp_path, rows=400)
-    sampler = RowsSampler(found, build("tpe", found.space))
+    recorded = table(tmp_path, rows=400)
+    sampler = RowsSampler(recorded, build("tpe", recorded.space))
     distance = []
     for number in range(60):
         config = sampler.suggest(number)
         assert config is not None
-        sampler.tell(number, 1, found.value(config, 1), 0, at_rung=True)
+        sampler.tell(number, 1, recorded.value(config, 1), 0, at_rung=True)
         distance.append(abs(np.log10(float(str(config["lr"]))) + 2))
     assert np.mean(distance[40:]) < 0.6
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc"])
 def test_adopted_row_replaces_the_suggestion_in_optuna(tmp_path: Path, name: SamplerName) -> None:
-    found = table(tmp_path)
-    sampler = build(name, found.space)
+    recorded = table(tmp_path)
+    sampler = build(name, recorded.space)
     assert isinstance(sampler, OptunaSampler)
     proposed = sampler.suggest(0)
-    assert proposed not in found.configs
-    sampler.adopt(0, found.configs[5])
-    assert [trial.params for trial in sampler._study.trials] == [found.configs[5]]
+    assert proposed not in recorded.configs
+    sampler.adopt(0, recorded.configs[5])
+    assert [trial.params for trial in sampler._study.trials] == [recorded.configs[5]]

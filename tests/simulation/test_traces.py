@@ -40,8 +40,8 @@ def test_intervals_are_read_and_gaps_have_no_nodes(tmp_path: Path) -> None:
 
 
 def test_counts_last_until_the_next_change(tmp_path: Path) -> None:
-    found = load_traces(file(tmp_path, COUNTS, count(0, 4), count(60, 2), count(60, 1), count(90, 4)))
-    assert seconds(found[0]) == [(0, 60, 4), (60, 90, 1)]
+    traces = load_traces(file(tmp_path, COUNTS, count(0, 4), count(60, 2), count(60, 1), count(90, 4)))
+    assert seconds(traces[0]) == [(0, 60, 4), (60, 90, 1)]
 
 
 def test_workers_are_up_in_proportion_to_nodes_and_the_trace_repeats(tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ def test_workers_are_up_in_proportion_to_nodes_and_the_trace_repeats(tmp_path: P
 @st.composite
 def segment_lists(draw: st.DrawFn) -> Trace:
     lengths = draw(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), min_size=1, max_size=8))
-    found, at = [], 0
+    segments, at = [], 0
     for length, nodes in lengths:
-        found.append((at, at + length, nodes))
+        segments.append((at, at + length, nodes))
         at += length
-    return Trace("a", tuple(found))
+    return Trace("a", tuple(segments))
 
 
 @given(trace=segment_lists(), workers=st.integers(1, 6), start=st.integers(0, 500))
@@ -70,10 +70,13 @@ def test_number_of_workers_up_follows_the_trace_at_every_time(trace: Trace, work
     for at in range(60):
         place = (at + start) % trace.length_ns
         nodes = next(count for a, b, count in trace.segments if a <= place < b)
-        up = [any(s.begin_ns <= at and (s.end_ns is None or at < s.end_ns) for s in one) for one in spans]
+        up = [
+            any(s.begin_ns <= at and (s.end_ns is None or at < s.end_ns) for s in spans_of_worker)
+            for spans_of_worker in spans
+        ]
         assert up == [count < nodes * workers // trace.nodes for count in range(workers)]
-    for one in spans:
-        for before, after in pairwise(one):
+    for worker_spans in spans:
+        for before, after in pairwise(worker_spans):
             assert before.end_ns is not None
             assert before.begin_ns < before.end_ns < after.begin_ns
 

@@ -77,9 +77,9 @@ def test_trials_resume_where_they_stopped_at_window_close() -> None:
     nights = Nights(Window("22:13", "22:14"))
     attempts = sorted(nights.run.journal.tables.attempts.values(), key=lambda row: (row.trial, row.attempt))
     assert any(row.attempt > 1 for row in attempts)
-    for one, following in pairwise(attempts):
-        if one.trial == following.trial:
-            assert (one.end, following.from_step) == ("paused", one.to_step)
+    for attempt, following in pairwise(attempts):
+        if attempt.trial == following.trial:
+            assert (attempt.end, following.from_step) == ("paused", attempt.to_step)
 
 
 def test_step_longer_than_the_window_costs_only_its_first_night() -> None:

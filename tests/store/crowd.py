@@ -26,15 +26,15 @@ def process(
     """
     mine, theirs = FORKS.Pipe()
     url = database.url.render_as_string(hide_password=False)
-    found = FORKS.Process(target=act, args=(theirs, url, *arguments))
-    found.start()
+    child = FORKS.Process(target=act, args=(theirs, url, *arguments))
+    child.start()
     theirs.close()  # so that `recv` fails if the process ends
     try:
         assert mine.recv()
-        yield found, mine
+        yield child, mine
     finally:
-        found.kill()
-        found.join()
+        child.kill()
+        child.join()
         mine.close()
 
 
@@ -49,8 +49,8 @@ def crowd(
         started = [stack.enter_context(process(act, database, *given)) for given in arguments]
         for _, connection in started:
             connection.send("go")
-        processes = [one for one, _ in started]
+        processes = [started_process for started_process, _ in started]
         yield processes
-        for one in processes:
-            one.join()
-        assert [one.exitcode for one in processes] == [0] * len(processes)
+        for member in processes:
+            member.join()
+        assert [started_process.exitcode for started_process in processes] == [0] * len(processes)

@@ -60,18 +60,18 @@ def test_accounts_are_listed_in_order_and_read_together(database: Database) -> N
         assert ledger.accounts_after(db, "", 1) == [JOB]
         assert ledger.accounts_after(db, JOB, 5) == [OTHER]
         wanted = {JOB: Account(cost(10, 5)), OTHER: Account(cost(20, 5))}
-        found = job_summaries.of_jobs(db, [JOB, OTHER, "job_of_nobody"])
-    assert {name: one.account for name, one in found.items()} == wanted
+        summaries = job_summaries.of_jobs(db, [JOB, OTHER, "job_of_nobody"])
+    assert {name: summary.account for name, summary in summaries.items()} == wanted
 
 
 def test_posted_amounts_are_summed_by_job_trial_and_attempt(database: Database) -> None:
     create(database, new_job(limits=budget(100)))
     with database.write() as db:
         for number, (trial, attempt) in enumerate([(0, 1), (0, 2), (1, 1)], start=1):
-            one = hold(number, cost(9), trial=trial, attempt=attempt)
-            assert ledger.place(db, PROJECT, JOB, one)
-            ledger.settle(db, PROJECT, JOB, one.id, {"train": cost(number)}, NOW)
-        assert ledger.open_hold(db, one.id) is None
+            placed_hold = hold(number, cost(9), trial=trial, attempt=attempt)
+            assert ledger.place(db, PROJECT, JOB, placed_hold)
+            ledger.settle(db, PROJECT, JOB, placed_hold.id, {"train": cost(number)}, NOW)
+        assert ledger.open_hold(db, placed_hold.id) is None
         assert ledger.place(db, PROJECT, JOB, last := hold(4, cost(9)))
         assert ledger.open_hold(db, last.id) == last
         assert ledger.posted_by_kind(db, JOB) == {"train": cost(6)}
@@ -91,8 +91,8 @@ def test_noted_spend_fills_job_and_shared_budget_only_to_their_limits(
         ledger.note_spent(db, PROJECT, JOB, where)
     with database.read() as db:
         assert ledger.account(db, JOB) == Account(cost(100, 10), posted=cost(own))
-        one = shared_budgets.get(db, PROJECT, "all").budget
-        assert shared_budgets.standing(db, PROJECT, one, NOW).account.posted == cost(shared)
+        shared_budget = shared_budgets.get(db, PROJECT, "all").budget
+        assert shared_budgets.standing(db, PROJECT, shared_budget, NOW).account.posted == cost(shared)
         assert ledger.violations(db) == []
 
 
@@ -102,8 +102,11 @@ def test_periods_are_listed_from_the_oldest_open_one(database: Database) -> None
     for number, day in enumerate((10, 11, 12), start=1):
         assert place(database, JOBS[0], number, day, at=day * DAY_NS)
     with database.read() as db:
-        found = shared_budgets.periods(db, PROJECT, "all", since=Instant(11 * DAY_NS))
-    assert [(one.began_at // DAY_NS, one.account.held) for one in found] == [(11, cost(11)), (12, cost(12))]
+        periods = shared_budgets.periods(db, PROJECT, "all", since=Instant(11 * DAY_NS))
+    assert [(period.began_at // DAY_NS, period.account.held) for period in periods] == [
+        (11, cost(11)),
+        (12, cost(12)),
+    ]
 
 
 def test_missing_budget_cannot_be_read_or_removed(database: Database) -> None:
@@ -120,8 +123,8 @@ def test_lowest_limit_of_job_and_shared_budgets_applies(database: Database) -> N
     put(database, SharedBudget("gpus", gpu_ms=5), SharedBudget("usd", usd=Money(7)))
     assert place(database, JOBS[0], 1, 2, 1)
     with database.read() as db:
-        found = shared_budgets.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100))
-        assert (found.left, found.above_usd, found.above_gpus) == (cost(5, 4), "usd", "gpus")
+        allowance = shared_budgets.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100))
+        assert (allowance.left, allowance.above_usd, allowance.above_gpus) == (cost(5, 4), "usd", "gpus")
         own = shared_budgets.allowance(db, PROJECT, JOBS[0], NOW, cost(3, 3))
         assert (own.left, own.above_usd, own.above_gpus) == (cost(3, 3), "", "")
         name = hold(1, FREE, job=JOBS[0]).id
@@ -142,9 +145,9 @@ def test_changed_period_starts_counting_from_zero(database: Database) -> None:
     settle(database, JOBS[0], 1, 20)
     put(database, SharedBudget("all", usd=Money(50), period="day"), at=LATER)
     with database.read() as db:
-        one = shared_budgets.get(db, PROJECT, "all").budget
-        assert shared_budgets.standing(db, PROJECT, one, LATER).account.posted == FREE
-        assert shared_budgets.standing(db, PROJECT, one, NOW).account.posted == FREE, (
+        shared_budget = shared_budgets.get(db, PROJECT, "all").budget
+        assert shared_budgets.standing(db, PROJECT, shared_budget, LATER).account.posted == FREE
+        assert shared_budgets.standing(db, PROJECT, shared_budget, NOW).account.posted == FREE, (
             "counted from the change on"
         )
     check(database, LATER)
@@ -160,9 +163,9 @@ def test_waiting_jobs_begun_jobs_and_owner_shares_are_read(database: Database) -
         for name in names[1:]:
             jobs.begin_running(db, name, at=NOW)
         for name, usd in zip(names[1:], (3, 4, 5), strict=True):
-            one = hold(1, cost(usd), job=name)
-            assert ledger.place(db, PROJECT, name, one)
-            ledger.settle(db, PROJECT, name, one.id, {"train": cost(usd)}, NOW)
+            placed_hold = hold(1, cost(usd), job=name)
+            assert ledger.place(db, PROJECT, name, placed_hold)
+            ledger.settle(db, PROJECT, name, placed_hold.id, {"train": cost(usd)}, NOW)
         jobs.move(db, names[3], "cancelled", "cancelled", at=NOW)
         launches.end(db, names[3], 1)
         assert queue.waiting(db, NOW) == [Waiting(names[0], f"{PROJECT}/", 0, Instant(0), PROJECT)]
@@ -181,9 +184,9 @@ def test_launch_can_be_delayed_and_records_driver_versions_while_wanted(database
         assert wanted is not None
         launches.put_off(db, wanted, Instant(7))
         launches.record_versions(db, JOB, 1, tuner="1.0", ray="2.60", python="3.11")
-        found = job_summaries.of_jobs(db, [JOB, "job_of_nobody"])
-        assert list(found) == [JOB]
-        launch = found[JOB].launch
+        summaries = job_summaries.of_jobs(db, [JOB, "job_of_nobody"])
+        assert list(summaries) == [JOB]
+        launch = summaries[JOB].launch
         assert launch == launches.get(db, JOB)
         assert launch is not None
         assert (launch.not_before, launch.tuner_version) == (Instant(7), "1.0")

@@ -46,11 +46,11 @@ def read(database: Database, objective: Objective) -> list[TrainedTrial]:
 def whole(database: Database) -> list[tuple[tuple[int, float, int], ...]]:
     """Return every curve with all of its reports."""
     r = reports.c
-    found: dict[str, list[tuple[int, float, int]]] = {}
+    curves_by_trial: dict[str, list[tuple[int, float, int]]] = {}
     with database.read() as db:
         for row in db.execute(select(reports).where(r.value.is_not(None)).order_by(r.trial, r.step)):
-            found.setdefault(row.trial, []).append((row.step, row.value, row.usd))
-    return [tuple(curve) for curve in found.values()]
+            curves_by_trial.setdefault(row.trial, []).append((row.step, row.value, row.usd))
+    return [tuple(curve) for curve in curves_by_trial.values()]
 
 
 def evidence(curves_of: list[tuple[tuple[int, float, int], ...]], objective: Objective) -> ReplayEvidence:
@@ -73,11 +73,11 @@ def test_omitted_reports_change_no_estimate(
         for step in range(1, rng.choice([3, 7, 20, 20]) + 1):
             if rng.random() < 0.8 or step == FIDELITY.max:
                 report(journal, number, step, round(rng.random(), 1), usd=step * 10)
-    found = read(database, objective)
+    trained_trials = read(database, objective)
     full = whole(database)
-    assert sum(len(trial.curve) for trial in found) < sum(map(len, full))
-    assert all(set(trial.curve) <= set(curve) for trial, curve in zip(found, full, strict=True))
-    thin = evidence([trial.curve for trial in found], objective)
+    assert sum(len(trial.curve) for trial in trained_trials) < sum(map(len, full))
+    assert all(set(trial.curve) <= set(curve) for trial, curve in zip(trained_trials, full, strict=True))
+    thin = evidence([trial.curve for trial in trained_trials], objective)
     assert estimates(thin) == estimates(evidence(full, objective))
     assert estimates(thin)[0].status == "estimated"
 
@@ -108,6 +108,6 @@ def test_trial_without_a_metric_is_left_out(database: Database, journal: SqlJour
     report(journal, 0, 1, None, usd=1)
     assert read(database, Objective("acc")) == []
     report(journal, 0, 2, 0.5, usd=2)
-    assert [replace(one, setup=0) for one in read(database, Objective("acc"))] == [
+    assert [replace(trial, setup=0) for trial in read(database, Objective("acc"))] == [
         TrainedTrial("running", 0, ((2, 0.5, 2),))
     ]

@@ -239,7 +239,9 @@ def test_sqlite_writers_of_one_process_begin_one_at_a_time(tmp_path: Path) -> No
 
     @event.listens_for(database.engine, "connect")
     def told(raw: Any, _: object) -> None:
-        raw.set_trace_callback(lambda said: begun.append(said) if said.startswith("BEGIN") else None)
+        raw.set_trace_callback(
+            lambda statement: begun.append(statement) if statement.startswith("BEGIN") else None
+        )
 
     def write() -> None:
         with database.write() as db:

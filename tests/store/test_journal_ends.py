@@ -22,9 +22,9 @@ DONE, WAITS = "trial_00000", "trial_00001"
 
 def launch(database: Database) -> Launch:
     with database.read() as db:
-        found = launches.get(db, JOB)
-    assert found is not None
-    return found
+        current = launches.get(db, JOB)
+    assert current is not None
+    return current
 
 
 def wish(database: Database, wished: Wish) -> None:
@@ -35,8 +35,8 @@ def wish(database: Database, wished: Wish) -> None:
 def test_job_with_closed_window_is_relaunched_when_it_opens(database: Database) -> None:
     with running(database).transaction() as tx:
         tx.put_job("paused", None, at=AT, again_at=OPENS)
-    found = launch(database)
-    assert (found.state, found.epoch, found.not_before) == ("wanted", 2, OPENS)
+    relaunched = launch(database)
+    assert (relaunched.state, relaunched.epoch, relaunched.not_before) == ("wanted", 2, OPENS)
 
 
 @pytest.mark.parametrize("wished", ["pause", "cancel"])
@@ -55,8 +55,8 @@ def test_job_resumed_while_pausing_is_relaunched_at_once(database: Database) -> 
     wish(database, "resume")
     with journal.transaction() as tx:
         tx.put_job("paused", None, at=AT)
-    found = launch(database)
-    assert (found.state, found.epoch, found.not_before) == ("wanted", 2, 0)
+    relaunched = launch(database)
+    assert (relaunched.state, relaunched.epoch, relaunched.not_before) == ("wanted", 2, 0)
     with database.read() as db:
         assert jobs.get(db, JOB).state == "running"
 

@@ -36,10 +36,10 @@ def journal(database: Database) -> SqlJournal:
     create(database, new_job())
     with database.write() as db:
         jobs.begin_running(db, JOB, at=Instant(1))
-    found = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
-    with found.transaction() as tx:
+    sql_journal = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
+    with sql_journal.transaction() as tx:
         tx.put_trial(TRIAL, "running", at=AT, config={"lr": 0.1, "opt": None})
-    return found
+    return sql_journal
 
 
 def only(database: Database, table: Table) -> Row[Any]:
@@ -156,11 +156,11 @@ def test_pruned_checkpoints_are_removed_from_the_journal(
 def test_events_are_read_page_by_page(journal: SqlJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.store.job_record.EVENTS_PAGE", 3)
     before = list(journal.events())
-    told = [WallClockEnded(Instant(at)) for at in range(7)]
+    recorded = [WallClockEnded(Instant(at)) for at in range(7)]
     with journal.transaction() as tx:
-        for event in told:
+        for event in recorded:
             tx.append(event)
-    assert list(journal.events()) == [*before, *told]
+    assert list(journal.events()) == [*before, *recorded]
 
 
 def test_running_time_is_measured_up_to_the_launch(journal: SqlJournal) -> None:
@@ -249,10 +249,10 @@ def test_job_with_an_unseen_top_up_at_its_end_gets_another_driver(
         jobs.set_budget(db, JOB, budget(200))
     with journal.transaction() as tx:
         tx.put_job("succeeded", reason, at=AT)
-    found = only(database, launches)
+    launch = only(database, launches)
     with database.read() as db:
         state = jobs.get(db, JOB).state
-    assert (state, found.state, found.epoch) == (
+    assert (state, launch.state, launch.epoch) == (
         ("running", "wanted", 2) if goes_on else ("succeeded", "ended", 1)
     )
 
@@ -301,9 +301,9 @@ def test_losses_count_time_since_each_attempt_got_its_machine(
         tx.put_attempt(AttemptRow(TRIAL, 5, Instant(0), Instant(50), "lost"))
         tx.put_attempt(AttemptRow(TRIAL, 6, Instant(50)))
     with database.read() as db:
-        found = losses(db, JOB, "on_demand", Instant(90))
+        market_losses = losses(db, JOB, "on_demand", Instant(90))
         assert losses(db, OTHER, "on_demand", Instant(90)) == Losses()
-    assert found == Losses(4 + 4 + 4 + 57, {"lost": 2, "paused": 1})
+    assert market_losses == Losses(4 + 4 + 4 + 57, {"lost": 2, "paused": 1})
 
 
 def test_losses_are_per_market_and_exclude_attempts_ended_by_their_driver(
@@ -335,6 +335,6 @@ def test_usage_of_an_attempt_is_replaced_and_missing_usage_is_none(
             used = Usage(wall_ns=5, cpu_ns=cpu_ns, facts={"precision": "fp32", "batch_size": 8})
             tx.put_usage(TRIAL, 2, used)
     with database.read() as db:
-        found = list(evidence.attempts_of(db, JOB, [TRIAL]))
-    assert [(row.attempt, usage) for row, usage in found] == [(1, None), (2, used)]
-    assert found[1][0] == AttemptRow(TRIAL, 2, AT)
+        attempts = list(evidence.attempts_of(db, JOB, [TRIAL]))
+    assert [(row.attempt, usage) for row, usage in attempts] == [(1, None), (2, used)]
+    assert attempts[1][0] == AttemptRow(TRIAL, 2, AT)

@@ -127,7 +127,7 @@ def test_live_launches_are_listed_oldest_request_first(database: Database) -> No
         create(database, new_job(name, at=at))
     with database.write() as db:
         launches.end(db, "job_c", 1)
-        assert [found.job for found in launches.live(db)] == ["job_b", "job_a", "job_d"]
+        assert [live_launch.job for live_launch in launches.live(db)] == ["job_b", "job_a", "job_d"]
 
 
 def test_at_hand_lists_launches_that_are_due_or_running(database: Database) -> None:
@@ -137,11 +137,11 @@ def test_at_hand_lists_launches_that_are_due_or_running(database: Database) -> N
     for name in ("job_a", "job_b", "job_c"):
         create(database, new_job(name, at=0))
     with database.write() as db:
-        for one in launches.live(db)[1:]:
-            launches.again(db, one, at=Instant(1), not_before=Instant(9), quick_deaths=1)
+        for live_launch in launches.live(db)[1:]:
+            launches.again(db, live_launch, at=Instant(1), not_before=Instant(9), quick_deaths=1)
 
         def at_hand(now: int) -> list[str]:
-            return [found.job for found in launches.at_hand(db, Instant(now))]
+            return [due_launch.job for due_launch in launches.at_hand(db, Instant(now))]
 
         assert at_hand(5) == ["job_a"]
         assert at_hand(9) == at_hand(0) == ["job_a", "job_b", "job_c"]
@@ -156,9 +156,9 @@ def test_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> None
         act(wanted, 2)
         with pytest.raises(Fenced):
             act(wanted, epoch)
-    found = launch(wanted)
-    assert found is not None
-    assert (found.epoch, found.state) == (2, "running")
+    current = launch(wanted)
+    assert current is not None
+    assert (current.epoch, current.state) == (2, "running")
 
 
 def test_driver_of_an_ended_launch_is_fenced(wanted: Database) -> None:
@@ -205,11 +205,11 @@ def test_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing(wanted: Da
 
 
 def test_journal_of_an_ended_launch_raises_fenced_and_writes_nothing(wanted: Database) -> None:
-    found = journal(wanted, 1)
+    ended_journal = journal(wanted, 1)
     end(wanted, 1)
     before = rows(wanted)
     with pytest.raises(Fenced):
-        record(found, completed(1))
+        record(ended_journal, completed(1))
     assert rows(wanted) == before
 
 

@@ -62,16 +62,16 @@ class Crowd:
 
     def newest(self) -> int:
         with self.services[0]._database.read() as db:
-            found = leadership.get(db, ROLE)
-        assert found is not None
-        return found.token
+            term = leadership.get(db, ROLE)
+        assert term is not None
+        return term.token
 
 
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    found = database_in(tmp_path_factory.mktemp("led"))
-    yield found
-    found.dispose()
+    sqlite_database = database_in(tmp_path_factory.mktemp("led"))
+    yield sqlite_database
+    sqlite_database.dispose()
 
 
 @examples(60)
@@ -163,10 +163,10 @@ def make_room(database: Database, key: str) -> None:
 
 def check(database: Database, terms_min: int) -> None:
     with database.read() as db:
-        found = db.exec_driver_sql("SELECT token, holder FROM written ORDER BY id").all()
-    tokens = [token for token, _ in found]
+        written_rows = db.exec_driver_sql("SELECT token, holder FROM written ORDER BY id").all()
+    tokens = [token for token, _ in written_rows]
     assert tokens == sorted(tokens)
-    assert len({(token, holder) for token, holder in found}) == len(set(tokens)) >= terms_min
+    assert len({(token, holder) for token, holder in written_rows}) == len(set(tokens)) >= terms_min
 
 
 def test_suspended_processes_write_in_the_order_of_their_terms(tmp_path: Path) -> None:

@@ -157,10 +157,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def the_bound_holds_and_the_books_are_right(self) -> None:
         with self.database.read() as db:
-            found = ledger.account(db, JOB)
-            assert (found.posted + found.held).fits(found.limit)
-            assert FREE.fits(found.posted)
-            assert FREE.fits(found.held)
+            account = ledger.account(db, JOB)
+            assert (account.posted + account.held).fits(account.limit)
+            assert FREE.fits(account.posted)
+            assert FREE.fits(account.held)
             assert ledger.violations(db) == []
 
     def _count(self, used: Used) -> None:

@@ -26,7 +26,7 @@ def account(database: Database) -> Account:
 
 def watch(database: Database, processes: list[Process]) -> None:
     """Check that the account stays within its limit until all processes have ended."""
-    while any(one.is_alive() for one in processes):
+    while any(running.is_alive() for running in processes):
         seen = account(database)
         assert (seen.posted + seen.held).fits(seen.limit)
         time.sleep(0.01)
@@ -87,10 +87,10 @@ def test_killed_process_leaves_only_whole_transactions(database: Database) -> No
         with process(hammer.hold_for_ever, database, number):
             time.sleep(moments.uniform(0, 0.05))
         check_books(database)
-        found = entries(database)
-        turns = found["hold"] // hammer.HOLDS_A_TRANSACTION
+        counts = entries(database)
+        turns = counts["hold"] // hammer.HOLDS_A_TRANSACTION
         assert turns > number
-        assert found == {"hold": 4 * turns, "post": 3 * turns, "release": 3 * turns}
+        assert counts == {"hold": 4 * turns, "post": 3 * turns, "release": 3 * turns}
         assert account(database).held == cost(7 * turns, 3 * turns)
 
 

@@ -30,9 +30,9 @@ NUMBERS = iter(range(10**9))
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    found = database_in(tmp_path_factory.mktemp("front"))
-    yield found
-    found.dispose()
+    sqlite_database = database_in(tmp_path_factory.mktemp("front"))
+    yield sqlite_database
+    sqlite_database.dispose()
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def job_with(database: Database, mode: Mode, found: list[Given], fidelity: Fidel
     with journal.transaction() as tx:
         for number in range(5):
             tx.put_trial(f"trial_{number:05d}", "running", at=Instant(0), config={"lr": 0.1})
-        for one in found:
-            cost, trial = Cost(Money(one.usd), one.gpu_ms), f"trial_{one.trial:05d}"
-            if tx.put_report(ReportRow(trial, 1, one.step, Instant(0), one.value, {}, cost, one.ns)):
+        for report in found:
+            cost, trial = Cost(Money(report.usd), report.gpu_ms), f"trial_{report.trial:05d}"
+            if tx.put_report(ReportRow(trial, 1, report.step, Instant(0), report.value, {}, cost, report.ns)):
                 tx.seq += 1
     return job
 
@@ -153,10 +153,12 @@ def test_queries_use_only_the_index_of_the_pareto_front(database: Database) -> N
             best.next_better(db, job, "max", 0.5)
     finally:
         event.remove(database.engine, "before_cursor_execute", note)
-    selects = [one for one in asked if one[0].startswith("SELECT")]
+    selects = [query for query in asked if query[0].startswith("SELECT")]
     with database.read() as db:
         for statement, parameters in selects:
             plan = db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             searched = [str(row[3]) for row in plan if row[3] != "USE TEMP B-TREE FOR ORDER BY"]
-            assert all(one.startswith("SEARCH ") and " INDEX " in one for one in searched), plan
+            assert all(
+                plan_step.startswith("SEARCH ") and " INDEX " in plan_step for plan_step in searched
+            ), plan
     assert any("front" in statement for statement, _ in selects)

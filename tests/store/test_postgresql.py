@@ -57,9 +57,9 @@ def meanwhile(act: Callable[[], object]) -> Iterator[Callable[[], None]]:
 
 @pytest.fixture(scope="module")
 def database(postgres_module_url: str) -> Iterator[Database]:
-    found = Database(postgres_module_url)
-    yield found
-    found.dispose()
+    postgresql = Database(postgres_module_url)
+    yield postgresql
+    postgresql.dispose()
 
 
 def test_alembic_finds_nothing_to_change_in_the_migrated_schema(database: Database) -> None:
@@ -74,9 +74,9 @@ def test_refused_statements_and_an_exhausted_pool_are_reported(
     """Cover a read-only database such as a standby, a user without rights, and a pool without a free connection."""
     postgres_server.run("CREATE ROLE guest LOGIN")
     read_only = database.url.update_query_dict({"options": "-c default_transaction_read_only=on"})
-    for url, said in ((read_only, "read-only"), (database.url.set(username="guest"), "permission denied")):
+    for url, refusal in ((read_only, "read-only"), (database.url.set(username="guest"), "permission denied")):
         other = Database(url.render_as_string(hide_password=False))
-        with pytest.raises(Unavailable, match=f"refuses: .*{said}"), other.write() as db:
+        with pytest.raises(Unavailable, match=f"refuses: .*{refusal}"), other.write() as db:
             db.exec_driver_sql("DELETE FROM leases")
         other.dispose()
     postgres_server.run("DROP ROLE guest")  # a role belongs to the server, which other tests use, too
@@ -118,8 +118,8 @@ def test_silent_server_times_out_as_configured_in_the_url(
 ) -> None:
     url = database.url.update_query_dict({"connect_timeout": "77"})
     own = Database(url.render_as_string(hide_password=False))
-    for found, timeout in ((database, "10"), (own, "77")):
-        with found.read() as db:
+    for configured_database, timeout in ((database, "10"), (own, "77")):
+        with configured_database.read() as db:
             used = db.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
         assert used["connect_timeout"] == timeout
         assert used["tcp_user_timeout"] == "20000"
@@ -161,14 +161,14 @@ def test_concurrent_jobs_never_exceed_a_shared_budget_that_changes(database: Dat
             time.sleep(0.02)
             change_budget(database, SharedBudget("all", usd=Money(usd)))
             check_books(database)
-        for one in processes:
-            one.join()
+        for writer in processes:
+            writer.join()
     check_books(database)
     with database.read() as db:
         held = shared_budgets.standing(db, PROJECT, SharedBudget("all", usd=Money(200)), Instant(0)).account
         own = [ledger.account(db, name) for name in names]
     assert held.limit.usd == Money(200)
-    assert held.posted == sum((one.posted for one in own), Cost())
+    assert held.posted == sum((account.posted for account in own), Cost())
     assert held.posted.usd.micro_usd > 0
     spans = Span(Instant(0), Instant(10**18), "America/New_York")
     with database.read() as db:
@@ -198,16 +198,16 @@ def test_budget_change_waits_for_a_settlement_in_progress(database: Database, bu
     name, project = "job_0000000000000090", f"settled-{budget_before}"
     create(database, new_job(name + str(int(budget_before)), project=project, limits=budget(100)))
     job = name + str(int(budget_before))
-    one = SharedBudget("all", usd=Money(1000))
+    shared_budget = SharedBudget("all", usd=Money(1000))
     with database.write() as db:
         if budget_before:
-            shared_budget_changes.put(db, project, one, secret="", at=Instant(0))
+            shared_budget_changes.put(db, project, shared_budget, secret="", at=Instant(0))
         assert ledger.place(db, project, job, hold(1, Cost(Money(7)), job=job))
 
     def change() -> None:
         with database.write() as db:
             shared_budgets.lock_exclusive(db)
-            shared_budget_changes.put(db, project, one, secret="", at=Instant(0))
+            shared_budget_changes.put(db, project, shared_budget, secret="", at=Instant(0))
             jobs.set_budget(db, job, budget(200))
 
     with meanwhile(change) as begin, database.write() as db:
@@ -215,7 +215,9 @@ def test_budget_change_waits_for_a_settlement_in_progress(database: Database, bu
         begin()
     with database.write() as db:
         assert shared_budget_changes.violations(db, project, Instant(0)) == []
-        assert shared_budgets.standing(db, project, one, Instant(0)).account.posted == Cost(Money(3))
+        assert shared_budgets.standing(db, project, shared_budget, Instant(0)).account.posted == Cost(
+            Money(3)
+        )
         assert jobs.get(db, job).budget == budget(200)
 
 
@@ -300,12 +302,12 @@ def test_removal_of_files_waits_for_what_needs_them_and_sees_it(database: Databa
         launches.end(db, source, 1)
         jobs.begin_running(db, source, at=Instant(1))
         jobs.move(db, source, "succeeded", None, at=Instant(2))
-    found: list[str | None] = []
+    needed_by: list[str | None] = []
 
     def remove() -> None:
         with database.write() as db:
             stored_files.lock_job(db, source)
-            found.append(stored_files.needed_by(db, source))
+            needed_by.append(stored_files.needed_by(db, source))
 
     remove()
     with meanwhile(remove) as begin, database.write() as db:
@@ -314,8 +316,8 @@ def test_removal_of_files_waits_for_what_needs_them_and_sees_it(database: Databa
         else:
             warm_starts.note(db, user, "files", [source])
         begin()
-        assert found == [None]
-    assert found[1] == ("the job is running" if need == "resume" else f"{user} continues its trials")
+        assert needed_by == [None]
+    assert needed_by[1] == ("the job is running" if need == "resume" else f"{user} continues its trials")
 
 
 def test_only_one_of_two_services_begins_the_first_term(database: Database) -> None:

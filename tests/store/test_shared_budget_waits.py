@@ -38,14 +38,14 @@ def pause(journal: SqlJournal, *, waits_for: str = "all", at: int = NOW) -> None
 
 def goes_on(database: Database, at: int) -> bool:
     with database.read() as db:
-        return [one.job for one in budget_waits.over(db, PROJECT, Instant(at))] == [JOB]
+        return [wait.job for wait in budget_waits.over(db, PROJECT, Instant(at))] == [JOB]
 
 
 def test_expensive_machine_is_refused_if_only_the_shared_budget_is_too_small(database: Database) -> None:
     journal, hold_service = running(database), HoldService(JOB, 10 * NS)
     cheap = Place(OFFER, OFFER.rate(Resources()))
     dear = Offer("m5.24xlarge", Price(100_000_000), cpus=2, gpus=0)
-    found = Place(dear, dear.rate(Resources()))
+    expensive_place = Place(dear, dear.rate(Resources()))
     put(database, SharedBudget("all", usd=Money(1000)), at=NOW)
     lease = AttemptLease("trial_00000", 1, cheap, NOW, 10 * NS, 1, cheap.rate.cost(10 * NS), 0, None, 0)
     with journal.transaction() as tx:
@@ -53,8 +53,8 @@ def test_expensive_machine_is_refused_if_only_the_shared_budget_is_too_small(dat
     lease.meter = Meter({"setup": NS})
     held = lease.held
     with journal.transaction() as tx:
-        assert not hold_service.reprice(tx, lease, found, NOW)
-    assert found.rate.cost(lease.lease_ns).fits(held), "its hold is all that it may use up"
+        assert not hold_service.reprice(tx, lease, expensive_place, NOW)
+    assert expensive_place.rate.cost(lease.lease_ns).fits(held), "its hold is all that it may use up"
     with journal.transaction() as tx:
         hold_service.close(tx, lease, lost_ns=0, at=NOW)
     check(database)
@@ -155,8 +155,8 @@ def test_each_failed_retry_doubles_the_wait_up_to_an_hour(database: Database) ->
     def waits_s(name: str) -> float | None:
         with database.write() as db:
             budget_waits.note(db, PROJECT, JOB, name, NOW)
-            found = budget_waits.waiting(db, PROJECT)
-            return (found[0].not_before - NOW) / NS if found else None
+            waits = budget_waits.waiting(db, PROJECT)
+            return (waits[0].not_before - NOW) / NS if waits else None
 
     assert [waits_s("all") for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
     assert waits_s("other") == 60

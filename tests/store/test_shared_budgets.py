@@ -36,9 +36,9 @@ NOW = Instant(10 * DAY_NS)
 
 def put(database: Database, *given: SharedBudget, at: Instant = NOW) -> None:
     with database.write() as db:
-        for one in given:
+        for shared_budget in given:
             shared_budgets.lock_exclusive(db)
-            shared_budget_changes.put(db, PROJECT, one, secret="s", at=at)
+            shared_budget_changes.put(db, PROJECT, shared_budget, secret="s", at=at)
 
 
 def place(database: Database, job: str, number: int, usd: int, gpu_ms: int = 0, at: int = NOW) -> bool:
@@ -185,7 +185,7 @@ def test_concurrent_jobs_fill_a_shared_budget_exactly(database: Database) -> Non
     create(database, new_job("job_0000000000000003", tags={"p": "a"}, limits=budget(10**6, 10**6)))
     put(database, SharedBudget("all", usd=Money(150)))
     with crowd(hammer.only_hold_for, database, [(number, 15) for number in range(4)]) as processes:
-        while any(one.is_alive() for one in processes):
+        while any(running.is_alive() for running in processes):
             seen = account(database, "all")
             assert (seen.posted + seen.held).fits(seen.limit)
             time.sleep(0.01)

@@ -15,11 +15,11 @@ def micro(usd: float) -> int:
 def check(client: Client, job: str) -> dict[str, int]:
     """Assert that the books are correct, and return the spend by kind in micro-dollars."""
     shown, bill = client.job(job), client.bill(job)
-    entries = [one.model_dump() for one in client.ledger(job).items]
+    entries = [entry.model_dump() for entry in client.ledger(job).items]
     budget = shown.budget["usd"]
     limit = 2**62 if budget is None else micro(budget)
     by_kind = _walk(entries, limit)
-    assert len({one["id"] for one in entries}) == len(entries)
+    assert len({entry["id"] for entry in entries}) == len(entries)
     assert sum(by_kind.values()) == micro(shown.spend.usd) == micro(bill.total_usd)
     assert {kind: micro(usd) for kind, usd in bill.by_kind.items() if usd} == {
         k: v for k, v in by_kind.items() if v
@@ -36,18 +36,18 @@ def _walk(entries: list[dict[str, Any]], limit: int) -> dict[str, int]:
     """
     holds: dict[tuple[str, int, int], int] = {}
     by_kind: dict[str, int] = defaultdict(int)
-    for one in entries:
-        where, amount = (one["trial"], one["attempt"], one["slice"]), micro(one["usd"])
-        match one["entry"]:
+    for entry in entries:
+        where, amount = (entry["trial"], entry["attempt"], entry["slice"]), micro(entry["usd"])
+        match entry["entry"]:
             case "hold":
                 holds[where] = holds.get(where, 0) + amount
             case "post":
                 holds[where] -= amount
-                by_kind[one["kind"]] += amount
+                by_kind[entry["kind"]] += amount
             case "release":
                 holds[where] -= amount
             case "correct":
-                by_kind[one["kind"]] += amount
+                by_kind[entry["kind"]] += amount
         assert all(left >= 0 for left in holds.values())
         assert sum(holds.values()) + sum(by_kind.values()) <= limit
     return dict(by_kind)

@@ -77,12 +77,12 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
             google.cloud.preempt()
             on_spot.trains_on(job, since=at, but=second)
             assert [sidecar.wait(300), unit.wait(300)] == [0, 0], "a node ends once its trial has left"
-    attempts = [one for _, one in on_spot.attempts(job)]
-    assert [one.end for one in attempts] == ["preempted", "preempted", None]
+    attempts = [attempt for _, attempt in on_spot.attempts(job)]
+    assert [attempt.end for attempt in attempts] == ["preempted", "preempted", None]
     assert "AWS will terminate this spot instance" in attempts[0].reason
     assert "Google preempts this machine" in attempts[1].reason
-    assert [one.bill["lost"] for one in attempts[:2]] == [0, 0]
-    assert [one.from_step for one in attempts[1:]] == [one.to_step for one in attempts[:2]]
+    assert [attempt.bill["lost"] for attempt in attempts[:2]] == [0, 0]
+    assert [attempt.from_step for attempt in attempts[1:]] == [attempt.to_step for attempt in attempts[:2]]
     on_spot.client.cancel(job)
     assert on_spot.finished(job).state == "cancelled"
     books.check(on_spot.client, job)
@@ -97,4 +97,4 @@ def nothing_is_a_notice_but_one(on_spot: OnSpot, job: str, aws: MetadataServer[A
     aws.fail(ACTION, hangs)
     asked = aws.asked(ACTION)
     until(lambda: aws.asked(ACTION) > asked, seconds=300)
-    assert [one.end for _, one in on_spot.attempts(job)] == [None]
+    assert [attempt.end for _, attempt in on_spot.attempts(job)] == [None]

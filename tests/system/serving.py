@@ -30,9 +30,9 @@ def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT
     """
     deadline, pause_s = time.monotonic() + timeout_s, 0.05
     while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.2, 0.4)
     raise AssertionError(f"not within {timeout_s:.0f} s: {said}")
@@ -75,9 +75,9 @@ class Served:
             )
         assert self.process.stdout is not None
         printed = self.process.stdout.readline()
-        found = re.search(r"http://\S+?(?=,)", printed)
-        assert found, f"{printed!r}: {self._log.read_text()[-2000:]}"
-        self.client = Client(found[0], (self.home / "api_key").read_text().strip())
+        match = re.search(r"http://\S+?(?=,)", printed)
+        assert match, f"{printed!r}: {self._log.read_text()[-2000:]}"
+        self.client = Client(match[0], (self.home / "api_key").read_text().strip())
         until("the service is ready", self.client.is_ready)
         return self
 

@@ -62,9 +62,9 @@ class SpotCluster:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
-            told = json.loads(text)
-            self.names.update({node["node_id"]: node["name"] for node in told["nodes"] if node["node_id"]})
-            self.said += told["said"]
+            state = json.loads(text)
+            self.names.update({node["node_id"]: node["name"] for node in state["nodes"] if node["node_id"]})
+            self.said += state["said"]
             self._ready.set()
 
     def wait(self) -> "SpotCluster":
@@ -117,8 +117,8 @@ class OnSpot(Served):
     def attempts(self, job: str) -> list[tuple[str, Attempt]]:
         """Return each attempt with its trial, oldest first."""
         trials = self.client.trials(job)
-        found = [(t.id, a) for t in trials for a in self.client.trial(job, t.id).attempt_list]
-        return sorted(found, key=lambda one: one[1].began_at)
+        attempts = [(t.id, a) for t in trials for a in self.client.trial(job, t.id).attempt_list]
+        return sorted(attempts, key=lambda pair: pair[1].began_at)
 
     def trains(self, job: str, *, since: float = 0.0, but: str = "") -> tuple[str, float] | None:
         """Return the node and the time of the newest report of a running attempt, or None.
@@ -145,10 +145,10 @@ class OnSpot(Served):
         return None
 
     def trains_on(self, job: str, *, since: float = 0.0, but: str = "") -> tuple[str, float]:
-        found: tuple[str, float] = until(
+        node_and_time: tuple[str, float] = until(
             f"{job} trains elsewhere than on {but!r}", lambda: self.trains(job, since=since, but=but)
         )
-        return found
+        return node_and_time
 
 
 def left_of(home: Path) -> list[psutil.Process]:

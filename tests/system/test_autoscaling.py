@@ -130,8 +130,8 @@ class Growing:
         return None
 
     def workers(self, *, alive: bool) -> list[Node]:
-        found = [node for node in until("the head answers", self._look) if not node.is_head]
-        return [node for node in found if node.alive] if alive else found
+        worker_nodes = [node for node in until("the head answers", self._look) if not node.is_head]
+        return [node for node in worker_nodes if node.alive] if alive else worker_nodes
 
     def stop(self) -> None:
         """Kill everything that was started, by pid: workers are children of the monitor, and their command
@@ -157,21 +157,21 @@ def _is_of(process: psutil.Process, folder: str) -> bool:
 
 @pytest.fixture
 def growing() -> Iterator[Growing]:
-    found = Growing()
-    yield found
-    found.stop()
+    cluster = Growing()
+    yield cluster
+    cluster.stop()
 
 
 def test_autoscaler_adds_and_removes_machines_and_idle_cost_is_reported(
     growing: Growing, tmp_path: Path
 ) -> None:
     # No machine of another type is requested, however long the first takes to start.
-    told = {
+    settings = {
         "TUNER_NODE_TYPES": str(growing.config),
         "TUNER_SPOT_WAIT": "600",
         "RAY_AUTH_TOKEN": growing.token,
     }
-    served = Served(tmp_path / "home", TUNER_RAY_ADDRESS=growing.url, **told).start()
+    served = Served(tmp_path / "home", TUNER_RAY_ADDRESS=growing.url, **settings).start()
     try:
         assert growing.workers(alive=True) == []
         wanted = {"market": "spot_with_fallback", "max_concurrent_trials": 1}
@@ -189,12 +189,12 @@ def test_autoscaler_adds_and_removes_machines_and_idle_cost_is_reported(
         until("the idle machines have gone", lambda: not growing.workers(alive=True))
         spend = until("their cost is told", lambda: _idle(served))
         assert spend.total.usd == served.client.job(job.id).spend.usd <= 1
-        assert [(one.instance_type, one.market) for one in spend.cluster.kinds] == [("small", "spot")]
+        assert [(kind.instance_type, kind.market) for kind in spend.cluster.kinds] == [("small", "spot")]
         assert 0 < spend.cluster_idle_usd <= spend.cluster.usd
     finally:
         served.stop()
 
 
 def _idle(served: Served) -> Any:
-    found = served.client.spend()
-    return found if found.cluster_idle_usd else None
+    spend = served.client.spend()
+    return spend if spend.cluster_idle_usd else None

@@ -121,8 +121,8 @@ def _attempts(served: Served, job: str) -> list[Any]:
 def _newest(served: Served, job: str) -> tuple[Any, list[str]]:
     """Return the storage, and the folders of the checkpoints of the job's first trial, newest first."""
     fs, root = storage_of(served), served.storage.removeprefix("s3://")
-    found = fs.glob(f"{root}/default/{job}/trial_00000/step_*")
-    return fs, [folder.rstrip("/") for folder in sorted(found, reverse=True)]
+    folders = fs.glob(f"{root}/default/{job}/trial_00000/step_*")
+    return fs, [folder.rstrip("/") for folder in sorted(folders, reverse=True)]
 
 
 def step_of(folder: str) -> int:

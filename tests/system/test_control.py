@@ -71,7 +71,10 @@ def test_running_job_is_steered(served: Served) -> None:
     until("two trials run", lambda: list(states().values()).count("running") == 2)
     client.enqueue(job, {"x": 0.125})
     until("the trial begins", lambda: any(trial.config == {"x": 0.125} for trial in client.trials(job)))
-    low = min((one for one in client.trials(job) if one.state == "paused"), key=lambda one: one.config["x"])
+    low = min(
+        (paused_trial for paused_trial in client.trials(job) if paused_trial.state == "paused"),
+        key=lambda paused_trial: paused_trial.config["x"],
+    )
     client.promote_trial(job, low.id)
     until("it reaches its next rung", lambda: client.trial(job, low.id).steps >= 3)
     running = next(name for name, state in states().items() if state == "running")

@@ -30,7 +30,7 @@ def shown(served: Served, path: str) -> httpx2.Response:
 def drivers(served: Served, job: str) -> list[str]:
     """Return the statuses of a job's drivers, from Ray's dashboard."""
     shown_jobs = shown(served, "/ray/api/jobs/").json()
-    return [one["status"] for one in shown_jobs if one["metadata"].get("tuning_job") == job]
+    return [ray_job["status"] for ray_job in shown_jobs if ray_job["metadata"].get("tuning_job") == job]
 
 
 def test_job_runs_on_an_existing_cluster_that_is_not_stopped(theirs: LocalHead, tmp_path: Path) -> None:

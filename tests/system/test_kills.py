@@ -32,7 +32,7 @@ def test_job_survives_the_kill_of_each_process_within_its_budget(
     job has spent and held.
     """
     job = breakable.submit("steady:train", budget=BUDGET, algorithm=ASHA, constants={"step_s": STEP_S}).id
-    found, after = first_reports(breakable, job, 2)
+    received, after = first_reports(breakable, job, 2)
     seen = 2
     for process in killed:
         kill(breakable, job, process)
@@ -41,7 +41,7 @@ def test_job_survives_the_kill_of_each_process_within_its_budget(
         )
     usd = tightened(breakable, job)
     breakable.kill_driver(job)
-    found += [
+    received += [
         (event.data["trial"], event.data["step"])
         for event in breakable.client.events(job, after=after)
         if event.type == "report"
@@ -53,21 +53,21 @@ def test_job_survives_the_kill_of_each_process_within_its_budget(
     # A trial that the budget did not pay for any more was suggested earlier than the undisturbed job suggests it.
     for trial in {trial for trial, _, _ in done.reports}:
         assert done.trials[trial][0] == reference.trials[trial][0], trial
-    assert found == [(trial, step) for trial, step, _ in done.reports], (
+    assert received == [(trial, step) for trial, step, _ in done.reports], (
         "an event is missing, or was sent twice"
     )
 
 
 def first_reports(served: Served, job: str, count: int) -> tuple[list[tuple[str, int]], int]:
     """Return the trial and step of the first reports, and the id of the event of the last of them."""
-    found: list[tuple[str, int]] = []
+    reports: list[tuple[str, int]] = []
     for event in served.client.events(job):
         if event.type == "report":
-            found.append((event.data["trial"], event.data["step"]))
-        if len(found) == count:
+            reports.append((event.data["trial"], event.data["step"]))
+        if len(reports) == count:
             assert event.id is not None
-            return found, event.id
-    raise AssertionError(f"the job ended after {found}")
+            return reports, event.id
+    raise AssertionError(f"the job ended after {reports}")
 
 
 def kill(served: Served, job: str, process: str) -> None:

@@ -59,14 +59,16 @@ def test_job_spends_its_budget_and_no_more(served: Served, dashboard: Dashboard)
 def shows_work(dashboard: Dashboard) -> bool:
     """Return whether an actor of the job shows its trial, step and cost. Ray forgets them when the actor dies."""
     actors = dashboard.get("/logical/actors")["data"]["actors"].values()
-    texts = [one["reprName"] for one in actors if one["actorClass"] == "Worker of test"]
+    texts = [actor["reprName"] for actor in actors if actor["actorClass"] == "Worker of test"]
     work = r"test: trial_\d{5}, attempt \d+, step \d+, \$0\.\d{6}"
     return any(re.fullmatch(work, text) for text in texts)
 
 
 def check_what_ray_shows(served: Served, ray: Dashboard, job_id: str) -> None:
     """Check that Ray's dashboard shows the job's name, owner, budget and spend, its workers, and the attempts that they were given."""
-    (ray_job,) = [one for one in ray.get("/api/jobs/") if one["submission_id"] == f"{job_id}-1"]
+    (ray_job,) = [
+        listed_job for listed_job in ray.get("/api/jobs/") if listed_job["submission_id"] == f"{job_id}-1"
+    ]
     assert ray_job["metadata"]["tuning_job"] == job_id
     assert (ray_job["metadata"]["owner"], ray_job["metadata"]["budget_usd"]) == ("alice", "0.00075")
     assert ray_job["metadata"]["job_name"] == "test"
@@ -78,17 +80,19 @@ def check_what_ray_shows(served: Served, ray: Dashboard, job_id: str) -> None:
         f"filter_keys=job_id&filter_predicates=%3D&filter_values={ray_job['job_id']}&detail=true&limit=10000"
     )
     actors = ray.get(f"/api/v0/actors?{of_job}")["data"]["result"]["result"]
-    workers = [one for one in actors if (one["class_name"], one["repr_name"]) == ("Worker of test", "test")]
-    assert workers, [(one["class_name"], one["repr_name"], one["job_id"]) for one in actors]
+    workers = [
+        actor for actor in actors if (actor["class_name"], actor["repr_name"]) == ("Worker of test", "test")
+    ]
+    assert workers, [(actor["class_name"], actor["repr_name"], actor["job_id"]) for actor in actors]
     tasks = ray.get(f"/api/v0/tasks?{of_job}")["data"]["result"]["result"]
-    begun = {one["name"] for one in tasks if ", attempt " in one["name"]}
+    begun = {task["name"] for task in tasks if ", attempt " in task["name"]}
     attempts = sum(trial.attempts for trial in served.client.trials(job_id))
     assert attempts >= len(begun) > len(workers)
 
 
 def metadata(ray: Dashboard, job_id: str) -> dict[str, str]:
-    found: dict[str, str] = ray.get(f"/api/jobs/{job_id}-1")["metadata"]
-    return found
+    job_metadata: dict[str, str] = ray.get(f"/api/jobs/{job_id}-1")["metadata"]
+    return job_metadata
 
 
 def trained_as_printed(served: Served, job_id: str) -> Any:
@@ -149,13 +153,13 @@ def test_warm_started_job_begins_near_the_optimum_of_the_earlier_job(served: Ser
     report = served.client.report(ended.id)
     assert report.best == ended.best_so_far
     assert 0 < (report.best_spent_usd or 0) <= report.spent_usd == ended.spend.usd
-    assert [one.method for one in report.estimates] == ["random_search", "stopping_asha"]
+    assert [estimate.method for estimate in report.estimates] == ["random_search", "stopping_asha"]
     books.check(served.client, ended.id)
 
 
 def gpus_seen(served: Served, job_id: str) -> set[object]:
     """Return the values of CUDA_VISIBLE_DEVICES in a job's attempts."""
-    trials = [served.client.trial(job_id, one.id) for one in served.client.trials(job_id)]
+    trials = [served.client.trial(job_id, listed_trial.id) for listed_trial in served.client.trials(job_id)]
     return {point.metrics["gpus"] for trial in trials for point in trial.curve}
 
 

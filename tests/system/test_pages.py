@@ -39,11 +39,13 @@ def tried(served: Served) -> Iterator[Served]:
     """
     if not any(job.name == "digits" for job in served.client.jobs(state="succeeded")):
         (job,) = [block for block in blocks(README) if block.mark == "file"]
-        found = served.client.submit(yaml.load(job.text, JobYaml))  # noqa: S506  a SafeLoader
-        served.client.wait(found.id)
+        submitted = served.client.submit(yaml.load(job.text, JobYaml))  # noqa: S506  a SafeLoader
+        served.client.wait(submitted.id)
     yield served
     served.client.put_quota()
-    for budget in sorted(served.client.budgets().items, key=lambda one: one.parent is None):
+    for budget in sorted(
+        served.client.budgets().items, key=lambda shared_budget: shared_budget.parent is None
+    ):
         served.client.remove_budget(budget.name)
 
 
@@ -56,8 +58,8 @@ def adapted(line: str, served: Served) -> str:
     """Return the line for this service: JOB becomes the newest job of the README's kind that has a best trial,
     and URLs and paths are replaced.
     """
-    found = (job for job in served.client.jobs() if job.name == "digits" and job.best_so_far)
-    newest = next(found, None)
+    matching = (job for job in served.client.jobs() if job.name == "digits" and job.best_so_far)
+    newest = next(matching, None)
     line = line.replace("JOB.yaml", "job.yaml").replace("JOB", newest.id if newest else "JOB")
     line = line.replace("benchmarks/data", str(ROOT / "benchmarks" / "data"))
     return line.replace("http://127.0.0.1:8000", served.client.url).replace("~/.tuner", str(served.home))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(900)
 
 def pilots(served: Served) -> set[str]:
     """Return the ids of all pilots. Other tests of this service have pilots, too."""
-    return {one.id for one in served.client.jobs() if one.tags.get("pilot")}
+    return {listed_job.id for listed_job in served.client.jobs() if listed_job.tags.get("pilot")}
 
 
 def test_plan_with_a_pilot_predicts_the_cost_of_the_job(

@@ -97,14 +97,18 @@ def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None
     trained = bill.total_usd - bill.self_test_usd
     assert abs(bill.savings.on_demand_usd - trained * 0.0504 / 0.0162) < 0.000_01
     assert abs(bill.savings.against_on_demand_usd - (bill.savings.on_demand_usd - bill.total_usd)) < 0.000_001
-    for told, attempt in zip(ways, taken, strict=True):
-        if told not in ("silent", "0s"):
+    for notice, attempt in zip(ways, taken, strict=True):
+        if notice not in ("silent", "0s"):
             assert "taken away by its operator" in attempt.reason
             assert attempt.bill["lost"] == 0, attempt
-            trial = next(trial for trial, one in attempts if one == attempt)
-            later = [one for name, one in attempts if name == trial and one.attempt == attempt.attempt + 1]
+            trial = next(trial for trial, other_attempt in attempts if other_attempt == attempt)
+            later = [
+                other_attempt
+                for name, other_attempt in attempts
+                if name == trial and other_attempt.attempt == attempt.attempt + 1
+            ]
             # There is no later attempt if the trial was left paused at a rung.
-            assert {one.from_step for one in later} <= {attempt.to_step}, (
+            assert {later_attempt.from_step for later_attempt in later} <= {attempt.to_step}, (
                 "steps were lost in spite of the notice"
             )
 
@@ -120,9 +124,9 @@ def test_node_is_preempted_once_despite_repeated_notices(on_spot: OnSpot) -> Non
     job = submit(on_spot, trials=100)  # it is cancelled long before its last trial
     node, _ = on_spot.trains_on(job)
     before = address(on_spot, node)
-    told = [on_spot.cluster.preempt(node, notice) for notice in ("15s", "10s", "15s")]
+    preemptions = [on_spot.cluster.preempt(node, notice) for notice in ("15s", "10s", "15s")]
     other, _ = on_spot.trains_on(job, but=node)
-    assert [process.wait(TIMEOUT_S) for process in told].count(0) >= 1
+    assert [process.wait(TIMEOUT_S) for process in preemptions].count(0) >= 1
     on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
     assert address(on_spot, node) == before
     assert [on_spot.cluster.names[str(attempt.node)] for attempt in preempted(on_spot, job)] in ([node], [])

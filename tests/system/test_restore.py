@@ -82,11 +82,11 @@ def restored(served: Served, job: str, file: Path, *words: str) -> bool:
 
 def paused(served: Served, job: str) -> Job:
     """Return the job after a restore. It holds no money and has kept what it learned."""
-    found = served.client.job(job)
-    assert (found.state, found.spend.held_usd) == ("paused", 0)
-    assert "restored from the backup" in found.detail
-    assert found.progress.steps
-    return found
+    paused_job = served.client.job(job)
+    assert (paused_job.state, paused_job.spend.held_usd) == ("paused", 0)
+    assert "restored from the backup" in paused_job.detail
+    assert paused_job.progress.steps
+    return paused_job
 
 
 def spent_until(stopped_ns: int, database: Path, job: str) -> int:

@@ -11,10 +11,10 @@ pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(1200
 
 
 def refused(served: Served, trainable: str, market: str) -> str:
-    with pytest.raises(ApiError) as found:
+    with pytest.raises(ApiError) as refusal:
         served.submit(trainable, resources={"market": market})
-    assert found.value.status == 422
-    (error,) = found.value.errors
+    assert refusal.value.status == 422
+    (error,) = refusal.value.errors
     assert error.pointer == "/resources/market"
     return error.detail
 
@@ -96,15 +96,15 @@ def test_wall_clock_limit_ends_a_job_during_its_self_test(on_spot: OnSpot) -> No
 
 def test_self_test_runs_on_spot_if_no_on_demand_machine_is_free(on_spot: OnSpot) -> None:
     """An on-demand job holds the only on-demand machine for longer than the next job takes."""
-    one = {"max_concurrent_trials": 1}
+    one_trial = {"max_concurrent_trials": 1}
     long = on_spot.submit(
         "misbehaving:slow",
         budget={"usd": 0.1, "trials": 1},
         constants={"step_s": 600},
-        resources={"market": "on_demand", **one},
+        resources={"market": "on_demand", **one_trial},
     ).id
     until("it has the machine", lambda: list(on_spot.client.trials(long)))
-    wanted = {"market": "spot_with_fallback", **one}
+    wanted = {"market": "spot_with_fallback", **one_trial}
     limits = {"usd": 0.1, "trials": 1}
     job = on_spot.submit("misbehaving:slow", budget=limits, constants={"step_s": 0.1}, resources=wanted).id
     ended = on_spot.finished(job)

@@ -60,11 +60,11 @@ class Newcomer:
             )
         os.close(there)
         self._terminal = os.fdopen(here)
-        said = self._terminal.readline() + self._terminal.readline()
-        found = re.search(r"http://\S+?(?=,)", said)
-        assert found, said + (self._home / "serve.log").read_text()
-        self._environment["TUNER_URL"] = found[0]
-        return said
+        printed = self._terminal.readline() + self._terminal.readline()
+        match = re.search(r"http://\S+?(?=,)", printed)
+        assert match, printed + (self._home / "serve.log").read_text()
+        self._environment["TUNER_URL"] = match[0]
+        return printed
 
     def type(self, line: str, *, refused: bool = False) -> str:
         done = subprocess.run(
@@ -95,9 +95,9 @@ class Newcomer:
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
-    found = Newcomer(tmp_path)
-    yield found
-    found.leave()
+    user = Newcomer(tmp_path)
+    yield user
+    user.leave()
 
 
 def test_tutorial_commands_print_the_shown_output(newcomer: Newcomer) -> None:

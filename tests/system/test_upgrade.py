@@ -22,21 +22,21 @@ NEWER = Path(made_up.__file__).with_name("serve_newer.py")
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    found = tmp_path / "home"
-    yield found
+    home_folder = tmp_path / "home"
+    yield home_folder
     command = [sys.executable, "-m", "tuner.cli.main", "stop"]
-    environment = {"TUNER_HOME": str(found), "PATH": "/usr/bin:/bin"}
+    environment = {"TUNER_HOME": str(home_folder), "PATH": "/usr/bin:/bin"}
     subprocess.run(command, env=environment, capture_output=True, check=True)
 
 
 @pytest.fixture
 def services(home: Path) -> Iterator[list[Served]]:
     """Three services of one home that run one after the other: two of this version, and one of a newer version."""
-    found = [Served(home) for _ in range(3)]
-    yield found
-    for one in found:
-        if hasattr(one, "process") and one.process.poll() is None:
-            one.kill_api()
+    all_services = [Served(home) for _ in range(3)]
+    yield all_services
+    for service in all_services:
+        if hasattr(service, "process") and service.process.poll() is None:
+            service.kill_api()
 
 
 def leads(one: Served) -> bool:

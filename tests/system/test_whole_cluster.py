@@ -78,20 +78,20 @@ class Whole:
     def do(self, *words: str) -> None:
         """Run `kill` or `start` for a part."""
         process = self._start(*words)
-        said, _ = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, output
 
     def state_of(self, part: str) -> str:
         return str(json.loads((self.state / "processes.json").read_text())["parts"][part]["state"])
 
     def marks(self) -> set[str]:
         """Return the marks of all processes that are left of this deployment."""
-        found = {_mark(process) for process in psutil.process_iter()}
-        return {mark for mark in found if mark.startswith(Folder(self.state).mark)}
+        marks = {_mark(process) for process in psutil.process_iter()}
+        return {mark for mark in marks if mark.startswith(Folder(self.state).mark)}
 
     def logs(self) -> str:
-        found = sorted((self.state / "logs").glob("*.log"))
-        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in found)
+        paths = sorted((self.state / "logs").glob("*.log"))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in paths)
 
     def stop(self) -> None:
         if self._process.poll() is None:
@@ -108,13 +108,13 @@ def _mark(process: psutil.Process) -> str:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Iterator[Whole]:
-    found = Whole(tmp_path / "state")
+    deployment = Whole(tmp_path / "state")
     try:
-        yield found.wait()
+        yield deployment.wait()
     finally:
-        found.stop()
-    assert found.marks() == set()
-    assert not found.state.exists()
+        deployment.stop()
+    assert deployment.marks() == set()
+    assert not deployment.state.exists()
 
 
 class Watcher:
@@ -142,9 +142,9 @@ def test_job_survives_the_loss_of_its_spot_worker_and_its_replica(
     assert took
     print(f"the whole deployment is up after {took[1]} s")
     key = Path(whole.told("key")).read_text().strip()
-    one, two = (Client(url, key) for url in whole.told("REST and page").split(", "))
-    until("both replicas are ready", lambda: one.is_ready() and two.is_ready())
-    name = one.submit(
+    first_replica, two = (Client(url, key) for url in whole.told("REST and page").split(", "))
+    until("both replicas are ready", lambda: first_replica.is_ready() and two.is_ready())
+    name = first_replica.submit(
         job(
             "steady:train",
             budget={"usd": 0.05, "trials": 2},
@@ -166,7 +166,7 @@ def test_job_survives_the_loss_of_its_spot_worker_and_its_replica(
     until("it goes on, on demand", lambda: _trains(two, name, "on_demand"), timeout_s=LIMIT_S)
     scraping_is_well(whole.told("Prometheus"))
     whole.do("kill", "tuner-1")
-    assert not one.is_ready()
+    assert not first_replica.is_ready()
     (tmp_path / "speed_up").touch()
 
     ended = two.wait(name, timeout_s=LIMIT_S)
@@ -180,15 +180,15 @@ def test_job_survives_the_loss_of_its_spot_worker_and_its_replica(
     checkpoints_are_whole(two, name, tmp_path)
 
     whole.do("start", "tuner-1")
-    until("the replica is back", one.is_ready)
-    assert one.bill(name) == two.bill(name)
+    until("the replica is back", first_replica.is_ready)
+    assert first_replica.bill(name) == two.bill(name)
     assert whole.state_of("spot-worker") == "away"
 
 
 def _attempts(client: Client, name: str) -> list[tuple[str, Attempt]]:
     """Return each attempt with its trial, oldest first."""
-    found = [(t.id, a) for t in client.trials(name) for a in client.trial(name, t.id).attempt_list]
-    return sorted(found, key=lambda one: one[1].began_at)
+    attempts = [(t.id, a) for t in client.trials(name) for a in client.trial(name, t.id).attempt_list]
+    return sorted(attempts, key=lambda pair: pair[1].began_at)
 
 
 def _trains(client: Client, name: str, market: str) -> tuple[str, Attempt] | None:
@@ -210,10 +210,10 @@ def no_report_is_lost_or_doubled(client: Client, name: str) -> None:
 
 def every_report_came_once(client: Client, name: str, events: list[Event]) -> None:
     """Check that the client of the remaining replica received each report once, with increasing event ids."""
-    told = [(one.data["trial"], one.data["step"]) for one in events if one.type == "report"]
+    received = [(event.data["trial"], event.data["step"]) for event in events if event.type == "report"]
     curves = [(t.id, p.step) for t in client.trials(name) for p in client.trial(name, t.id).curve]
-    assert sorted(told) == sorted(curves)
-    numbers = [one.id for one in events if one.id is not None]
+    assert sorted(received) == sorted(curves)
+    numbers = [event.id for event in events if event.id is not None]
     assert numbers == sorted(set(numbers))
     assert events[-1].data["state"] == "succeeded"
 
@@ -222,10 +222,14 @@ def it_went_on_elsewhere(client: Client, name: str, lost: tuple[str, Attempt]) -
     """Check that the lost trial continued from its newest checkpoint on an on-demand machine."""
     trial, before = lost
     attempts = [attempt for whose, attempt in _attempts(client, name) if whose == trial]
-    (ended,) = [one for one in attempts if one.attempt == before.attempt]
+    (ended,) = [same_attempt for same_attempt in attempts if same_attempt.attempt == before.attempt]
     assert ended.end in ("preempted", "lost"), ended
     # In between are attempts that waited for a spot machine and got none.
-    after = [one for one in attempts if one.attempt > before.attempt and one.to_step > one.from_step]
+    after = [
+        later_attempt
+        for later_attempt in attempts
+        if later_attempt.attempt > before.attempt and later_attempt.to_step > later_attempt.from_step
+    ]
     assert after[0].market == "on_demand"
     assert 0 < after[0].from_step <= ended.to_step
     assert after[0].node != ended.node
@@ -239,7 +243,7 @@ def scraping_is_well(prometheus: str) -> None:
             return json.load(answer)["data"]
 
     def are_up() -> bool:
-        return [one["health"] for one in asked("targets")["activeTargets"]] == ["up", "up"]
+        return [target["health"] for target in asked("targets")["activeTargets"]] == ["up", "up"]
 
     def rules_are_ok() -> bool:
         rules = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
@@ -266,8 +270,10 @@ def checkpoints_are_whole(client: Client, name: str, folder: Path) -> None:
     store = CheckpointStore("s3://tuner/checkpoints", "default", name)
     newest = {trial.id: trial.steps for trial in client.trials(name)}
     for trial, steps in newest.items():
-        found = store.ids(trial)
-        assert found, trial
-        assert found[0].step == steps, (trial, found)
-        for one in found:
-            assert (store.fetch(trial, one, folder / f"{trial}-{one.name}") / "state.pt").exists()
+        checkpoints = store.ids(trial)
+        assert checkpoints, trial
+        assert checkpoints[0].step == steps, (trial, checkpoints)
+        for checkpoint in checkpoints:
+            assert (
+                store.fetch(trial, checkpoint, folder / f"{trial}-{checkpoint.name}") / "state.pt"
+            ).exists()

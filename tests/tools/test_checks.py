@@ -50,22 +50,22 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 def said(problems: Iterable[Problem], root: Path) -> list[str]:
-    return [f"{one.path.relative_to(root)}:{one.line}: {one.message}" for one in problems]
+    return [f"{problem.path.relative_to(root)}:{problem.line}: {problem.message}" for problem in problems]
 
 
 def test_blocks_are_read_with_their_language_mark_and_text(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    found = blocks(page)
-    assert [(one.line, one.language, one.mark, one.detail) for one in found] == [
+    page_blocks = blocks(page)
+    assert [(block.line, block.language, block.mark, block.detail) for block in page_blocks] == [
         (4, "console", "run", ""),
         (12, "yaml", "file", "job.yaml"),
         (18, "python", "run", ""),
         (24, "console", "parse", "needs a cloud"),
     ]
-    assert found[2].text == "if True:\n    print(1)\n"
-    assert commands(found[0]) == ["tuner plan job.yaml --json", "X=1 tuner spend --csv > file.csv"]
-    assert words_of(commands(found[0])[1]) == ["tuner", "spend", "--csv"]
+    assert page_blocks[2].text == "if True:\n    print(1)\n"
+    assert commands(page_blocks[0]) == ["tuner plan job.yaml --json", "X=1 tuner spend --csv > file.csv"]
+    assert words_of(commands(page_blocks[0])[1]) == ["tuner", "spend", "--csv"]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_wrong_examples_are_reported(tmp_path: Path) -> None:
         expected.append((text.count("\n") + line, message))
         text += f"{block}\n\n"
     write(tmp_path, {"docs/page.md": text, "Makefile": "test:\n\ttrue\n", "shown.py": "x = 2\n"})
-    found = sorted((one.line, one.message) for one in examples.check(tmp_path))
-    assert [line for line, _ in found] == [line for line, _ in sorted(expected)]
-    for (_, message), (_, start) in zip(found, sorted(expected), strict=True):
+    reported = sorted((problem.line, problem.message) for problem in examples.check(tmp_path))
+    assert [line for line, _ in reported] == [line for line, _ in sorted(expected)]
+    for (_, message), (_, start) in zip(reported, sorted(expected), strict=True):
         assert message.startswith(start)
 
 
@@ -135,8 +135,8 @@ def test_valid_examples_pass_and_an_untested_command_is_reported(tmp_path: Path)
         "```console\ntuner jobs\n```\n"
     )
     write(tmp_path, {"README.md": page, "Makefile": "test:\n\ttrue\n"})
-    (found,) = examples.check(tmp_path)
-    assert (found.line, found.message) == (
+    (problem,) = examples.check(tmp_path)
+    assert (problem.line, problem.message) == (
         19,
         "all commands on this page must run in a test: mark the block `run` or `start`",
     )
@@ -169,8 +169,8 @@ def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
     row = next(number for number, line in enumerate(lines, 1) if "tuner_reconciler_failures_total" in line)
     del lines[row - 1]
     (tmp_path / "docs/metrics.md").write_text("\n".join(lines))
-    (found,) = said(docs.metrics(tmp_path), tmp_path)
-    assert found.startswith(f"docs/metrics.md:{row}: the table differs from the code")
+    (problem_line,) = said(docs.metrics(tmp_path), tmp_path)
+    assert problem_line.startswith(f"docs/metrics.md:{row}: the table differs from the code")
 
 
 def test_stale_reference_pages_are_reported(tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_commands_without_help_are_reported() -> None:
         raise AssertionError
 
     line = unexplained.__code__.co_firstlineno
-    (found,) = docs.helps(program)
-    assert (found.path, found.line) == (Path(__file__), line)
-    assert found.message == "the command unexplained has no help text"
+    (problem,) = docs.helps(program)
+    assert (problem.path, problem.line) == (Path(__file__), line)
+    assert problem.message == "the command unexplained has no help text"
 
 
 def broken_core(root: Path) -> None:
@@ -252,7 +252,7 @@ def test_mutants_that_cannot_be_planted_are_reported(tmp_path: Path) -> None:
             "t.py": "def test_a() -> None: ...\n",
         },
     )
-    found = mutants.check(
+    problems = mutants.check(
         tmp_path,
         [
             Mutant("twice", "f.py", "b = 2", "b = 3", "", ("t.py::test_a",)),
@@ -263,7 +263,7 @@ def test_mutants_that_cannot_be_planted_are_reported(tmp_path: Path) -> None:
             Mutant("gone", "f.py", "a = 1", "a = 2", "", ("t.py::test_a",)),
         ],
     )
-    assert said(found, tmp_path) == [
+    assert said(problems, tmp_path) == [
         "tools/planted.py:1: twice: 'b = 2' occurs 2 times in f.py, not once",
         "tools/planted.py:2: same: it does not change what f.py does",
         "tools/planted.py:3: broken: f.py does not compile with the mutant: invalid syntax",
@@ -290,8 +290,8 @@ def test_monitoring_that_names_missing_things_is_reported(tmp_path: Path) -> Non
         "deploy/grafana/dashboards/tuner.json": ("currencyUSD", "currencyEUR"),
     }
     write(tmp_path, {name: (ROOT / name).read_text().replace(*change, 1) for name, change in changes.items()})
-    found = [one.partition(": ") for one in said(monitoring.check(tmp_path), tmp_path)]
-    assert [(place.partition(":")[0], message) for place, _, message in found] == [
+    reported = [line.partition(": ") for line in said(monitoring.check(tmp_path), tmp_path)]
+    assert [(place.partition(":")[0], message) for place, _, message in reported] == [
         ("deploy/prometheus/rules/alerts.yml", "there is no metric tuner_database_on"),
         ("docs/runbook.md", "there is no section on the alert TunerDown"),
         ("docs/runbook.md", "no alert is called TunerUp"),
@@ -303,7 +303,7 @@ def test_monitoring_that_names_missing_things_is_reported(tmp_path: Path) -> Non
         ("deploy/grafana/dashboards/tuner.json", "Spent: Grafana has no such unit"),
     ]
     text = (tmp_path / "docs/runbook.md").read_text().splitlines()
-    assert [text[int(place.partition(":")[2]) - 1] for place, _, _ in found[2:4]] == [
+    assert [text[int(place.partition(":")[2]) - 1] for place, _, _ in reported[2:4]] == [
         "## TunerUp",
         "`tuner_up`",
     ]

@@ -87,9 +87,9 @@ def test_program_of_the_guide_prints_the_expected_output(folder: Path, name: str
 
 @pytest.fixture
 def drivers() -> Iterator[list[Driver]]:
-    found: list[Driver] = []
-    yield found
-    for driver in found:
+    started: list[Driver] = []
+    yield started
+    for driver in started:
         driver.supervisor.close()
 
 

@@ -151,8 +151,8 @@ def test_training_on_a_gpu_gives_the_same_metrics_as_on_the_cpu(
     hook.remove()
     assert devices == {"cuda"}
     assert measured.taken()["facts"]["device"] == "cuda"
-    for found, expected in zip(on_gpu, on_cpu, strict=True):
-        assert found == pytest.approx(expected, rel=tolerance)
+    for metrics, expected in zip(on_gpu, on_cpu, strict=True):
+        assert metrics == pytest.approx(expected, rel=tolerance)
 
 
 @shipped
@@ -290,7 +290,7 @@ def test_training_and_validation_images_are_disjoint(module: ModuleType) -> None
 @digits
 def test_split_is_repeatable_and_has_every_digit(module: ModuleType) -> None:
     before, again = module.data(), module.data.__wrapped__()
-    assert all(torch.equal(one, two) for one, two in zip(before, again, strict=True))
+    assert all(torch.equal(first, two) for first, two in zip(before, again, strict=True))
     assert set(again[2].tolist()) == set(again[3].tolist()) == set(range(10))
 
 
@@ -308,6 +308,6 @@ def test_character_model_output_does_not_depend_on_later_characters() -> None:
     changed = seen.clone()
     changed[0, 12:] = (changed[0, 12:] + 1) % 128
     with torch.no_grad():
-        one, two = model(seen), model(changed)
-    torch.testing.assert_close(one[0, :12], two[0, :12])
-    assert not torch.allclose(one[0, 12:], two[0, 12:])
+        seen_output, two = model(seen), model(changed)
+    torch.testing.assert_close(seen_output[0, :12], two[0, :12])
+    assert not torch.allclose(seen_output[0, 12:], two[0, 12:])

@@ -44,10 +44,10 @@ def examples() -> tuple[torch.Tensor, torch.Tensor]:
 
 def digest(model: nn.Module) -> str:
     """Return a digest of all parameters and buffers that differs if any bit differs."""
-    found = hashlib.sha256()
+    digester = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        found.update(name.encode() + tensor.numpy().tobytes())
-    return found.hexdigest()
+        digester.update(name.encode() + tensor.numpy().tobytes())
+    return digester.hexdigest()
 
 
 def draws() -> list[str]:
@@ -72,15 +72,15 @@ def fit(
     torch.set_num_threads(1)
     inputs, targets = examples()
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
-    found = build_optimizer(optimizer, model)
-    scheduler = torch.optim.lr_scheduler.StepLR(found, step_size=2, gamma=0.7)
+    built_optimizer = build_optimizer(optimizer, model)
+    scheduler = torch.optim.lr_scheduler.StepLR(built_optimizer, step_size=2, gamma=0.7)
     scaler, batches = grad_scaler(precision), Batches(len(inputs), 8, seed=5)
 
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         with autocast(precision):
             return nn.functional.mse_loss(model(inputs[batch]).float(), targets[batch])
 
-    parts: dict[str, Any] = {"model": model, "optimizer": found, "scheduler": scheduler}
+    parts: dict[str, Any] = {"model": model, "optimizer": built_optimizer, "scheduler": scheduler}
     stream = endless(batches)
     with SpotSafe(**parts, scaler=scaler, batches=batches, steps=steps, checkpoint_dir=directory) as run:
         for step in run.steps():
@@ -89,7 +89,7 @@ def fit(
             for _ in range(BATCHES_A_STEP):
                 batch = next(stream)
                 order.append(batch.tolist())
-                losses.append(accumulate(batch, 2, loss_of, optimizer=found, scaler=scaler))
+                losses.append(accumulate(batch, 2, loss_of, optimizer=built_optimizer, scaler=scaler))
             scheduler.step()
             tell(
                 {

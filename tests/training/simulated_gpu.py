@@ -59,12 +59,12 @@ class _Memory(TorchDispatchMode):
             bound = [args[0]] if name in INDEXING else tensors
             if any(tensor.dim() and not self.holds(tensor) for tensor in bound):
                 raise RuntimeError(f"{name}: expected all tensors to be on the same device, {GPU} or cpu")
-        found = function(*args, **(kwargs or {}))
+        output = function(*args, **(kwargs or {}))
         if self._target if self._target is not None else on_gpu and name != "aten::copy_":
             # A weak reference keeps the address from being used again, but not the memory.
-            refs = [StorageWeakRef(x.untyped_storage()) for x in tree_leaves(found) if torch.is_tensor(x)]
+            refs = [StorageWeakRef(x.untyped_storage()) for x in tree_leaves(output) if torch.is_tensor(x)]
             self._on_gpu.update((ref.cdata, ref) for ref in refs)
-        return found
+        return output
 
 
 class _Labels(TorchFunctionMode):

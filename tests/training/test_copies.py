@@ -35,15 +35,15 @@ def test_repeated_copies_are_exact_and_share_no_memory_with_the_tensor(tensor: A
     copies = checkpoint.Copies()
     for _ in range(3):
         copies.begin()
-        found = [copies.copy(tensor), copies.copy(tensor)]
-        for copy in found:
+        copied = [copies.copy(tensor), copies.copy(tensor)]
+        for copy in copied:
             assert torch.equal(
                 copy.to_dense() if copy.is_sparse else copy, tensor.to_dense() if tensor.is_sparse else tensor
             )
             assert copy.dtype == tensor.dtype
             assert not copy.requires_grad
         if tensor.layout == torch.strided and tensor.numel():
-            assert len({found[0].data_ptr(), found[1].data_ptr(), tensor.data_ptr()}) == 3
+            assert len({copied[0].data_ptr(), copied[1].data_ptr(), tensor.data_ptr()}) == 3
 
 
 def test_copy_memory_is_reused_by_the_next_save_and_freed_when_unused() -> None:

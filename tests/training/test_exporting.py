@@ -93,8 +93,10 @@ def test_formats_of_a_network_are_written_measured_and_close(tmp_path: Path, for
         assert variant.file
         assert (tmp_path / variant.file).stat().st_size == variant.bytes
         assert variant.metric == pytest.approx(export.metric - (variant.drop or 0))
-        assert [one.batch for one in variant.latency] == [1, 8, 64]
-        assert all(0 < one.p50_ms <= one.p99_ms and one.per_second > 0 for one in variant.latency)
+        assert [latency.batch for latency in variant.latency] == [1, 8, 64]
+        assert all(
+            0 < latency.p50_ms <= latency.p99_ms and latency.per_second > 0 for latency in variant.latency
+        )
     assert (made["onnx"].difference or 0) <= 1e-4
     sizes = {format: variant.bytes or 0 for format, variant in made.items()}
     assert sizes["int8-dynamic"] * 2 <= sizes["onnx"]
@@ -132,7 +134,7 @@ def test_quantization_aware_training_loses_no_more_in_int8(tmp_path: Path) -> No
 def test_a_variant_without_what_it_needs_does_not_prevent_the_others(tmp_path: Path) -> None:
     export = exporter(linear(), tmp_path)
     made = {format: export.variant(format) for format in ("int8-static", "pruned", "torch")}
-    assert {format: one.code for format, one in made.items()} == {
+    assert {format: variant.code for format, variant in made.items()} == {
         "int8-static": "no_calibration",
         "pruned": "nothing_to_prune",
         "torch": None,
@@ -208,10 +210,10 @@ def test_removing_channels_that_are_zero_changes_no_output(name: str) -> None:
         network[0].weight[[1, 5]] = 0
         network[0].bias[[1, 5]] = 0
     x = torch.rand(2, 4) if name == "linear" else torch.rand(2, 4, 4, 4)
-    before, weights = network(x), sum(one.numel() for one in network.parameters())
+    before, weights = network(x), sum(parameter.numel() for parameter in network.parameters())
     assert remove_channels(network, 0.25) == 2
     assert torch.allclose(network(x), before, atol=1e-6)
-    assert sum(one.numel() for one in network.parameters()) < weights
+    assert sum(parameter.numel() for parameter in network.parameters()) < weights
 
 
 def test_channels_that_something_else_may_read_are_kept() -> None:

@@ -67,11 +67,11 @@ def test_recomputed_blocks_save_memory_and_have_equal_gradients(every: int) -> N
     other = recompute(copy.deepcopy(model), every)
     x = torch.randn(4096, 512, device="cuda")
     peaks = []
-    for one in (model, other):
+    for tested_model in (model, other):
         torch.manual_seed(3)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        one(x).square().mean().backward()
+        tested_model(x).square().mean().backward()
         peaks.append(torch.cuda.max_memory_allocated() - before)
     print(f"\nrecompute(every={every}): {peaks[0] / MIB:.0f} MiB without, {peaks[1] / MIB:.0f} MiB with")
     assert peaks[1] < 0.85 * peaks[0]
@@ -84,7 +84,7 @@ def test_accumulated_and_clipped_step_with_mixed_precision_equals_the_whole_batc
     y = x.mean(
         1, keepdim=True
     )  # small, so that no scaled gradient exceeds the range of fp16 and no step is skipped
-    found = []
+    weights = []
     for parts in (1, 4):
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 1)).cuda()
@@ -96,9 +96,11 @@ def test_accumulated_and_clipped_step_with_mixed_precision_equals_the_whole_batc
 
         for _ in range(3):
             accumulate({"x": x, "y": y}, parts, loss_of, optimizer=optimizer, scaler=scaler, clip=1.0)
-        found.append([p.detach() for p in model.parameters()])
+        weights.append([p.detach() for p in model.parameters()])
     rough = precision != "fp32"
-    torch.testing.assert_close(found[0], found[1], rtol=0.02 if rough else 1e-5, atol=2e-3 if rough else 1e-6)
+    torch.testing.assert_close(
+        weights[0], weights[1], rtol=0.02 if rough else 1e-5, atol=2e-3 if rough else 1e-6
+    )
 
 
 class Rows(Dataset[torch.Tensor]):

@@ -38,9 +38,9 @@ def saved_and_restored(state: Any, directory: Path) -> Any:
     with SpotSafe(part=Anything(state), steps=1, checkpoint_dir=directory) as run:
         next(run.steps())
         run.report(loss=1.0)
-    found = Anything()
-    with SpotSafe(part=found, steps=1, checkpoint_dir=directory):
-        return found.state
+    restored = Anything()
+    with SpotSafe(part=restored, steps=1, checkpoint_dir=directory):
+        return restored.state
 
 
 def same(one: Any, two: Any) -> bool:
@@ -75,11 +75,11 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_state_is_restored_exactly(tmp_path: Path, value: Any) -> None:
     state = {"value": value, "deep": [(value,)], 3: OrderedDict(value=value)}
-    found = saved_and_restored(state, tmp_path)
-    assert list(found) == ["value", "deep", 3]
-    assert same(found["value"], value)
-    assert same(found["deep"][0][0], value)
-    assert same(found[3]["value"], value)
+    restored = saved_and_restored(state, tmp_path)
+    assert list(restored) == ["value", "deep", 3]
+    assert same(restored["value"], value)
+    assert same(restored["deep"][0][0], value)
+    assert same(restored[3]["value"], value)
 
 
 @steady
@@ -92,14 +92,14 @@ def test_arrays_are_restored_bit_for_bit(array: Any) -> None:
 
 
 def test_restored_array_is_writable(tmp_path: Path) -> None:
-    found = saved_and_restored(numpy.zeros(2), tmp_path)
-    found += 1
-    assert found.tolist() == [1, 1]
+    restored = saved_and_restored(numpy.zeros(2), tmp_path)
+    restored += 1
+    assert restored.tolist() == [1, 1]
 
 
 def test_restored_dictionary_has_its_numpy_keys(tmp_path: Path) -> None:
-    found = saved_and_restored({numpy.int64(3): 1, numpy.str_("word"): 2}, tmp_path)
-    assert (found[numpy.int64(3)], found[3], found["word"]) == (1, 1, 2)
+    restored = saved_and_restored({numpy.int64(3): 1, numpy.str_("word"): 2}, tmp_path)
+    assert (restored[numpy.int64(3)], restored[3], restored["word"]) == (1, 1, 2)
 
 
 def test_numpy_learning_rate_is_saved_with_its_optimizer(tmp_path: Path) -> None:
@@ -107,18 +107,18 @@ def test_numpy_learning_rate_is_saved_with_its_optimizer(tmp_path: Path) -> None
         return torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=rate)
 
     for rate in (numpy.float64(0.1), 0.0):
-        found = optimizer(rate)
-        with SpotSafe(optimizer=found, steps=1, checkpoint_dir=tmp_path) as run:
+        saved_optimizer = optimizer(rate)
+        with SpotSafe(optimizer=saved_optimizer, steps=1, checkpoint_dir=tmp_path) as run:
             for _ in run.steps():
                 run.report(loss=1.0)
-    assert found.param_groups[0]["lr"] == 0.1
+    assert saved_optimizer.param_groups[0]["lr"] == 0.1
 
 
 def test_state_dict_keeps_its_version_metadata(tmp_path: Path) -> None:
     state = nn.BatchNorm1d(2).state_dict()
-    found = saved_and_restored(state, tmp_path)
-    assert type(found) is OrderedDict
-    assert found._metadata == state._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
+    restored = saved_and_restored(state, tmp_path)
+    assert type(restored) is OrderedDict
+    assert restored._metadata == state._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
 
 
 def test_saved_state_is_a_copy() -> None:
@@ -128,9 +128,9 @@ def test_saved_state_is_a_copy() -> None:
     state["tensor"] += 1
     state["list"].append(2)  # type: ignore[attr-defined]
     state["set"].add(2)  # type: ignore[attr-defined]
-    found = plain.unpacked(taken)
-    assert found["array"].tolist() == found["tensor"].tolist() == [0, 0]
-    assert (found["list"], found["set"]) == ([1], {1})
+    unpacked = plain.unpacked(taken)
+    assert unpacked["array"].tolist() == unpacked["tensor"].tolist() == [0, 0]
+    assert (unpacked["list"], unpacked["set"]) == ([1], {1})
 
 
 def test_other_mappings_are_restored_as_dictionaries(tmp_path: Path) -> None:

@@ -73,12 +73,12 @@ def test_loss_may_be_a_one_element_tensor() -> None:
 @given(size=st.integers(1, 40), parts=st.integers(1, 12))
 def test_accumulated_gradients_equal_the_step_of_the_whole_batch(size: int, parts: int) -> None:
     whole_loss, whole, _ = stepped(size, 1)
-    loss, found, calls = stepped(size, parts)
+    loss, accumulated, calls = stepped(size, parts)
     assert loss == pytest.approx(whole_loss)
-    assert found.steps == whole.steps == 1
+    assert accumulated.steps == whole.steps == 1
     assert calls <= min(size, parts)
-    assert len(found.gradients) == len(whole.gradients) == 4
-    torch.testing.assert_close(found.gradients, whole.gradients)
+    assert len(accumulated.gradients) == len(whole.gradients) == 4
+    torch.testing.assert_close(accumulated.gradients, whole.gradients)
 
 
 @pytest.mark.parametrize(("size", "parts", "calls"), [(12, 1, 1), (12, 4, 4), (12, 5, 4), (3, 8, 3)])
@@ -198,20 +198,20 @@ def test_batches_resume_at_the_exact_position(size: int, batch: int, seed: int, 
 
 def taken(batches: Batches, count: int) -> list[list[int]]:
     """Return the next `count` batches, across the ends of epochs."""
-    found: list[list[int]] = []
-    while len(found) < count:
+    batch_indices: list[list[int]] = []
+    while len(batch_indices) < count:
         for batch in batches:
-            found.append(batch.tolist())
-            if len(found) == count:
+            batch_indices.append(batch.tolist())
+            if len(batch_indices) == count:
                 break
-    return found
+    return batch_indices
 
 
 @given(seed=st.integers(0, 1000))
 def test_batch_order_depends_only_on_the_seed(seed: int) -> None:
-    one, two = Batches(20, 6, seed=seed), Batches(20, 6, seed=seed)
+    first, two = Batches(20, 6, seed=seed), Batches(20, 6, seed=seed)
     torch.manual_seed(1)
-    expected = epochs(one, 2)
+    expected = epochs(first, 2)
     torch.manual_seed(2)
     assert epochs(two, 2) == expected
 

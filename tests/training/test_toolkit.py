@@ -111,7 +111,7 @@ def test_recomputed_blocks_have_equal_gradients_and_keep_fewer_tensors(every: in
         [p.grad for p in other.parameters()], [p.grad for p in plain.parameters()], rtol=0, atol=0
     )
     assert kept[1] < kept[0]
-    assert sum("forward" in vars(one) for one in other) == again
+    assert sum("forward" in vars(module) for module in other) == again
     assert [*other.state_dict()] == [*plain.state_dict()]
 
 

@@ -54,10 +54,10 @@ class Supervisor:
 @pytest.fixture
 def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
     monkeypatch.setattr(channel, "_current", None)
-    found = Supervisor(tmp_path / "staging")
-    found.staging.mkdir()
-    yield found
-    found.close()
+    tested_supervisor = Supervisor(tmp_path / "staging")
+    tested_supervisor.staging.mkdir()
+    yield tested_supervisor
+    tested_supervisor.close()
 
 
 def count(run: SpotSafe, counter: Count) -> list[float]:

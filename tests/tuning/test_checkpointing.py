@@ -54,11 +54,11 @@ def test_daly_interval_matches_numeric_minimum_of_run_time(part: float) -> None:
     mean = HOUR_NS
     cost = round(part * mean)
     best = minimize_scalar(run_time, bounds=(1e-5 * mean, 2 * mean), args=(cost, mean), options={"xatol": 1})
-    found = daly_ns(cost, mean)
-    assert run_time(found, cost, mean) <= best.fun * 1.002
-    assert found == pytest.approx(best.x, rel=0.06)
+    interval_ns = daly_ns(cost, mean)
+    assert run_time(interval_ns, cost, mean) <= best.fun * 1.002
+    assert interval_ns == pytest.approx(best.x, rel=0.06)
     if part <= 0.1:
-        assert found == pytest.approx(best.x, rel=0.005)
+        assert interval_ns == pytest.approx(best.x, rel=0.005)
 
 
 def test_young_and_daly_agree_for_cheap_saves() -> None:
@@ -154,20 +154,20 @@ def test_notice_counts_for_the_steps_that_fit_into_it() -> None:
     exposure = Exposure(
         preemption=Hazard(mean), crash=Hazard(2**80), notice_ns=55 * NS, notices=Notices(2**60, missed=1)
     )
-    found = [mean / exposure.unsaved_mean_ns(step_s * NS, saving) for step_s in (20, 40, 80)]
-    assert found == pytest.approx([0, 0.5, 0.75], abs=1e-6)
+    unnotified = [mean / exposure.unsaved_mean_ns(step_s * NS, saving) for step_s in (20, 40, 80)]
+    assert unnotified == pytest.approx([0, 0.5, 0.75], abs=1e-6)
     nothing = exposure.unsaved_mean_ns(20 * NS, Saving(2 * NS, 50 * NS))
     assert nothing == exposure.mean_ns
 
 
 def test_missed_notices_shorten_the_interval() -> None:
-    saving, found = Saving(2 * NS, 20 * NS), []
+    saving, intervals = Saving(2 * NS, 20 * NS), []
     for missed in range(20):
         notices = Notices(10 + missed, 1 + missed)
         exposure = Exposure(preemption=Hazard(SPOT_MEAN_NS), notice_ns=120 * NS, notices=notices)
-        found.append(steps_between(step_ns=NS, saving=saving, exposure=exposure))
-    assert found == sorted(found, reverse=True)
-    assert found[-1] < found[0] / 2
+        intervals.append(steps_between(step_ns=NS, saving=saving, exposure=exposure))
+    assert intervals == sorted(intervals, reverse=True)
+    assert intervals[-1] < intervals[0] / 2
 
 
 def test_hazard_combines_prior_with_observed_time_and_events() -> None:
@@ -179,8 +179,8 @@ def test_hazard_combines_prior_with_observed_time_and_events() -> None:
 
 @given(st.integers(1, 10_000), times)
 def test_observed_preemptions_outweigh_the_prior(events: int, mean_ns: int) -> None:
-    found = Hazard.of_spot().after(events * mean_ns, events).mean_ns
-    assert abs(found - mean_ns) * (events + 1) <= abs(SPOT_MEAN_NS - mean_ns) + events + 1
+    posterior_ns = Hazard.of_spot().after(events * mean_ns, events).mean_ns
+    assert abs(posterior_ns - mean_ns) * (events + 1) <= abs(SPOT_MEAN_NS - mean_ns) + events + 1
 
 
 def test_on_demand_interval_depends_only_on_crashes() -> None:

@@ -24,8 +24,8 @@ def test_four_of_five_trials_end_within_their_interval() -> None:
     for _ in range(60):
         curves, ends = searched(rng, 40)
         cut = [number for number in curves if len(curves[number]) < 3]
-        for number, one in outlooks(3, curves, cut).items():
-            low, high = one.between()
+        for number, outlook in outlooks(3, curves, cut).items():
+            low, high = outlook.between()
             held, asked = held + (low <= ends[number] <= high), asked + 1
     assert asked > 1500
     assert 0.75 <= held / asked <= 0.88
@@ -35,6 +35,6 @@ def test_no_forecast_for_rungs_without_enough_continued_trials() -> None:
     curves = {number: [0.1 * number] for number in range(9)}
     assert outlooks(2, curves, list(curves)) == {}
     went_on = {number: [0.1 * number, 0.1 * number + 0.2] for number in range(10, 10 + FEWEST)}
-    found = outlooks(2, {**curves, **went_on}, [0])
-    assert found[0].mean == pytest.approx(0.2, abs=0.5)
+    forecasts = outlooks(2, {**curves, **went_on}, [0])
+    assert forecasts[0].mean == pytest.approx(0.2, abs=0.5)
     assert outlooks(3, {**curves, **went_on}, [0]) == {}

@@ -496,9 +496,9 @@ def test_request_about_a_trial_that_cannot_follow_it_changes_nothing(status: Sta
 def test_trial_without_a_gain_stops(values: tuple[float, ...], stops: bool) -> None:
     story = Story(scheduler="none", trial_limits=TrialLimits(patience=3, min_gain=0.05))
     for step, value in enumerate(values, 1):
-        found = story.report(0, step, value)
+        commands = story.report(0, step, value)
     reason = "no gain of more than 0.05 in 3 steps"
-    assert found == ([do.Stop("trial_00000", reason)] if stops else [])
+    assert commands == ([do.Stop("trial_00000", reason)] if stops else [])
 
 
 def test_trial_stops_before_a_step_that_would_exceed_its_limits() -> None:
@@ -510,8 +510,8 @@ def test_trial_stops_before_a_step_that_would_exceed_its_limits() -> None:
         story = Story(scheduler="none", trial_limits=limits)
         for step in range(1, 10):
             money, extra = Money(100 * step), (None, None, step * NS, Money(100 * step))
-            found = story.tell(ev.Reported(AT, "trial_00000", step, 0.5, money, True, NS, *extra))
-            if found:
+            commands = story.tell(ev.Reported(AT, "trial_00000", step, 0.5, money, True, NS, *extra))
+            if commands:
                 break
         assert step == last
-        assert isinstance(found[0], do.Finish if last == 9 else do.Stop)
+        assert isinstance(commands[0], do.Finish if last == 9 else do.Stop)

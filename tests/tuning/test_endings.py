@@ -23,8 +23,8 @@ LONG = Fidelity(min=1, max=48)  # `auto` compares at 4 and 16
 
 def commands_after(state: State, event: ev.Event) -> list[do.Command]:
     """Return the commands that follow. Suggestions are not answered."""
-    found, orders = decide(state, event)
-    assert found is state
+    decided, orders = decide(state, event)
+    assert decided is state
     return orders
 
 

@@ -21,15 +21,15 @@ def left(seconds: int) -> Cost:
 def test_lease_is_long_enough_and_affordable_or_zero(
     left: Cost, rate: Rate, need_ns: int, active: int, slice_ns: int
 ) -> None:
-    found, need_ns = (
+    granted_ns, need_ns = (
         lease_ns(left, rate, need_ns=need_ns, active=active, slice_ns=slice_ns),
         max(need_ns, MIN_SLICE_NS),
     )
     if rate.affords_ns(left) < need_ns:
-        assert found == 0
+        assert granted_ns == 0
     else:
-        assert need_ns <= found <= max(need_ns, slice_ns)
-        assert rate.cost(found).fits(left)
+        assert need_ns <= granted_ns <= max(need_ns, slice_ns)
+        assert rate.cost(granted_ns).fits(left)
 
 
 def test_remaining_money_is_shared_among_active_trials() -> None:
@@ -45,8 +45,8 @@ def test_remaining_money_is_shared_among_active_trials() -> None:
 
 @given(wanted=st.integers(0, 100), need=st.integers(0, 100), time=st.none() | st.integers(-5, 100))
 def test_lease_does_not_exceed_the_remaining_time(wanted: int, need: int, time: int | None) -> None:
-    found = fits_deadline(wanted, need_ns=need, left_ns=time)
+    granted_ns = fits_deadline(wanted, need_ns=need, left_ns=time)
     if time is None or wanted <= time:
-        assert found == wanted
+        assert granted_ns == wanted
     else:
-        assert found == (time if time >= need else 0)
+        assert granted_ns == (time if time >= need else 0)

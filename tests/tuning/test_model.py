@@ -113,11 +113,11 @@ def test_forecast_keeps_a_trials_own_deviation() -> None:
 def test_log_expected_improvement_matches_scipy(u: float) -> None:
     from scipy.stats import norm  # takes half a second
 
-    found = float(log_expected_improvement(np.array([u]))[0])
+    improvement = float(log_expected_improvement(np.array([u]))[0])
     if u > -5:
-        assert found == pytest.approx(math.log(u * norm.cdf(u) + norm.pdf(u)), rel=1e-6, abs=1e-6)
+        assert improvement == pytest.approx(math.log(u * norm.cdf(u) + norm.pdf(u)), rel=1e-6, abs=1e-6)
     else:
-        assert found == pytest.approx(norm.logpdf(u) - 2 * math.log(-u), rel=0.02)
+        assert improvement == pytest.approx(norm.logpdf(u) - 2 * math.log(-u), rel=0.02)
 
 
 def test_early_trial_is_ranked_with_the_gains_of_other_trials() -> None:
@@ -193,15 +193,15 @@ def test_reports_between_rungs_do_not_change_the_forecast() -> None:
     """A report between rungs is not taken for a rung's score, and does not prevent that score from being
     learned.
     """
-    told, quiet = (ModelSampler(PLANE, 0, STEPS) for _ in range(2))
+    informed, quiet = (ModelSampler(PLANE, 0, STEPS) for _ in range(2))
     for number in range(12):
-        for sampler in (told, quiet):
+        for sampler in (informed, quiet):
             config = sampler.suggest(number)
             assert config is not None
             for step in range(1, 5):
-                if sampler is told or step == 4:
+                if sampler is informed or step == 4:
                     sampler.tell(number, step, height(config, step), step * 10**9, at_rung=step == 4)
-    assert told.forecast() == quiet.forecast() != {}
+    assert informed.forecast() == quiet.forecast() != {}
 
 
 def dear(config: Config) -> float:
@@ -253,7 +253,7 @@ def test_past_failed_configuration_is_not_copied() -> None:
 @given(data=st.data())
 def test_rebuilt_sampler_gives_the_same_answers_as_the_live_sampler(data: st.DataObject) -> None:
     """Compare both samplers after a random sequence of suggestions, reports and forecasts."""
-    lived, told = ModelSampler(PLANE, 3, STEPS), []
+    lived, calls = ModelSampler(PLANE, 3, STEPS), []
     configs: list[Config] = []
     steps: list[int] = []
     for _ in range(data.draw(st.integers(20, 60))):
@@ -261,7 +261,7 @@ def test_rebuilt_sampler_gives_the_same_answers_as_the_live_sampler(data: st.Dat
         if what == "suggest" or not configs:
             config = lived.suggest(len(configs))
             assert config is not None
-            told.append(("adopt", (len(configs), config)))
+            calls.append(("adopt", (len(configs), config)))
             configs.append(config)
             steps.append(0)
         elif what == "forecast":
@@ -271,9 +271,9 @@ def test_rebuilt_sampler_gives_the_same_answers_as_the_live_sampler(data: st.Dat
             steps[number] += 1
             args = (number, steps[number], height(configs[number], steps[number]), steps[number] * 10**9)
             lived.tell(*args, at_rung=steps[number] in STEPS)
-            told.append(("tell", args))
+            calls.append(("tell", args))
     rebuilt = ModelSampler(PLANE, 3, STEPS)
-    for kind, args in told:
+    for kind, args in calls:
         if kind == "adopt":
             rebuilt.adopt(*args)
         else:

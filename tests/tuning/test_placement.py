@@ -41,9 +41,9 @@ def placement_request(
 ) -> PlacementRequest:
     """Return the request. `work` and `time` are in minutes, and the training begins at 0."""
     deadline = None if time is None else Instant(time * MINUTE)
-    found = offers or (DEMAND, SPOT, OTHER)
+    allowed = offers or (DEMAND, SPOT, OTHER)
     return PlacementRequest(
-        market=market, offers=found, begun=Instant(0), work_ns=work * MINUTE, deadline=deadline
+        market=market, offers=allowed, begun=Instant(0), work_ns=work * MINUTE, deadline=deadline
     )
 
 

@@ -59,9 +59,9 @@ def state_of(
 
 
 def reserve(*trials: Trial, left_steps: float, leader: int = 0) -> Reserve:
-    found = Reserve.of(state_of(left_steps, *trials, leader=leader))
-    assert found is not None
-    return found
+    leader_reserve = Reserve.of(state_of(left_steps, *trials, leader=leader))
+    assert leader_reserve is not None
+    return leader_reserve
 
 
 def test_only_auto_scheduler_keeps_reserve_and_only_if_exhaustion_ends_job() -> None:
@@ -83,19 +83,19 @@ def test_no_trial_begins_with_money_reserved_for_the_leader() -> None:
 def test_nothing_is_reserved_for_an_unaffordable_leader() -> None:
     expensive = Trial("paused", 20, 20, step_s=3)
     assert reserve(expensive, left_steps=100).leader is not None
-    found = reserve(expensive, Trial("running", 3, STEPS), left_steps=25)
-    assert found.leader is None
-    assert found.in_the_way() == []
-    found = reserve(expensive, left_steps=25)
-    assert found.may_begin()
+    leader_reserve = reserve(expensive, Trial("running", 3, STEPS), left_steps=25)
+    assert leader_reserve.leader is None
+    assert leader_reserve.in_the_way() == []
+    leader_reserve = reserve(expensive, left_steps=25)
+    assert leader_reserve.may_begin()
 
 
 def test_trial_can_finish_only_if_leader_remains_affordable() -> None:
     leader, other = Trial("running", 30, 40), Trial("paused", 20, 20)
     for left_steps, can in ((50, True), (25, False)):
-        found = reserve(leader, other, left_steps=left_steps)
-        assert found.can_finish(found.state.trials[1]) is can
-        assert found.can_finish(found.state.trials[0])
+        leader_reserve = reserve(leader, other, left_steps=left_steps)
+        assert leader_reserve.can_finish(leader_reserve.state.trials[1]) is can
+        assert leader_reserve.can_finish(leader_reserve.state.trials[0])
 
 
 def test_running_trials_are_funded_before_new_ones_begin() -> None:
@@ -131,23 +131,23 @@ def test_new_trial_may_use_half_of_the_free_money() -> None:
 def test_slowed_trial_is_expected_to_stay_slow() -> None:
     state = state_of(60, Trial("running", 12, STEPS), Trial("completed", STEPS, STEPS))
     state.trials[0].pace_ns = 4 * NS
-    found = Reserve.of(state)
-    assert found is not None
-    assert found.leader is None
+    leader_reserve = Reserve.of(state)
+    assert leader_reserve is not None
+    assert leader_reserve.leader is None
 
 
 @pytest.mark.parametrize(("step_s", "affordable"), [(1, True), (4, False)])
 def test_each_trial_is_expected_to_keep_its_own_pace(step_s: float, affordable: bool) -> None:
-    found = reserve(Trial("paused", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
-    assert (found.leader is not None) is affordable
+    leader_reserve = reserve(Trial("paused", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
+    assert (leader_reserve.leader is not None) is affordable
 
 
 def test_any_trial_may_use_the_last_money_if_none_runs() -> None:
     """If nothing runs and the leader is finished, the ledger alone limits how far a trial gets."""
     leader, interrupted = Trial("completed", STEPS, STEPS), Trial("paused", 5, 12)
-    found = reserve(leader, interrupted, left_steps=2)
-    assert found.may_go_on(found.state.trials[1])
-    assert found.may_begin()
+    leader_reserve = reserve(leader, interrupted, left_steps=2)
+    assert leader_reserve.may_go_on(leader_reserve.state.trials[1])
+    assert leader_reserve.may_begin()
     busy = reserve(leader, interrupted, Trial("running", 3, 4), left_steps=2)
     assert not busy.may_go_on(busy.state.trials[1])
     assert not busy.may_begin()
@@ -156,10 +156,10 @@ def test_any_trial_may_use_the_last_money_if_none_runs() -> None:
 def test_gpu_hour_budget_is_reserved_on_free_machines() -> None:
     state = state_of(25, Trial("paused", 20, 20))
     state.rate, state.budget, state.spent = Rate(Price(0), 1000), Budget(gpu_ms=45_000), ZERO
-    found = Reserve.of(state)
-    assert found is not None
-    assert found.left_ns == 25 * NS
-    assert found.is_due
+    leader_reserve = Reserve.of(state)
+    assert leader_reserve is not None
+    assert leader_reserve.left_ns == 25 * NS
+    assert leader_reserve.is_due
 
 
 def test_remaining_time_is_computed_at_mean_price() -> None:
@@ -170,15 +170,15 @@ def test_remaining_time_is_computed_at_mean_price() -> None:
     state.price_ns //= 2
     state.spent = Money(round(1.25 * 60 * PER_STEP / 2))
     state.budget = Budget(usd=Money(state.spent.micro_usd + 60 * PER_STEP // 2))
-    found = Reserve.of(state)
-    assert found is not None
-    assert found.left_ns == pytest.approx(60 * NS)
-    assert 2 * found.new_step_s * STEPS == pytest.approx((60 - 20 * MARGIN - 7.5) / MARGIN, rel=0.03)
+    leader_reserve = Reserve.of(state)
+    assert leader_reserve is not None
+    assert leader_reserve.left_ns == pytest.approx(60 * NS)
+    assert 2 * leader_reserve.new_step_s * STEPS == pytest.approx((60 - 20 * MARGIN - 7.5) / MARGIN, rel=0.03)
 
 
 def test_free_time_does_not_count_as_paid_time() -> None:
     state = state_of(25, Trial("paused", 20, 20))
     state.price_ns, state.spent = 0, Money(1)
-    found = Reserve.of(state)
-    assert found is not None
-    assert found.left_ns > 10**6 * NS
+    leader_reserve = Reserve.of(state)
+    assert leader_reserve is not None
+    assert leader_reserve.left_ns > 10**6 * NS

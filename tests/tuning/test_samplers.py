@@ -92,8 +92,8 @@ def test_suggestions_lie_inside_any_space(name: SamplerName, space: Space, seed:
 def test_each_point_of_a_finite_space_is_suggested_once(name: SamplerName) -> None:
     space = Space({"a": Int(1, 3), "b": Categorical(("x", "y")), "c": Float(0, 0.5, step=0.2)})
     sampler = build(name, space)
-    found = [sampler.suggest(number) for number in range(18)]
-    assert len({str(config) for config in found}) == 18
+    configs = [sampler.suggest(number) for number in range(18)]
+    assert len({str(config) for config in configs}) == 18
     assert sampler.suggest(18) is None
 
 
@@ -132,8 +132,8 @@ def test_tpe_learns_from_paused_trials() -> None:
 def test_sampler_learns_from_earlier_jobs(name: SamplerName) -> None:
     """The sampler uses them from the first suggestion on, and suggests the same after a restart."""
     drawn = build("random", seed=5)
-    found = [config for number in range(40) if (config := drawn.suggest(number)) is not None]
-    history = [PastTrial(config, ((1, score(config), 10**9),)) for config in found]
+    configs = [config for number in range(40) if (config := drawn.suggest(number)) is not None]
+    history = [PastTrial(config, ((1, score(config), 10**9),)) for config in configs]
     warm, again, first = build(name, history=history), build(name, history=history), []
     for number in range(10):
         config = warm.suggest(number)
@@ -192,14 +192,14 @@ def test_known_result_is_learned_and_not_proposed_again(name: SamplerName) -> No
         algorithm=Algorithm(sampler=name),
         fidelity=Fidelity(max=9),
     )
-    sampler, found = sampler_for(spec), []
+    sampler, losses = sampler_for(spec), []
     for number in range(8):
         config = sampler.suggest(number)
         assert config is not None
         assert config not in [point.config for point in known]
         sampler.tell(number, 9, score(config), 10**9, at_rung=True)
-        found.append(-score(config))
-    assert sorted(found)[4] < 1
+        losses.append(-score(config))
+    assert sorted(losses)[4] < 1
 
 
 PRIOR_SPACE = Space(
@@ -216,30 +216,30 @@ def priors() -> Priors:
 
 
 def test_first_draw_from_the_priors_is_their_center_and_later_ones_are_around_it() -> None:
-    found, rng = priors(), Random(0)
-    first = found.sample(rng)
+    sampler, rng = priors(), Random(0)
+    first = sampler.sample(rng)
     assert (first["lr"], first["kind"]) == (0.01, "b")
-    found.adopt(0, first)
-    drawn = [found.sample(rng) for _ in range(400)]
+    sampler.adopt(0, first)
+    drawn = [sampler.sample(rng) for _ in range(400)]
     assert all(PRIOR_SPACE.contains(config) for config in drawn)
     places = [math.log10(float(str(config["lr"]))) for config in drawn]
     assert abs(statistics.fmean(places) + 2) < 0.1
     assert abs(statistics.stdev(places) - 4 * 0.125) < 0.1
     assert abs(sum(config["kind"] == "b" for config in drawn) / 400 - 4 / 6) < 0.1
-    assert found.likelihood({"lr": 0.01, "kind": "b", "other": 0.1}) > 1
-    assert found.likelihood({"lr": 0.9, "kind": "b", "other": 0.1}) < 1
+    assert sampler.likelihood({"lr": 0.01, "kind": "b", "other": 0.1}) > 1
+    assert sampler.likelihood({"lr": 0.9, "kind": "b", "other": 0.1}) < 1
 
 
 def test_priors_are_used_while_the_best_trial_is_likely_by_them_and_rarely_once_it_is_not() -> None:
-    found = priors()
-    assert found.share == 0.5
-    found.adopt(0, {"lr": 0.01, "kind": "b", "other": 0.5})
-    found.adopt(1, {"lr": 0.9, "kind": "a", "other": 0.5})
-    found.tell(0, 1, 0.6)
-    found.tell(1, 1, 0.5)
-    assert found.share == 0.5
-    found.tell(1, 3, 0.5)
-    assert found.share == 0.5 / 4
+    sampler = priors()
+    assert sampler.share == 0.5
+    sampler.adopt(0, {"lr": 0.01, "kind": "b", "other": 0.5})
+    sampler.adopt(1, {"lr": 0.9, "kind": "a", "other": 0.5})
+    sampler.tell(0, 1, 0.6)
+    sampler.tell(1, 1, 0.5)
+    assert sampler.share == 0.5
+    sampler.tell(1, 3, 0.5)
+    assert sampler.share == 0.5 / 4
 
 
 @pytest.mark.parametrize("name", ["random", "auto"])

@@ -42,15 +42,15 @@ def database(filled: str, postgres_server: SharedServer, tmp_path: Path) -> Iter
     """A copy of the filled database."""
     name = str(make_url(filled).database)
     if filled.startswith("sqlite"):
-        found = fakes.database_in(tmp_path)
+        copied_database = fakes.database_in(tmp_path)
         shutil.copyfile(name, tmp_path / "tuner.db")
-        yield found
-        found.dispose()
+        yield copied_database
+        copied_database.dispose()
         return
     with postgres_server.database(copy_of=name) as url:
-        found = Database(url)
-        yield found
-        found.dispose()
+        copied_database = Database(url)
+        yield copied_database
+        copied_database.dispose()
 
 
 def rows(database: Database) -> dict[str, Rows]:

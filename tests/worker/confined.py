@@ -31,10 +31,10 @@ def looks_around(config: dict[str, Any]) -> dict[str, str]:
 def _kind(fd: str) -> str:
     """Return the kind of an open file, or its number if it is a standard stream."""
     try:
-        found = os.readlink(f"/proc/self/fd/{fd}")
+        link_target = os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return "listing"
-    return fd if int(fd) < 3 else found.partition(":")[0]
+    return fd if int(fd) < 3 else link_target.partition(":")[0]
 
 
 def opens_files(config: dict[str, Any]) -> None:

@@ -116,11 +116,11 @@ def moto() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def proxy(moto: int) -> Iterator[Proxy]:
     """A proxy in front of moto. Tests of a file share it, because a client is made for its address."""
-    found = Proxy(moto)
-    yield found
+    s3_proxy = Proxy(moto)
+    yield s3_proxy
     # Other tests may use other addresses.
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-    found.close()
+    s3_proxy.close()
 
 
 @pytest.fixture
@@ -134,8 +134,8 @@ def bucket(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = Bucket(proxy, f"bucket-{uuid4().hex}", environment)
-    found.fs.mkdir(found.name)
+    empty_bucket = Bucket(proxy, f"bucket-{uuid4().hex}", environment)
+    empty_bucket.fs.mkdir(empty_bucket.name)
     proxy.asked.clear()
-    yield found
+    yield empty_bucket
     proxy.heal()

@@ -43,13 +43,13 @@ def moto_server() -> Iterator[int]:
 
 def _port(server: subprocess.Popen[bytes], log: int) -> int:
     """Return the port from the server's log. The server listens as soon as it logs it."""
-    deadline, said = time.monotonic() + 120, ""
+    deadline, log_text = time.monotonic() + 120, ""
     while time.monotonic() < deadline and server.poll() is None:
-        said = os.pread(log, 4000, 0).decode(errors="replace")
-        if found := re.search(r"Running on http://127\.0\.0\.1:(\d+)", said):
-            return int(found[1])
+        log_text = os.pread(log, 4000, 0).decode(errors="replace")
+        if match := re.search(r"Running on http://127\.0\.0\.1:(\d+)", log_text):
+            return int(match[1])
         time.sleep(0.02)
-    raise AssertionError(f"moto's server did not start (exit status {server.poll()}): {said}")
+    raise AssertionError(f"moto's server did not start (exit status {server.poll()}): {log_text}")
 
 
 @dataclass
@@ -158,11 +158,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, answer: Answer, *, cut: bool = False) -> None:
         self.send_response_only(answer.status)
-        told = dict((name.lower(), value) for name, value in answer.headers)
+        headers = dict((name.lower(), value) for name, value in answer.headers)
         for name, value in answer.headers:
             if name.lower() not in HOP_BY_HOP:
                 self.send_header(name, value)
-        length = told.get("content-length", "0") if self.command == "HEAD" else str(len(answer.body))
+        length = headers.get("content-length", "0") if self.command == "HEAD" else str(len(answer.body))
         self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":

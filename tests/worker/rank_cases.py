@@ -120,4 +120,6 @@ def accumulates(config: dict[str, Any]) -> None:
 
 
 def _whole(model: Any) -> list[torch.Tensor]:
-    return [getattr(one, "full_tensor", lambda one=one: one)() for one in model.parameters()]
+    return [
+        getattr(parameter, "full_tensor", lambda one=parameter: one)() for parameter in model.parameters()
+    ]

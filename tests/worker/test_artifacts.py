@@ -24,7 +24,7 @@ def add(stored: TrialArtifacts, attempt: int, step: int, **files: bytes) -> None
 
 
 def steps(stored: TrialArtifacts) -> dict[str, int]:
-    return {name: one.step for name, one in stored.list().items()}
+    return {name: artifact.step for name, artifact in stored.list().items()}
 
 
 def test_newest_file_of_a_name_is_kept_across_attempts(stored: TrialArtifacts, tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_file_is_listed_only_if_all_of_its_report_is_stored(
 def test_index_and_files_that_were_changed_are_refused(stored: TrialArtifacts, tmp_path: Path) -> None:
     add(stored, 1, 1, a=b"content")
     folder = tmp_path.joinpath("storage", *TRIAL, "artifacts")
-    found = stored.list()["a"]
+    artifact = stored.list()["a"]
     index = (folder / "a1.json").read_text()
     for old, new in (
         ("a1-s1-a", "../../a"),
-        (found.sha256, "0"),
+        (artifact.sha256, "0"),
         ('"version": 1', '"version": 2'),
         ("artifacts", "x"),
     ):
@@ -86,10 +86,10 @@ def test_index_and_files_that_were_changed_are_refused(stored: TrialArtifacts, t
     for content in (b"CONTENT", b"more content"):
         (folder / "a1-s1-a").write_bytes(content)
         with pytest.raises(ArtifactDamaged, match="damaged"):
-            stored.read(found)
+            stored.read(artifact)
     (folder / "a1-s1-a").unlink()
     with pytest.raises(ArtifactDamaged, match="missing"):
-        stored.read(found)
+        stored.read(artifact)
 
 
 def test_links_and_special_files_in_the_staging_directory_are_refused(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ def logs_of(storage: object) -> TrialLogs:
 def read_soon(logs: TrialLogs, attempt: int) -> Printed:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
-        found = logs.read(attempt)
-        if found is not None:
-            return found
+        printed = logs.read(attempt)
+        if printed is not None:
+            return printed
         time.sleep(0.01)
     raise AssertionError("there is no log after four minutes")
 
@@ -66,11 +66,11 @@ def test_log_is_readable_during_the_attempt_and_complete_at_its_end(
     logs = logs_of(tmp_path / "storage")
     driver = drive("prints_and_waits")
     driver.begin()
-    found = read_soon(logs, 1)
-    assert (found.head, found.complete) == ("it begins, é\n".encode(), False)
+    printed = read_soon(logs, 1)
+    assert (printed.head, printed.complete) == ("it begins, é\n".encode(), False)
     driver.end("stop")
-    found = logs.read(1) or Printed(0, b"", b"", False)
-    assert (found.head, found.total, found.complete) == ("it begins, é\n".encode(), 14, True)
+    printed = logs.read(1) or Printed(0, b"", b"", False)
+    assert (printed.head, printed.total, printed.complete) == ("it begins, é\n".encode(), 14, True)
     driver.begin()
     read_soon(logs, 2)
     assert logs.attempts() == [1, 2]
@@ -80,10 +80,10 @@ def test_last_output_of_a_dying_attempt_is_kept(drive: Any, tmp_path: Path) -> N
     driver = drive("prints_and_dies")
     driver.begin()
     driver.until_state("failed")
-    found = logs_of(tmp_path / "storage").read(1)
-    assert found is not None
-    assert found.head == b"the last words\n"
-    assert found.complete
+    printed = logs_of(tmp_path / "storage").read(1)
+    assert printed is not None
+    assert printed.head == b"the last words\n"
+    assert printed.complete
 
 
 def test_long_output_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) -> None:
@@ -92,11 +92,11 @@ def test_long_output_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) ->
     driver.run_to(1)
     assert 0 < len(driver.supervisor._pump.text()) < 1_000_000
     driver.end("stop")
-    found = logs_of(tmp_path / "storage").read(1)
-    assert found is not None
-    assert len(found.head) == pumping.HEAD_BYTES
-    assert len(found.tail) == pumping.TAIL_BYTES
-    assert found.total > len(found.head) + len(found.tail)
+    printed = logs_of(tmp_path / "storage").read(1)
+    assert printed is not None
+    assert len(printed.head) == pumping.HEAD_BYTES
+    assert len(printed.tail) == pumping.TAIL_BYTES
+    assert printed.total > len(printed.head) + len(printed.tail)
 
 
 def test_attempt_without_output_has_no_log(drive: Any, tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_logs_are_written_to_and_read_from_object_storage(bucket: Bucket) -> Non
     assert (logs.attempts(), logs.read(1)) == ([], None)
     for complete in (False, True):
         logs.write(3, Printed(7, b"abc", b"de", complete))
-    found = logs.read(3)
-    assert found is not None
-    assert (logs.attempts(), found.total, found.head, found.tail, found.complete) == (
+    printed = logs.read(3)
+    assert printed is not None
+    assert (logs.attempts(), printed.total, printed.head, printed.tail, printed.complete) == (
         [3],
         7,
         b"abc",

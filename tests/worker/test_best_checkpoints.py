@@ -16,7 +16,9 @@ SCORES: dict[str, Any] = {"metric": "acc", "mode": "max", "config": {"scores": P
 
 def steps_stored(driver: Any) -> list[int]:
     store = CheckpointStore(str(driver.storage), "default", "job_1")
-    return sorted(found.step for found in store.ids("trial_00000") if store.has("trial_00000", found))
+    return sorted(
+        checkpoint.step for checkpoint in store.ids("trial_00000") if store.has("trial_00000", checkpoint)
+    )
 
 
 @pytest.mark.parametrize(

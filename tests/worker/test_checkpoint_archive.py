@@ -41,9 +41,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> CheckpointArchive:
 
 
 def test_the_tar_file_has_all_files_and_the_manifest(archive: CheckpointArchive) -> None:
-    found = contents(whole(archive))
-    manifest = json.loads(found.pop("MANIFEST.json"))
-    assert found == FILES
+    files = contents(whole(archive))
+    manifest = json.loads(files.pop("MANIFEST.json"))
+    assert files == FILES
     assert {file["path"]: file["sha256"] for file in manifest["files"]} == {
         name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()
     }

@@ -37,8 +37,8 @@ def in_bucket(bucket: Bucket, tmp_path: Path) -> Checkpoints:
 
 @pytest.fixture(params=["in_folder", "in_bucket"])
 def checkpoints(request: pytest.FixtureRequest) -> Checkpoints:
-    found: Checkpoints = request.getfixturevalue(request.param)
-    return found
+    requested_checkpoints: Checkpoints = request.getfixturevalue(request.param)
+    return requested_checkpoints
 
 
 def test_stored_checkpoints_are_read_back(checkpoints: Checkpoints) -> None:
@@ -160,8 +160,8 @@ def test_newest_part_of_a_step_is_kept_until_a_later_step_is_saved(in_folder: Ch
         store.prune(TRIAL, 1, newest=step, keep=1)
 
     def newest(first: int, last: int) -> tuple[int, int] | None:
-        found = store.newest_part(TRIAL, in_folder.work / "here", first=first, last=last)
-        return None if found is None else (found.step, found.trained_ns)
+        newest_part = store.newest_part(TRIAL, in_folder.work / "here", first=first, last=last)
+        return None if newest_part is None else (newest_part.step, newest_part.trained_ns)
 
     in_folder.publish(2)
     for part in (1, 2):
@@ -221,9 +221,11 @@ def test_expected_checkpoint_is_preferred_over_others_of_its_step(checkpoints: C
     checkpoints.store.publish(TRIAL, 3, 2, other)
     assert checkpoints.newest(2, expected=SECOND) == 2
     for expected in (None, CheckpointId(2, 2)):
-        found = checkpoints.store.newest_valid(TRIAL, checkpoints.work / "here", at_most=2, expected=expected)
-        assert found is not None
-        assert (found[1] / "state.pt").read_bytes() == b"another"
+        newest = checkpoints.store.newest_valid(
+            TRIAL, checkpoints.work / "here", at_most=2, expected=expected
+        )
+        assert newest is not None
+        assert (newest[1] / "state.pt").read_bytes() == b"another"
 
 
 # Folders

@@ -128,10 +128,10 @@ def test_mostly_frozen_model_stores_few_new_chunks(
         sent.append(stored_since(bucket))
     assert sent[0] >= 16
     assert sent[-1] <= 3, sent
-    found = checkpoints.store.newest_valid(TRIAL, tmp_path / "here", at_most=10**6)
-    assert found is not None
+    newest = checkpoints.store.newest_valid(TRIAL, tmp_path / "here", at_most=10**6)
+    assert newest is not None
     other = {"head": torch.nn.Linear(64, 64), "body": torch.nn.Linear(512, 512)}
-    assert checkpoint.restore(other, [found[1]]) == 80_000
+    assert checkpoint.restore(other, [newest[1]]) == 80_000
     assert torch.equal(other["head"].weight, head.weight)
     assert torch.equal(other["body"].weight, body.weight)
     assert not [name for name in bucket.objects() if name.endswith("state.pt")]

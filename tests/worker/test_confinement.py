@@ -124,8 +124,8 @@ def test_named_patterns_never_pass_the_services_own_variables() -> None:
         passed=("TUNER_*", "RAY_AUTH_TOKEN", "T*", "R*", "WANDB_API_KEY", "HTTPS_PROXY")
     )
     environ = dict.fromkeys((*HELD_BACK, "HTTPS_PROXY"), f"{SECRET}@")
-    found = {name for name, value in given_all.environment(environ, []).items() if SECRET in value}
-    assert found == {"WANDB_API_KEY", "HTTPS_PROXY", "TF_API_TOKEN"}
+    passed = {name for name, value in given_all.environment(environ, []).items() if SECRET in value}
+    assert passed == {"WANDB_API_KEY", "HTTPS_PROXY", "TF_API_TOKEN"}
 
 
 def test_too_many_open_files_error_names_limit_and_setting(drive: Any) -> None:
@@ -159,14 +159,14 @@ def test_child_above_its_memory_limit_is_killed_with_its_daemons(drive: Any, cas
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, killed: bool) -> None:
-    driver, told = drive("leaves_files", MODULE), tmp_path / "told"
-    driver.begin(config={"told": str(told), "killed": killed})
+    driver, marker = drive("leaves_files", MODULE), tmp_path / "told"
+    driver.begin(config={"told": str(marker), "killed": killed})
     if killed:
-        driver.until(lambda _: told.exists() and told.read_text())
-        assert Path(told.read_text()).exists()
+        driver.until(lambda _: marker.exists() and marker.read_text())
+        assert Path(marker.read_text()).exists()
         driver.order("stop")
     driver.until_state("stopped" if killed else "ended")
-    folder = Path(told.read_text())
+    folder = Path(marker.read_text())
     assert driver.supervisor._home in folder.parents
     assert not (driver.supervisor._home / "cwd").exists()
 
@@ -213,6 +213,6 @@ def test_limits_apply_to_processes_started_by_a_process() -> None:
         text=True,
     ) as process:
         UserCodeLimits(open_files=123).hold(process.pid)
-        said, _ = process.communicate("\n")
-    assert said.strip() == "(123, 123)"
+        output, _ = process.communicate("\n")
+    assert output.strip() == "(123, 123)"
     UserCodeLimits().hold(process.pid)

@@ -43,9 +43,9 @@ class Node:
 
 @pytest.fixture
 def node(node_board: NodeBoard) -> Iterator[Node]:
-    found = Node(node_board)
-    yield found
-    found.stays()
+    cluster_node = Node(node_board)
+    yield cluster_node
+    cluster_node.stays()
 
 
 @pytest.fixture

@@ -53,9 +53,9 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 def name_file(folder: Path, name: str) -> None:
     """Add to the manifest a file with the size and digest of the one outside."""
-    told = json.loads((folder / MANIFEST).read_text())
+    manifest = json.loads((folder / MANIFEST).read_text())
     described = {"path": name, "bytes": len(SECRET), "sha256": hashlib.sha256(SECRET).hexdigest()}
-    (folder / MANIFEST).write_text(json.dumps({**told, "files": [*told["files"], described]}))
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "files": [*manifest["files"], described]}))
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)

@@ -156,17 +156,17 @@ def test_files_of_earlier_attempts_are_measured_and_removed(bucket: Bucket, tmp_
             (part / "small").write_bytes(b"part")
             store.publish(trial[2], 1, 1, part, part=1, part_ns=5)
             TrialArtifacts(bucket.url, *trial).add(1, 1, {"a": b"a"}, at_ns=0, max_files=9, max_bytes=99)
-    found = Storage(bucket.url)
-    found.put_file(b"log", *trial, "logs", "a1.log")
+    object_storage = Storage(bucket.url)
+    object_storage.put_file(b"log", *trial, "logs", "a1.log")
     size = sum(bucket.fs.info(f"{bucket.name}/checkpoints/{name}")["size"] for name in bucket.objects())
-    assert found.used_bytes(*trial[:2]) == size > 2 * CHUNK_BYTES
-    assert found.used_bytes("default", "job_2") == 0
-    remove_trial_files(found, 1, *trial)
+    assert object_storage.used_bytes(*trial[:2]) == size > 2 * CHUNK_BYTES
+    assert object_storage.used_bytes("default", "job_2") == 0
+    remove_trial_files(object_storage, 1, *trial)
     left = {name.removeprefix("/".join(trial) + "/") for name in bucket.objects()}
     assert {name.partition("/")[0] for name in left} == {"step_00000002-a2", "pieces-a2-0", "logs"}
     assert store.fetch(trial[2], CheckpointId(2, 2), tmp_path / "fetched").is_dir()
-    remove_trial_files(found, 2, *trial)
-    remove_trial_files(found, 2, *trial)
+    remove_trial_files(object_storage, 2, *trial)
+    remove_trial_files(object_storage, 2, *trial)
     assert bucket.objects() == ["/".join((*trial, "logs", "a1.log"))]
 
 

@@ -143,7 +143,9 @@ def test_objective_with_spot_safe_continues(drive: Any) -> None:
     driver.begin(config={"rate": 0.01}, kind="optuna", metric="value", until=6, restore=2, seed=1)
     driver.until_state("waiting")
     assert [report["step"] for report in driver.reports] == [1, 2, 3, 4, 5, 6]
-    assert [one["metrics"] for one in driver.reports] == [one["metrics"] for one in whole.reports]
+    assert [driver_report["metrics"] for driver_report in driver.reports] == [
+        whole_report["metrics"] for whole_report in whole.reports
+    ]
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from tuner.worker.process_tree import ResourceUse
 
 def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
     driver.begin(until=until, config=config)
-    found = Progress.parse(driver.until_state("waiting")).usage
+    usage = Progress.parse(driver.until_state("waiting")).usage
     driver.end("stop")
-    assert found is not None
-    return found
+    assert usage is not None
+    return usage
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in its process", "in one of its children"])
@@ -194,8 +194,8 @@ def test_unmeasurable_gpus_are_unknown_and_not_idle(monkeypatch: pytest.MonkeyPa
 def test_usage_is_recorded_when_the_attempt_is_billed() -> None:
     job, usage = Job(), Usage(wall_ns=NS, cpu_ns=NS // 2)
     meter = Meter({"setup": NS, "train": NS})
-    for state, told in (("running", None), ("running", usage), ("preempted", usage)):
-        job.loop.progress(Progress(job.trial, 2, state, meter, usage=told))  # type: ignore[arg-type]
+    for state, reported_usage in (("running", None), ("running", usage), ("preempted", usage)):
+        job.loop.progress(Progress(job.trial, 2, state, meter, usage=reported_usage))  # type: ignore[arg-type]
     assert job.journal.tables.usages == {(job.trial, 2): usage}
 
 
@@ -213,14 +213,14 @@ def test_cpu_time_never_decreases_and_counts_from_the_first_sample(looks: list[t
     for more_cpu, more_trained, memory in looks:
         cpu, trained = cpu + more_cpu, trained + more_trained
         use.processes(ResourceUse(1, memory, cpu), trained_ns=trained)
-        found = Usage.parse(use.reading())
-        assert found is not None
-        assert (found.cpu_ns or 0) >= before
-        before = found.cpu_ns or 0
-    assert found.memory_peak_bytes == max(memory for *_, memory in looks)
-    if found.wall_ns is not None:
-        assert found.wall_ns == trained - looks[0][1]
-        assert found.cpu_ns == cpu - 1000 - looks[0][0]
+        usage = Usage.parse(use.reading())
+        assert usage is not None
+        assert (usage.cpu_ns or 0) >= before
+        before = usage.cpu_ns or 0
+    assert usage.memory_peak_bytes == max(memory for *_, memory in looks)
+    if usage.wall_ns is not None:
+        assert usage.wall_ns == trained - looks[0][1]
+        assert usage.cpu_ns == cpu - 1000 - looks[0][0]
 
 
 @examples(30)
@@ -232,7 +232,7 @@ def test_cpu_time_never_decreases_and_counts_from_the_first_sample(looks: list[t
     )
 )
 def test_arbitrary_usage_message_parses_to_valid_usage_or_none(told: Any) -> None:
-    found = Usage.parse(told)
-    if found is not None:
-        assert all(value is None or 0 <= value < 2**63 for value in (getattr(found, name) for name in COUNTS))
-        json.dumps(dict(found.facts), allow_nan=False).encode()
+    usage = Usage.parse(told)
+    if usage is not None:
+        assert all(value is None or 0 <= value < 2**63 for value in (getattr(usage, name) for name in COUNTS))
+        json.dumps(dict(usage.facts), allow_nan=False).encode()

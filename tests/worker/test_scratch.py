@@ -28,6 +28,6 @@ def test_next_process_removes_scratch_of_a_killed_process(
     after = Scratch("worker")
     assert not theirs.exists()
     assert while_it_lives.path.exists()
-    for one in (while_it_lives, after):
-        one.close()
+    for scratch_folder in (while_it_lives, after):
+        scratch_folder.close()
     assert list(tmp_path.iterdir()) == []

@@ -35,10 +35,10 @@ def started(program: str, worker: Path, context: dict[str, Any], language: str =
 
 
 def ray_program() -> str:
-    found = importlib.util.find_spec("ray._private.workers")
-    assert found is not None
-    assert found.submodule_search_locations
-    return str(Path(found.submodule_search_locations[0]) / "setup_worker.py")
+    spec = importlib.util.find_spec("ray._private.workers")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return str(Path(spec.submodule_search_locations[0]) / "setup_worker.py")
 
 
 @pytest.mark.parametrize(

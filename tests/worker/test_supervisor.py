@@ -44,9 +44,9 @@ def test_promoted_trial_continues_without_pause_and_saves_its_last_step(drive: A
     finished = driver.end("finish")
     assert finished["saved_step"] == 9
     store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
-    found = store.newest_valid("trial_00000", tmp_path / "here", at_most=9)
-    assert found is not None
-    assert found[0] == 9
+    newest = store.newest_valid("trial_00000", tmp_path / "here", at_most=9)
+    assert newest is not None
+    assert newest[0] == 9
 
 
 def test_time_before_the_first_step_is_billed_as_setup(drive: Any) -> None:

@@ -21,5 +21,5 @@ class Problem:
 
 def line_of(text: str, part: str) -> int:
     """Return the line on which `part` first occurs in `text`, or 1 if it does not occur."""
-    before, found, _ = text.partition(part)
-    return before.count("\n") + 1 if found else 1
+    before, matched, _ = text.partition(part)
+    return before.count("\n") + 1 if matched else 1

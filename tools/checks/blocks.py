@@ -71,13 +71,13 @@ class Block:
 
 def pages(root: Path = ROOT) -> list[Path]:
     """Return the pages with examples, which are all but the release notes and what benchmarks print."""
-    found = [
+    paths = [
         root / "README.md",
         *(root / "docs").rglob("*.md"),
         *(root / "deploy").rglob("*.md"),
         root / "benchmarks/README.md",
     ]
-    return sorted(page for page in found if "_build" not in page.parts and page.is_file())
+    return sorted(page for page in paths if "_build" not in page.parts and page.is_file())
 
 
 def blocks(page: Path) -> list[Block]:
@@ -129,8 +129,8 @@ def _known(page: Path, line: int, mark: str) -> None:
 
 
 def _mark(line: str) -> tuple[str, str] | None:
-    found = _MARK.match(line)
-    return _split(found[1]) if found else None
+    match = _MARK.match(line)
+    return _split(match[1]) if match else None
 
 
 def _split(words: str) -> tuple[str, str]:
@@ -140,7 +140,7 @@ def _split(words: str) -> tuple[str, str]:
 
 def prose(text: str) -> str:
     """Return the text with its blocks emptied, so that lines keep their numbers."""
-    return _BLOCK.sub(lambda found: "\n" * found[0].count("\n"), text)
+    return _BLOCK.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def commands(block: Block) -> list[str]:

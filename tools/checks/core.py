@@ -47,7 +47,7 @@ def _expanded(line: str) -> list[str]:
     """Return the words of a line, with each `$(addprefix prefix,words)` replaced by its value."""
     text = re.sub(
         r"\$\(addprefix (\S+?),([^)]*)\)",
-        lambda found: " ".join(found[1] + name for name in found[2].split()),
+        lambda match: " ".join(match[1] + name for name in match[2].split()),
         line.removesuffix("\\"),
     )
     return text.split()

@@ -31,11 +31,11 @@ def links(root: Path) -> Iterator[Problem]:
     """Check each link to a file or a heading of the repository. Web addresses are not requested."""
     for page in sorted({*pages(root), *root.glob("*.md"), *(root / "benchmarks").glob("*.md")}):
         text = prose(page.read_text())
-        for found in re.finditer(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
-            file, heading = found[1], found[2]
+        for match in re.finditer(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+            file, heading = match[1], match[2]
             if "://" in file or file.startswith("mailto:"):
                 continue
-            target, line = page.parent / file if file else page, text.count("\n", 0, found.start()) + 1
+            target, line = page.parent / file if file else page, text.count("\n", 0, match.start()) + 1
             if not target.exists():
                 yield Problem(page, line, f"the link leads nowhere: {file}")
             elif heading and target.suffix == ".md" and heading not in headings(target.read_text()):
@@ -44,9 +44,11 @@ def links(root: Path) -> Iterator[Problem]:
 
 def headings(text: str) -> set[str]:
     """Return the anchors that GitHub makes of the headings of a page."""
-    found = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
-    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one).replace("`", "").replace("*", "") for one in found]
-    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in plain}
+    titles = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    plain = [
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "").replace("*", "") for title in titles
+    ]
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in plain}
 
 
 def settings(root: Path) -> Iterator[Problem]:
@@ -91,18 +93,18 @@ def reference(root: Path, generated: dict[str, str]) -> Iterator[Problem]:
 def _difference(text: str, expected: str) -> int:
     """Return the first line that differs."""
     pairs = enumerate(zip_longest(text.splitlines(), expected.splitlines()), 1)
-    return next((number for number, (one, other) in pairs if one != other), 1)
+    return next((number for number, (line, other) in pairs if line != other), 1)
 
 
 def helps(program: Typer) -> Iterator[Problem]:
     """Check that each command has a help text."""
     pending: list[Any] = [get_command(program)]
     while pending:
-        found = pending.pop()
-        if hasattr(found, "commands"):
-            pending += found.commands.values()
-        elif not found.help:
-            code = inspect.unwrap(found.callback).__code__
+        command = pending.pop()
+        if hasattr(command, "commands"):
+            pending += command.commands.values()
+        elif not command.help:
+            code = inspect.unwrap(command.callback).__code__
             yield Problem(
-                Path(code.co_filename), code.co_firstlineno, f"the command {found.name} has no help text"
+                Path(code.co_filename), code.co_firstlineno, f"the command {command.name} has no help text"
             )

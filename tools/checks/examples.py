@@ -60,18 +60,18 @@ class Wrong(ValueError):
 
 
 def check(root: Path) -> Iterator[Problem]:
-    found: list[Block] = []
+    all_blocks: list[Block] = []
     for page in pages(root):
         try:
-            found += blocks(page)
+            all_blocks += blocks(page)
         except InvalidBlock as error:
             yield Problem(page, error.line, error.message)
         yield from _inline(page)
-    for block in found:
+    for block in all_blocks:
         for message in _marks(block, root):
             yield Problem(block.page, block.line, message)
         yield from _content(block, root)
-    yield from _names([block for block in found if _is_program(block) and block.mark != "fragment"])
+    yield from _names([block for block in all_blocks if _is_program(block) and block.mark != "fragment"])
 
 
 def _in_deploy(block: Block, root: Path) -> bool:
@@ -170,33 +170,33 @@ def _command() -> Any:
 
 
 def _tuner(words: list[str]) -> None:
-    found, path, words = _subcommand(words)
+    subcommand, path, words = _subcommand(words)
     if "--help" not in words:
         with _usage():
-            found.make_context(" ".join(path), list(words))
+            subcommand.make_context(" ".join(path), list(words))
 
 
 def _subcommand(words: list[str]) -> tuple[Any, list[str], list[str]]:
     """Return the command that the words select, the words that select it, and the rest."""
-    found, path = _command(), ["tuner"]
-    while hasattr(found, "commands") and words and not words[0].startswith("-"):
-        if words[0] not in found.commands:
+    subcommand, path = _command(), ["tuner"]
+    while hasattr(subcommand, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in subcommand.commands:
             raise Wrong(f"there is no command `{' '.join([*path, words[0]])}`")
-        found, path, words = found.commands[words[0]], [*path, words[0]], words[1:]
-    return found, path, words
+        subcommand, path, words = subcommand.commands[words[0]], [*path, words[0]], words[1:]
+    return subcommand, path, words
 
 
 @contextlib.contextmanager
 def _usage() -> Iterator[None]:
     """Raise Wrong with the message of a command line parser."""
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             yield
     except TyperException as error:
         raise Wrong(error.format_message()) from error
     except SystemExit as error:
-        raise Wrong(said.getvalue().strip().rpartition("\n")[2]) from error
+        raise Wrong(stderr.getvalue().strip().rpartition("\n")[2]) from error
     except Exception as error:
         # Ray's commands raise the UsageError of click, which is not the one that Typer has.
         if hasattr(error, "format_message"):
@@ -207,11 +207,11 @@ def _usage() -> Iterator[None]:
 def _inline(page: Path) -> Iterator[Problem]:
     """Check the commands and options of `tuner ...` in sentences, where arguments may be missing."""
     text = prose(page.read_text())
-    for found in re.finditer(r"`(tuner [a-z][^`\n]*)`", text):
+    for match in re.finditer(r"`(tuner [a-z][^`\n]*)`", text):
         try:
-            _named(words_of(found[1].replace("…", ""))[1:])
+            _named(words_of(match[1].replace("…", ""))[1:])
         except Wrong as error:
-            yield Problem(page, text.count("\n", 0, found.start()) + 1, f"{found[0]}: {error}")
+            yield Problem(page, text.count("\n", 0, match.start()) + 1, f"{match[0]}: {error}")
 
 
 def _named(words: list[str]) -> None:
@@ -219,8 +219,10 @@ def _named(words: list[str]) -> None:
     if alternatives:
         _subcommand(words[: alternatives[0]])
         return
-    found, _, words = _subcommand(words)
-    options = {option for one in found.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+    subcommand, _, words = _subcommand(words)
+    options = {
+        option for parameter in subcommand.params for option in (*parameter.opts, *parameter.secondary_opts)
+    } | {"--help"}
     if unknown := {word.split("=")[0] for word in words if word.startswith("--")} - options:
         raise Wrong(f"there is no option {', '.join(sorted(unknown))}")
 
@@ -251,10 +253,14 @@ def _names(programs: list[Block]) -> Iterator[Problem]:
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *words], capture_output=True, text=True, check=False
         )
-    for one in json.loads(done.stdout):
-        block = programs[int(Path(one["filename"]).stem)]
-        if one["code"] != "invalid-syntax":  # which `_python` has found
-            yield Problem(block.page, block.line + one["location"]["row"], f"{one['code']} {one['message']}")
+    for violation in json.loads(done.stdout):
+        block = programs[int(Path(violation["filename"]).stem)]
+        if violation["code"] != "invalid-syntax":  # which `_python` has found
+            yield Problem(
+                block.page,
+                block.line + violation["location"]["row"],
+                f"{violation['code']} {violation['message']}",
+            )
 
 
 def job_file(text: str) -> None:
@@ -263,12 +269,12 @@ def job_file(text: str) -> None:
     Raises:
         Wrong: The service would refuse it.
     """
-    found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
-    if not isinstance(found, dict):
+    document = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
+    if not isinstance(document, dict):
         raise Wrong("it is not a mapping")
-    estimated = set(found) <= set(EstimateRequest.model_fields)
-    model = EstimateRequest if estimated else PlanRequest if "planning" in found else JobRequest
-    whole = found if estimated or "trainable" in found else {**JOB, **found}
+    estimated = set(document) <= set(EstimateRequest.model_fields)
+    model = EstimateRequest if estimated else PlanRequest if "planning" in document else JobRequest
+    whole = document if estimated or "trainable" in document else {**JOB, **document}
     try:
         request = model.model_validate(whole)
         if isinstance(request, JobRequest):

@@ -48,12 +48,19 @@ def rules_of(file: Path) -> list[dict[str, Any]]:
 
 def known_metrics(rules: list[dict[str, Any]]) -> set[str]:
     """Return the name of each series that the service exports or a rule records."""
-    families = [*(one for one, _ in RECORDED), *(one for one, _ in OF_PROCESS), *OWN, QUEUE_WAIT]
-    found = {one.name for one in families} | {str(rule["record"]) for rule in rules if "record" in rule}
-    for one in families:
-        if one.kind in ("histogram", "summary"):
-            found |= {f"{one.name}_{part}" for part in ("count", "sum", "bucket")}
-    return found | {f"process_{part}" for part in PROCESS}
+    families = [
+        *(metric_family for metric_family, _ in RECORDED),
+        *(metric_family for metric_family, _ in OF_PROCESS),
+        *OWN,
+        QUEUE_WAIT,
+    ]
+    names = {metric_family.name for metric_family in families} | {
+        str(rule["record"]) for rule in rules if "record" in rule
+    }
+    for family in families:
+        if family.kind in ("histogram", "summary"):
+            names |= {f"{family.name}_{part}" for part in ("count", "sum", "bucket")}
+    return names | {f"process_{part}" for part in PROCESS}
 
 
 def metrics_in(expression: str) -> set[str]:
@@ -104,13 +111,15 @@ def _dashboard(folder: Path, known: set[str]) -> Iterator[Problem]:
     if text != runpy.run_path(str(folder / "dashboard.py"))["text"]():
         yield Problem(page, 1, "the dashboard differs from what deploy/grafana/dashboard.py writes")
     shipped = json.loads(text)
-    for panel in (one for one in shipped["panels"] if one["type"] != "row"):
+    for panel in (shipped_panel for shipped_panel in shipped["panels"] if shipped_panel["type"] != "row"):
         line = line_of(text, f'"title": {json.dumps(panel["title"], ensure_ascii=False)}')
         for message in _panel(panel, known):
             yield Problem(page, line, f"{panel['title']}: {message}")
-    others = [one["expr"] for one in shipped["annotations"]["list"]]
-    others += [one["definition"] for one in shipped["templating"]["list"] if one["type"] == "query"]
-    for name in sorted({name for one in others for name in metrics_in(one)} - known):
+    others = [annotation["expr"] for annotation in shipped["annotations"]["list"]]
+    others += [
+        variable["definition"] for variable in shipped["templating"]["list"] if variable["type"] == "query"
+    ]
+    for name in sorted({name for query in others for name in metrics_in(query)} - known):
         yield Problem(page, line_of(text, name), f"there is no metric {name}")
 
 
@@ -127,5 +136,7 @@ def _panel(panel: dict[str, Any], known: set[str]) -> Iterator[str]:
         yield "each query needs a legend"
     if len({target["refId"] for target in panel["targets"]}) < len(panel["targets"]):
         yield "two queries have the same refId"
-    for name in sorted({name for one in panel["targets"] for name in metrics_in(one["expr"])} - known):
+    for name in sorted(
+        {name for panel_target in panel["targets"] for name in metrics_in(panel_target["expr"])} - known
+    ):
         yield f"there is no metric {name}"

@@ -42,13 +42,17 @@ def _first(command: Any) -> str:
 
 
 def _section(path: str, command: Any) -> str:
-    shown = [one for one in command.params if not getattr(one, "hidden", False)]
-    arguments = [one for one in shown if one.param_type_name == "argument"]
-    options = [one for one in shown if one.param_type_name == "option" and "--help" not in one.opts]
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    arguments = [parameter for parameter in shown if parameter.param_type_name == "argument"]
+    options = [
+        parameter
+        for parameter in shown
+        if parameter.param_type_name == "option" and "--help" not in parameter.opts
+    ]
     usage = " ".join([path, *(["[OPTIONS]"] if options else []), *map(_metavar, arguments)])
     parts = [f"## {path}\n", f"```text\n{usage}\n```\n", _help(command)]
-    rows = [[f"`{_name(one)}`", one.help or ""] for one in arguments if one.help]
-    rows += [[f"`{_option(one)}`", _said(one)] for one in options]
+    rows = [[f"`{_name(argument)}`", argument.help or ""] for argument in arguments if argument.help]
+    rows += [[f"`{_option(option)}`", _said(option)] for option in options]
     if rows:
         parts.append(table(["", ""], rows) + "\n")
     return "\n".join(parts)
@@ -83,7 +87,7 @@ def _option(option: Any) -> str:
         return names
     kind = option.type_descriptor.annotation
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return f"{names} {'|'.join(str(one.value) for one in kind)}"
+        return f"{names} {'|'.join(str(member.value) for member in kind)}"
     what = "|".join(map(str, get_args(kind))) if get_origin(kind) is Literal else KINDS.get(kind, "TEXT")
     return f"{names} {option.metavar or what}"
 

@@ -100,8 +100,8 @@ def page() -> str:
         "`planning`, beside them, is read by [`tuner plan`](../plans.md) and left out by `tuner submit`.\n"
     )
     for name, model in SECTIONS:
-        told = one_line(doc(model))
-        parts += [f"## {name}\n", *([told + "\n"] if told else []), _table(model)]
+        description = one_line(doc(model))
+        parts += [f"## {name}\n", *([description + "\n"] if description else []), _table(model)]
     return "\n".join(parts)
 
 
@@ -148,9 +148,9 @@ def type_of(annotation: Any) -> str:
         return NAMED[annotation]
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return ", ".join(f"`{one}`" for one in inner)
+        return ", ".join(f"`{literal}`" for literal in inner)
     if origin in (Union, types.UnionType):
-        kinds = [type_of(one) for one in inner if one is not type(None)]
+        kinds = [type_of(member) for member in inner if member is not type(None)]
         return " or ".join(dict.fromkeys(kinds))
     if origin is list:
         return f"list of {type_of(inner[0])}"

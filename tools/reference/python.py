@@ -50,11 +50,11 @@ def _class(name: str, kind: type) -> str:
         _code(f"class {name.rpartition('.')[2]}{_made_from(kind)}"),
         _paragraphs(doc(kind)),
     ]
-    for method, found in _methods(kind):
+    for method, documentation in _methods(kind):
         parts += [
             f"#### {name.rpartition('.')[2]}.{method}\n",
-            _code(f"{method}{found[0]}"),
-            _paragraphs(found[1]),
+            _code(f"{method}{documentation[0]}"),
+            _paragraphs(documentation[1]),
         ]
     return "\n".join(part for part in parts if part)
 
@@ -70,15 +70,15 @@ def _methods(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
     for owner in kind.__mro__:
         if not owner.__module__.startswith("tuner."):
             continue
-        for name, found in vars(owner).items():
+        for name, attribute in vars(owner).items():
             if name.startswith(("_", "model_")) or name in seen:
                 continue
             seen.add(name)
-            if isinstance(found, call | series):
-                text = "\n\n".join(filter(None, [doc(found.body), _keywords(found.body)]))
-                yield name, (_signature(found.body), text)
-            elif inspect.isfunction(found):
-                yield name, (_signature(found), doc(found))
+            if isinstance(attribute, call | series):
+                text = "\n\n".join(filter(None, [doc(attribute.body), _keywords(attribute.body)]))
+                yield name, (_signature(attribute.body), text)
+            elif inspect.isfunction(attribute):
+                yield name, (_signature(attribute), doc(attribute))
 
 
 def _function(name: str, found: Any) -> str:

@@ -21,14 +21,14 @@ VERBS = ("get", "post", "put", "patch", "delete")
 
 
 def page() -> str:
-    told = description()
+    openapi = description()
     calls = [
-        (verb, path, told["paths"][path][verb])
-        for path in sorted(told["paths"])
+        (verb, path, openapi["paths"][path][verb])
+        for path in sorted(openapi["paths"])
         for verb in VERBS
-        if verb in told["paths"][path]
+        if verb in openapi["paths"][path]
     ]
-    shapes = told["components"]["schemas"]
+    shapes = openapi["components"]["schemas"]
     contents = [[_link(verb, path), _first(call)] for verb, path, call in calls]
     parts = [HEAD, table(["call", ""], contents), "", *(_call(*call) for call in calls), "## Shapes\n"]
     parts += [_shape(name, shapes[name]) for name in sorted(shapes) if shapes[name].get("properties")]
@@ -39,16 +39,16 @@ def description() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         service = build(Settings.from_env({"TUNER_HOME": home, "TUNER_API_KEY": "none"}))
         try:
-            found: dict[str, Any] = create_app(service, page_files=Path(home)).openapi()
+            openapi: dict[str, Any] = create_app(service, page_files=Path(home)).openapi()
         finally:
             service.database.dispose()
-    return found
+    return openapi
 
 
 def _first(call: dict[str, Any]) -> str:
     """Return the first sentence of the call's description, or of its summary."""
-    said = one_line(call.get("description") or call.get("summary", ""))
-    return re.split(r"(?<=[.;:]) ", said)[0].rstrip(".;:") + "."
+    text = one_line(call.get("description") or call.get("summary", ""))
+    return re.split(r"(?<=[.;:]) ", text)[0].rstrip(".;:") + "."
 
 
 def _link(verb: str, path: str) -> str:
@@ -61,9 +61,14 @@ def _call(verb: str, path: str, call: dict[str, Any]) -> str:
     if call.get("description"):
         parts.append(one_line(call["description"]) + "\n")
     rows = [
-        [f"`{one['name']}`", one["in"], _type(one["schema"]).removesuffix(" or null"), _default(one)]
-        for one in call.get("parameters", [])
-        if one["name"].lower() != "authorization"
+        [
+            f"`{parameter['name']}`",
+            parameter["in"],
+            _type(parameter["schema"]).removesuffix(" or null"),
+            _default(parameter),
+        ]
+        for parameter in call.get("parameters", [])
+        if parameter["name"].lower() != "authorization"
     ]
     if rows:
         parts.append(table(["parameter", "in", "type", "default"], rows) + "\n")
@@ -87,8 +92,8 @@ def _default(parameter: dict[str, Any]) -> str:
 
 def _content(body: dict[str, Any]) -> str:
     kinds = [
-        _type(told.get("schema", {})) if kind == "application/json" else f"`{kind}`"
-        for kind, told in body.get("content", {}).items()
+        _type(media.get("schema", {})) if kind == "application/json" else f"`{kind}`"
+        for kind, media in body.get("content", {}).items()
     ]
     return ", ".join(kind for kind in kinds if kind)
 
@@ -101,10 +106,10 @@ def _type(schema: dict[str, Any]) -> str:
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
-        return ", ".join(f"`{one}`" for one in schema["enum"])
+        return ", ".join(f"`{choice}`" for choice in schema["enum"])
     for of in ("anyOf", "oneOf", "allOf"):
         if of in schema:
-            return " or ".join(dict.fromkeys(_type(one) for one in schema[of]))
+            return " or ".join(dict.fromkeys(_type(alternative) for alternative in schema[of]))
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
@@ -116,8 +121,8 @@ def _type(schema: dict[str, Any]) -> str:
 def _shape(name: str, shape: dict[str, Any]) -> str:
     needed = set(shape.get("required", []))
     rows = [
-        [f"`{key}`{'' if key in needed else ' (optional)'}", _type(told)]
-        for key, told in shape["properties"].items()
+        [f"`{key}`{'' if key in needed else ' (optional)'}", _type(field_schema)]
+        for key, field_schema in shape["properties"].items()
     ]
     parts = [f"### {name}\n"]
     if shape.get("description"):

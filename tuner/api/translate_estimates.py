@@ -25,7 +25,7 @@ def asked_of(
 ) -> estimates.EstimateQuestions:
     """Convert the request. `measured` returns the figures of an exported variant. Raise Invalid if a value cannot be read."""
     read = RequestReader()
-    found = estimates.EstimateQuestions(
+    questions = estimates.EstimateQuestions(
         run=None if request.run is None else _run(read, request.run, now),
         choices=None if request.choices is None else _choices(read, request.choices, now),
         scaling=None if request.scaling is None else _scaling(request.scaling),
@@ -35,7 +35,7 @@ def asked_of(
         serving=None if request.serving is None else _serving(read, request.serving, measured),
     )
     read.check()
-    return found
+    return questions
 
 
 def exact(value: float) -> Fraction:
@@ -98,12 +98,12 @@ def _work(
     )
     measured = tuple(
         described.Measurement(
-            per_second=exact(one.per_second),
-            accelerator=one.accelerator,
-            instance_type=one.instance_type,
-            gpus=one.gpus,
+            per_second=exact(measurement.per_second),
+            accelerator=measurement.accelerator,
+            instance_type=measurement.instance_type,
+            gpus=measurement.gpus,
         )
-        for one in given.throughput
+        for measurement in given.throughput
     )
     return work, measured
 
@@ -148,13 +148,16 @@ def _duration(value: int | float | str) -> int:
 
 def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> described.PricedOptions:
     options = []
-    for index, one in enumerate(given.options):
+    for index, given_option in enumerate(given.options):
         pointer = f"/choices/options/{index}"
-        duration = read.take(f"{pointer}/duration", _positive, one.duration)
-        price = read.take(f"{pointer}/usd_per_hour", Price.from_usd_per_hour, one.usd_per_hour)
+        duration = read.take(f"{pointer}/duration", _positive, given_option.duration)
+        price = read.take(f"{pointer}/usd_per_hour", Price.from_usd_per_hour, given_option.usd_per_hour)
         if duration is not None and price is not None:
             option = described.PricedOption(
-                name=one.name, usd_per_hour=price, duration_ns=duration, machines=one.machines
+                name=given_option.name,
+                usd_per_hour=price,
+                duration_ns=duration,
+                machines=given_option.machines,
             )
             options.append(option)
     deadline = read.take("/choices/deadline", lambda value: _until(value, now), given.deadline)
@@ -192,8 +195,8 @@ def _compute(read: RequestReader, given: wire.ComputeOptimal) -> described.Compu
 
 def _recurring(read: RequestReader, given: wire.Recurring) -> described.RecurringQuestion:
     costs = [
-        (one.name, read.take(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, one.usd_per_run))
-        for index, one in enumerate(given.costs)
+        (cost.name, read.take(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, cost.usd_per_run))
+        for index, cost in enumerate(given.costs)
     ]
     return described.RecurringQuestion(
         runs_per_month=exact(given.runs_per_month),

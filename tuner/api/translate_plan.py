@@ -38,7 +38,10 @@ def facts_of(planning: plan_models.Planning) -> PlanningFacts:
         deadline_at=deadline[1] if deadline else None,
         pilot=planning.pilot is not None,
         machines=RequestedMachines(
-            tuple(_described(read, one, f"{at}/candidates/{i}") for i, one in enumerate(planning.candidates)),
+            tuple(
+                _described(read, candidate, f"{at}/candidates/{i}")
+                for i, candidate in enumerate(planning.candidates)
+            ),
             None if planning.catalogue is None else MachineFilter(**planning.catalogue.model_dump()),
             MachineRequirements(
                 needs.memory_gib,

@@ -94,17 +94,17 @@ class TrialArtifacts:
             for name, data in files.items()
         }
         after = {**before, **added}
-        if len(after) > max_files or sum(one.size_bytes for one in after.values()) > max_bytes:
+        if len(after) > max_files or sum(artifact.size_bytes for artifact in after.values()) > max_bytes:
             raise ArtifactsFull(
-                f"the trial would have {len(after)} artifacts of {sum(one.size_bytes for one in after.values())} bytes; it may have "
+                f"the trial would have {len(after)} artifacts of {sum(artifact.size_bytes for artifact in after.values())} bytes; it may have "
                 f"{max_files} of {max_bytes} bytes together"
             )
         for name, data in files.items():
             self._storage.put_file(data, *self._where, added[name].stored_as, durably=True)
-        index = {"version": VERSION, "artifacts": [asdict(one) for one in after.values()]}
+        index = {"version": VERSION, "artifacts": [asdict(artifact) for artifact in after.values()]}
         self._storage.put_file(json.dumps(index).encode(), *self._where, f"a{attempt}.json", durably=True)
-        kept = {one.stored_as for one in after.values()}
-        for name in (one.stored_as for one in before.values() if one.stored_as not in kept):
+        kept = {artifact.stored_as for artifact in after.values()}
+        for name in (artifact.stored_as for artifact in before.values() if artifact.stored_as not in kept):
             self._storage.remove(*self._where, name)
         return after
 
@@ -126,7 +126,7 @@ class TrialArtifacts:
             index = json.loads(self._storage.read(*self._where, f"a{attempt}.json"))
             if index["version"] != VERSION:
                 raise ValueError(f"it is of version {index['version']}, not {VERSION}")
-            return {one.name: one for one in map(_parsed, index["artifacts"])}
+            return {artifact.name: artifact for artifact in map(_parsed, index["artifacts"])}
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ArtifactDamaged(f"the index of the artifacts cannot be read: {error!r}") from error
 
@@ -136,12 +136,12 @@ def _parsed(fields: Any) -> Artifact:
 
     User code can write to the folder of the storage, so an index may name anything.
     """
-    found = Artifact(**fields)
-    numbers = (found.step, found.size_bytes, found.at_ns)
+    artifact = Artifact(**fields)
+    numbers = (artifact.step, artifact.size_bytes, artifact.at_ns)
     if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
         raise ValueError("a number is not valid")
-    if not _STORED.fullmatch(found.stored_as) or not found.stored_as.endswith(f"-{found.name}"):
+    if not _STORED.fullmatch(artifact.stored_as) or not artifact.stored_as.endswith(f"-{artifact.name}"):
         raise ValueError("a name is not valid")
-    if not re.fullmatch(r"[0-9a-f]{64}", found.sha256):
+    if not re.fullmatch(r"[0-9a-f]{64}", artifact.sha256):
         raise ValueError("a digest is not valid")
-    return found
+    return artifact

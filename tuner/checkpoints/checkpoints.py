@@ -147,7 +147,7 @@ class CheckpointStore:
 
     def ids(self, trial: str) -> list[CheckpointId]:
         """Return the directories that may hold a checkpoint of a finished step of the trial, newest first."""
-        return [one for one in self._all_ids(trial) if not one.part]
+        return [checkpoint_id for checkpoint_id in self._all_ids(trial) if not checkpoint_id.part]
 
     def _all_ids(self, trial: str) -> list[CheckpointId]:
         return _ids(self._storage.names(self._project, self._job, trial))
@@ -369,7 +369,10 @@ class CheckpointStore:
                 known = checkpoint.step <= newest or checkpoint.step in protect
                 wanted = checkpoint == CheckpointId(newest, attempt) or (
                     known
-                    and (sum(not one.part for one in kept) < keep or checkpoint.step in protect)
+                    and (
+                        sum(not kept_checkpoint.part for kept_checkpoint in kept) < keep
+                        or checkpoint.step in protect
+                    )
                     and self.has(trial, checkpoint)
                 )
             if wanted:

@@ -50,7 +50,7 @@ def show_project(
     as_json: Json = False,
 ) -> None:
     """Show one project."""
-    Frame(as_json).show(connect().project(name), lambda one: _projects([one]))
+    Frame(as_json).show(connect().project(name), lambda project: _projects([project]))
 
 
 @projects.add("add")
@@ -59,7 +59,7 @@ def add_project(
     as_json: Json = False,
 ) -> None:
     """Create a project. The operator works in it with `tuner --project PROJECT`."""
-    Frame(as_json).show(connect().add_project(name), lambda one: _projects([one]))
+    Frame(as_json).show(connect().add_project(name), lambda project: _projects([project]))
 
 
 @users.add("list")
@@ -71,13 +71,15 @@ def list_users(as_json: Json = False) -> None:
 @users.add("disable")
 def disable_user(user: User_, as_json: Json = False) -> None:
     """Disable a user: all of their keys are refused immediately, in every project."""
-    Frame(as_json).show(connect().disable_user(user), lambda one: _users([one]))
+    Frame(as_json).show(connect().disable_user(user), lambda disabled_user: _users([disabled_user]))
 
 
 @users.add("enable")
 def enable_user(user: User_, as_json: Json = False) -> None:
     """Re-enable a disabled user's API keys."""
-    Frame(as_json).show(connect().disable_user(user, disabled=False), lambda one: _users([one]))
+    Frame(as_json).show(
+        connect().disable_user(user, disabled=False), lambda enabled_user: _users([enabled_user])
+    )
 
 
 @members.add("list")
@@ -93,7 +95,7 @@ def set_member(
     as_json: Json = False,
 ) -> None:
     """Add a user to the project, or change a member's role."""
-    Frame(as_json).show(connect().put_member(user, role), lambda one: _members([one]))
+    Frame(as_json).show(connect().put_member(user, role), lambda member: _members([member]))
 
 
 @members.add("remove")
@@ -144,30 +146,32 @@ def _whoami(one: WhoAmI) -> RenderableType:
 
 def _projects(items: Sequence[Project]) -> RenderableType:
     table = tables.plain("project", "since")
-    for one in items:
-        table.add_row(one.name, escape.moment(one.created_at))
+    for project in items:
+        table.add_row(project.name, escape.moment(project.created_at))
     return table
 
 
 def _users(items: Sequence[User]) -> RenderableType:
     table = tables.plain("user", "since", "disabled")
-    for one in items:
-        table.add_row(one.name, escape.moment(one.created_at), escape.moment(one.disabled_at))
+    for user in items:
+        table.add_row(user.name, escape.moment(user.created_at), escape.moment(user.disabled_at))
     return table if items else Text("no users")
 
 
 def _members(items: Sequence[Member]) -> RenderableType:
     table = tables.plain("user", "role", "since", "disabled")
-    for one in items:
-        table.add_row(one.user, one.role, escape.moment(one.since), "yes" if one.disabled else "-")
+    for member in items:
+        table.add_row(
+            member.user, member.role, escape.moment(member.since), "yes" if member.disabled else "-"
+        )
     return table if items else Text("no members")
 
 
 def _keys(items: Sequence[Key]) -> RenderableType:
     table = tables.plain("key", "user", "for", "state", "made", "ends", "replaced by")
-    for one in items:
-        when = (escape.moment(one.created_at), escape.moment(one.revoked_at or one.expires_at))
-        table.add_row(one.id, one.user, one.name, one.state, *when, one.replaced_by or "-")
+    for key in items:
+        when = (escape.moment(key.created_at), escape.moment(key.revoked_at or key.expires_at))
+        table.add_row(key.id, key.user, key.name, key.state, *when, key.replaced_by or "-")
     return table if items else Text("no keys")
 
 
@@ -202,10 +206,12 @@ def audit(
 
 def _table(items: Sequence[AuditEntry]) -> RenderableType:
     table = tables.plain("when", "who", "what", "of", "before", "after")
-    for one in items:
-        who = f"{one.user} ({one.key})" if one.key else one.user
-        facts = (_facts(one.before), _facts(one.after))
-        table.add_row(f"{one.at[:19]}Z".replace("T", " "), who, one.action, one.target, *facts)
+    for audit_entry in items:
+        who = f"{audit_entry.user} ({audit_entry.key})" if audit_entry.key else audit_entry.user
+        facts = (_facts(audit_entry.before), _facts(audit_entry.after))
+        table.add_row(
+            f"{audit_entry.at[:19]}Z".replace("T", " "), who, audit_entry.action, audit_entry.target, *facts
+        )
     return table if items else Text("no changes")
 
 

@@ -45,20 +45,22 @@ def curves(
 
 
 def _shown_curve(answer: Curves) -> RenderableType:
-    values = [one for trial in answer.trials for one in trial.metric if one is not None]
+    values = [
+        metric_value for trial in answer.trials for metric_value in trial.metric if metric_value is not None
+    ]
     low, high = min(values, default=0.0), max(values, default=0.0)
     curve = f"curve of {answer.metric}"
     table = tables.plain("trial", "state", "steps", "best", "paid", "promoted at", "preempted at", curve)
-    for one in answer.trials:
+    for listed_trial in answer.trials:
         table.add_row(
-            one.id,
-            one.state,
-            str(one.steps[-1]) if one.steps else "0",
-            number(one.best_metric),
-            usd(one.total_usd),
-            _steps(one.promotions_at),
-            _steps(one.preemptions_at),
-            spark(one.metric, low, high),
+            listed_trial.id,
+            listed_trial.state,
+            str(listed_trial.steps[-1]) if listed_trial.steps else "0",
+            number(listed_trial.best_metric),
+            usd(listed_trial.total_usd),
+            _steps(listed_trial.promotions_at),
+            _steps(listed_trial.preemptions_at),
+            spark(listed_trial.metric, low, high),
         )
     if not answer.trials:
         return Text("no trials")
@@ -78,7 +80,7 @@ def spark(values: Sequence[float | None], low: float, high: float) -> str:
         shown = [values[round(at * (len(values) - 1) / (WIDTH - 1))] for at in range(WIDTH)]
     height = (high - low) or 1.0
     return "".join(
-        " " if one is None else BARS[min(7, int((one - low) / height * len(BARS)))] for one in shown
+        " " if value is None else BARS[min(7, int((value - low) / height * len(BARS)))] for value in shown
     )
 
 
@@ -99,8 +101,8 @@ def _shown(answer: Advice) -> RenderableType:
     parts: list[RenderableType] = [Text(head)]
     if not answer.findings:
         parts.append(Text("no change was answer that would have saved money"))
-    for one in answer.findings:
-        parts += [Text(""), _finding(one)]
+    for finding in answer.findings:
+        parts += [Text(""), _finding(finding)]
     if answer.not_measured:
         table = tables.plain("not measured", "why", "to have it measured")
         for gap in answer.not_measured:
@@ -178,8 +180,10 @@ def artifacts(
 
 def _artifacts(answer: ArtifactList) -> RenderableType:
     table = tables.plain("file", "step", "bytes", "stored at")
-    for one in answer.items:
-        table.add_row(Text(one.name), str(one.step), str(one.bytes), escape.moment(one.at))
+    for artifact in answer.items:
+        table.add_row(
+            Text(artifact.name), str(artifact.step), str(artifact.bytes), escape.moment(artifact.at)
+        )
     return table if answer.items else Text("no artifacts")
 
 

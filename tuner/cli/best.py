@@ -113,10 +113,10 @@ def _show(
 ) -> None:
     """Show the best configuration. Unless it is shown as JSON, also print the command that trains it without a service."""
     if as_json:
-        Frame(as_json).show(answer, lambda one: shown(one, ""))
+        Frame(as_json).show(answer, lambda best_answer: shown(best_answer, ""))
         return
     job = client.job(name)
-    Frame(as_json).show(answer, lambda one: shown(one, job.objective["metric"]))
+    Frame(as_json).show(answer, lambda best_answer: shown(best_answer, job.objective["metric"]))
     # `tuner train` without a job calls functions with a configuration.
     if job.command is not None or job.kind == "optuna":
         line = f"tuner train {job.id} --trial {answer.trial} --steps {answer.step}"

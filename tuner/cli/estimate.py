@@ -132,17 +132,17 @@ def _exported(text: str) -> dict[str, str]:
 
 
 def _measured(text: str) -> dict[str, Any]:
-    found = re.fullmatch(r"([^@]+)@(?:([1-9]\d{0,3})x)?(.+)", text)
+    match = re.fullmatch(r"([^@]+)@(?:([1-9]\d{0,3})x)?(.+)", text)
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        per_second = float(found[1])
+        per_second = float(match[1])
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is not RATE@GPU, such as 850@A10G or 6000@8xA100", param_hint="--throughput"
         ) from None
-    gpus = {} if found[2] is None else {"gpus": int(found[2])}
-    return {"per_second": per_second, "accelerator": found[3], **gpus}
+    gpus = {} if match[2] is None else {"gpus": int(match[2])}
+    return {"per_second": per_second, "accelerator": match[3], **gpus}
 
 
 def shown(answer: show.Estimate) -> RenderableType:
@@ -180,10 +180,10 @@ def _run(answer: show.RunEstimate) -> Iterator[RenderableType]:
         "fastest": answer.fastest,
     }
     table = Table.grid(padding=(0, 2))
-    for name, one in named.items():
-        if one is not None:
-            where = f"{one.instance_type} in {one.region}, {one.market.replace('_', ' ')}"
-            table.add_row(name, where, f"{number(one.hours)} h", usd(one.usd))
+    for name, candidate in named.items():
+        if candidate is not None:
+            where = f"{candidate.instance_type} in {candidate.region}, {candidate.market.replace('_', ' ')}"
+            table.add_row(name, where, f"{number(candidate.hours)} h", usd(candidate.usd))
     yield table
     yield Text(
         "dollars are of whole machines; a job of the service pays its trials' share of a machine (tuner plan)"
@@ -191,28 +191,35 @@ def _run(answer: show.RunEstimate) -> Iterator[RenderableType]:
     if answer.memory_gib is not None:
         yield Text(f"GPU memory as described: {answer.memory_gib.total:.1f} GiB")
     yield from (Text(f"! {warning}", style="bold") for warning in answer.warnings)
-    yield from (Text(f"left out, {one.count}: {one.reason}") for one in answer.left_out)
-    yield from (Text(f"assumed, {one.name}: {one.value} ({one.why})") for one in answer.assumptions)
+    yield from (Text(f"left out, {exclusion.count}: {exclusion.reason}") for exclusion in answer.left_out)
+    yield from (
+        Text(f"assumed, {assumption.name}: {assumption.value} ({assumption.why})")
+        for assumption in answer.assumptions
+    )
 
 
 def _candidates(rows: Sequence[show.Candidate]) -> Table:
     table = tables.plain(
         "machine", "where", "market", "GPUs", "speed", "hours", "dollars", "from", "to", "per $", ""
     )
-    for one in rows:
-        where = f"{one.region} ({len(one.zones)} zones)" if len(one.zones) > 1 else one.region
-        notes = [*(one.fit.changes if one.fit else []), *_late(one)]
+    for candidate in rows:
+        where = (
+            f"{candidate.region} ({len(candidate.zones)} zones)"
+            if len(candidate.zones) > 1
+            else candidate.region
+        )
+        notes = [*(candidate.fit.changes if candidate.fit else []), *_late(candidate)]
         table.add_row(
-            one.instance_type,
-            "".join(one.zones) if len(one.zones) == 1 else where,
-            one.market,
-            f"{one.gpus} of {one.accelerators:g} {one.accelerator}",
-            one.basis,
-            number(one.hours),
-            usd(one.usd),
-            usd(one.usd_range[0]),
-            usd(one.usd_range[1]),
-            number(one.per_dollar),
+            candidate.instance_type,
+            "".join(candidate.zones) if len(candidate.zones) == 1 else where,
+            candidate.market,
+            f"{candidate.gpus} of {candidate.accelerators:g} {candidate.accelerator}",
+            candidate.basis,
+            number(candidate.hours),
+            usd(candidate.usd),
+            usd(candidate.usd_range[0]),
+            usd(candidate.usd_range[1]),
+            number(candidate.per_dollar),
             ", ".join(notes),
         )
     return table
@@ -226,23 +233,29 @@ def _late(one: show.Candidate) -> list[str]:
 
 def _choices(answer: show.ChoicesEstimate) -> Iterator[RenderableType]:
     table = tables.plain("choice", "an hour", "hours", "dollars", "")
-    for one in answer.options:
-        late = "late" if one.meets_deadline is False else ""
-        table.add_row(one.name, usd(one.usd_per_hour * one.machines), number(one.hours), usd(one.usd), late)
+    for option in answer.options:
+        late = "late" if option.meets_deadline is False else ""
+        table.add_row(
+            option.name,
+            usd(option.usd_per_hour * option.machines),
+            number(option.hours),
+            usd(option.usd),
+            late,
+        )
     yield table
     yield Text(f"cheapest: {answer.cheapest}; in time: {answer.cheapest_in_time or 'none'}")
 
 
 def _scaling(answer: show.ScalingEstimate) -> Iterator[RenderableType]:
     table = tables.plain("GPUs", "link", "all-reduce ms", "efficiency", "at best", "speedup")
-    for one in answer.points:
+    for point in answer.points:
         table.add_row(
-            str(one.gpus),
-            one.link,
-            number(one.allreduce_seconds * 1e3),
-            f"{one.efficiency:.0%}",
-            f"{one.overlapped:.0%}",
-            number(one.speedup),
+            str(point.gpus),
+            point.link,
+            number(point.allreduce_seconds * 1e3),
+            f"{point.efficiency:.0%}",
+            f"{point.overlapped:.0%}",
+            number(point.speedup),
         )
     yield table
     if answer.machines:
@@ -251,28 +264,28 @@ def _scaling(answer: show.ScalingEstimate) -> Iterator[RenderableType]:
 
 def _machines(rows: Sequence[show.Machines]) -> Table:
     table = tables.plain("GPUs", "machines", "where", "hours", "dollars", "$ for an hour less", "pays")
-    for one in rows:
+    for scaled_machines in rows:
         table.add_row(
-            str(one.gpus),
-            f"{one.machines} x {one.instance_type}",
-            one.region,
-            number(one.hours),
-            usd(one.usd),
-            usd(one.usd_per_hour_saved),
-            one.pays,
+            str(scaled_machines.gpus),
+            f"{scaled_machines.machines} x {scaled_machines.instance_type}",
+            scaled_machines.region,
+            number(scaled_machines.hours),
+            usd(scaled_machines.usd),
+            usd(scaled_machines.usd_per_hour_saved),
+            scaled_machines.pays,
         )
     return table
 
 
 def _compute(answer: show.ComputeEstimate) -> Iterator[RenderableType]:
     table = tables.plain("law", "parameters", "tokens", "tokens/parameter", "loss")
-    for one in answer.optima:
+    for optimum in answer.optima:
         table.add_row(
-            one.law,
-            f"{one.parameters:.3g}",
-            f"{one.tokens:.3g}",
-            number(one.tokens_per_parameter),
-            number(one.loss),
+            optimum.law,
+            f"{optimum.parameters:.3g}",
+            f"{optimum.tokens:.3g}",
+            number(optimum.tokens_per_parameter),
+            number(optimum.loss),
         )
     yield Text(f"{answer.flops:.3g} FLOPs")
     yield table
@@ -281,14 +294,14 @@ def _compute(answer: show.ComputeEstimate) -> Iterator[RenderableType]:
 
 def _yearly(rows: Sequence[show.Yearly]) -> Table:
     table = tables.plain("training", "a run", "runs a year", "a month", "a year", "saved a year")
-    for one in rows:
+    for yearly_cost in rows:
         table.add_row(
-            one.name,
-            usd(one.usd_per_run),
-            number(one.runs_per_year),
-            usd(one.usd_per_month),
-            usd(one.usd_per_year),
-            usd(one.saving_usd_per_year),
+            yearly_cost.name,
+            usd(yearly_cost.usd_per_run),
+            number(yearly_cost.runs_per_year),
+            usd(yearly_cost.usd_per_month),
+            usd(yearly_cost.usd_per_year),
+            usd(yearly_cost.saving_usd_per_year),
         )
     return table
 

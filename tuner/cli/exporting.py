@@ -56,15 +56,15 @@ def export(
     The export is paid from the job's budget. The exit status is 1 if it fails.
     """
     client = connect()
-    wanted = None if formats is None else [one.strip() for one in formats.split(",")]
+    wanted = None if formats is None else [format_name.strip() for format_name in formats.split(",")]
     done = client.export(job, trial=trial, formats=wanted, max_cost_usd=max_cost_usd, max_drop=max_drop)
     answer = client.get_export(job, done.id, requests_per_second=per_second)
     if to is not None:
         to.mkdir(parents=True, exist_ok=True)
-        for one in answer.variants:
-            if one.file is not None:
-                suffix = one.file.rpartition(".")[2]
-                client.download_variant(job, answer.id, one.format, to=to / f"{one.format}.{suffix}")
+        for variant in answer.variants:
+            if variant.file is not None:
+                suffix = variant.file.rpartition(".")[2]
+                client.download_variant(job, answer.id, variant.format, to=to / f"{variant.format}.{suffix}")
     Frame(as_json, style).show(answer, _shown)
     if answer.state == "failed":
         raise typer.Exit(1)
@@ -79,11 +79,13 @@ def _shown(answer: Export) -> RenderableType:
     parts.append(Text(f"{answer.id} {answer.state}: {where}, {usd(answer.cost_usd)}{before}"))
     if answer.code is not None:
         parts.append(Text(f"{answer.code}: {answer.detail}"))
-    delivered = [one for one in answer.variants if one.file is not None]
+    delivered = [variant for variant in answer.variants if variant.file is not None]
     if delivered:
         parts += [Text(""), _table(answer, delivered), Text(""), Text(_legend(answer))]
-    missing = [one for one in answer.variants if one.file is None]
-    parts += [Text(f"{one.format} was not delivered [{one.code}]: {one.detail}") for one in missing]
+    missing = [variant for variant in answer.variants if variant.file is None]
+    parts += [
+        Text(f"{variant.format} was not delivered [{variant.code}]: {variant.detail}") for variant in missing
+    ]
     return Group(*parts)
 
 
@@ -101,21 +103,21 @@ def _table(answer: Export, variants: Sequence[ExportVariant]) -> RenderableType:
         "batch",
         "front",
     )
-    for one in variants:
-        by_batch = {each.batch: each for each in one.latency}
-        cheapest = one.serving[0] if one.serving else None
+    for variant in variants:
+        by_batch = {each.batch: each for each in variant.latency}
+        cheapest = variant.serving[0] if variant.serving else None
         table.add_row(
-            one.format,
-            "" if one.metric is None else number(one.metric),
-            str(one.bytes),
-            number(round(one.load_ms or 0, 1)),
+            variant.format,
+            "" if variant.metric is None else number(variant.metric),
+            str(variant.bytes),
+            number(round(variant.load_ms or 0, 1)),
             number(round(by_batch[1].p50_ms, 3)),
             number(round(by_batch[1].p99_ms, 3)),
             number(round(by_batch[1].per_second)),
             number(round(by_batch[64].per_second)),
             "" if cheapest is None else usd(cheapest.real_time_usd_per_million),
             "" if cheapest is None else usd(cheapest.batch_usd_per_million),
-            "*" if one.format in answer.pareto else "",
+            "*" if variant.format in answer.pareto else "",
         )
     return table
 

@@ -81,7 +81,10 @@ def markdown(report: MonthlyReport) -> str:
         "## Spend by kind",
         _table(
             ("kind", "spent", "GPU-hours"),
-            [(one.kind, usd(one.usd), number(one.gpu_hours)) for one in report.by_kind],
+            [
+                (kind_spend.kind, usd(kind_spend.usd), number(kind_spend.gpu_hours))
+                for kind_spend in report.by_kind
+            ],
         ),
         "## Savings",
         f"Of the {report.examined_jobs} most expensive jobs that ended in the month, over their whole life.",
@@ -90,7 +93,10 @@ def markdown(report: MonthlyReport) -> str:
         "From `tuner advice JOB` of the same jobs. Savings of different kinds overlap: do not add them.",
         _table(
             ("advice", "jobs", "would save", "example"),
-            [(one.kind, str(one.jobs), usd(one.saves_usd), one.title) for one in report.right_sizing],
+            [
+                (advice.kind, str(advice.jobs), usd(advice.saves_usd), advice.title)
+                for advice in report.right_sizing
+            ],
         ),
         "## Maturity",
         _table(("capability", "measure", "value", "level", "walk", "run", "thresholds"), _maturity(report)),
@@ -161,29 +167,29 @@ def _figures(report: MonthlyReport) -> list[Row]:
 def _savings(report: MonthlyReport) -> list[Row]:
     return [
         (
-            one.name,
-            str(one.jobs),
-            usd(one.usd),
-            usd(one.counterfactual_usd),
-            usd(one.saved_usd),
-            one.counterfactual,
+            saving.name,
+            str(saving.jobs),
+            usd(saving.usd),
+            usd(saving.counterfactual_usd),
+            usd(saving.saved_usd),
+            saving.counterfactual,
         )
-        for one in report.savings
+        for saving in report.savings
     ]
 
 
 def _maturity(report: MonthlyReport) -> list[Row]:
     return [
         (
-            one.capability,
-            one.measure,
-            _percent(one.value),
-            one.level or "not measured",
-            _percent(one.walk),
-            _percent(one.run),
-            one.thresholds,
+            maturity.capability,
+            maturity.measure,
+            _percent(maturity.value),
+            maturity.level or "not measured",
+            _percent(maturity.walk),
+            _percent(maturity.run),
+            maturity.thresholds,
         )
-        for one in report.maturity
+        for maturity in report.maturity
     ]
 
 

@@ -122,15 +122,15 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     """
     text = _text(file)
     try:
-        found = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
-        json.dumps(found, allow_nan=False)
+        mapping = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
+        json.dumps(mapping, allow_nan=False)
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{_place(file, error)} is no YAML: {_problem(error)}") from error
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}; put dates and similar values in quotes") from error
-    if not isinstance(found, dict):
+    if not isinstance(mapping, dict):
         raise typer.BadParameter(f"{file} holds no {what}")
-    return found
+    return mapping
 
 
 def _place(file: Path, error: yaml.YAMLError) -> str:

@@ -69,11 +69,11 @@ def set_budget(
     body: dict[str, Any] = {
         "usd": usd,
         "gpu_hours": gpu_hours,
-        "match": dict(_pair(one, ":", "--match", "key:value") for one in match or ()),
+        "match": dict(_pair(match_text, ":", "--match", "key:value") for match_text in match or ()),
         "period": period,
         "timezone": timezone,
         "parent": parent,
-        "alerts": [_alert(one) for one in alert or ()],
+        "alerts": [_alert(alert_text) for alert_text in alert or ()],
         "new_secret": new_secret,
     }
     Frame(as_json).show(connect().put_budget(name, **body), _budget)
@@ -114,12 +114,16 @@ def _budgets_table(items: Sequence[BudgetAbove]) -> RenderableType:
         "jobs waiting",
     )
     table = tables.plain(*columns)
-    for one in items:
-        spend = one.spend
-        hours = (f"{spend.gpu_hours:g}", escape.number(one.gpu_hours))
-        when = (one.period or "-", escape.moment(one.period_end), escape.moment(one.forecast.runs_out_at))
-        money = (escape.usd(spend.usd), escape.usd(spend.held_usd), escape.usd(one.usd))
-        table.add_row(one.name, *money, *hours, *when, str(len(one.waiting_jobs)))
+    for budget in items:
+        spend = budget.spend
+        hours = (f"{spend.gpu_hours:g}", escape.number(budget.gpu_hours))
+        when = (
+            budget.period or "-",
+            escape.moment(budget.period_end),
+            escape.moment(budget.forecast.runs_out_at),
+        )
+        money = (escape.usd(spend.usd), escape.usd(spend.held_usd), escape.usd(budget.usd))
+        table.add_row(budget.name, *money, *hours, *when, str(len(budget.waiting_jobs)))
     return table if items else Text("no budgets")
 
 
@@ -288,10 +292,14 @@ def _idle(answer: SpendAnswer, cluster: ClusterCost) -> str:
 
 def _machines(cluster: ClusterCost) -> Table:
     table = tables.plain("machine", "market", "hours", "idle hours", "cost", "cost idle")
-    for one in cluster.kinds:
-        hours = f"{one.node_hours:g}", f"{one.idle_hours:g}"
+    for machine_kind in cluster.kinds:
+        hours = f"{machine_kind.node_hours:g}", f"{machine_kind.idle_hours:g}"
         table.add_row(
-            one.instance_type or "-", one.market, *hours, escape.usd(one.usd), escape.usd(one.idle_usd)
+            machine_kind.instance_type or "-",
+            machine_kind.market,
+            *hours,
+            escape.usd(machine_kind.usd),
+            escape.usd(machine_kind.idle_usd),
         )
     return table
 
@@ -328,14 +336,22 @@ def collect(
 ) -> None:
     """Delete the files that jobs no longer keep. The service does this by itself within minutes; failed storage delays it."""
     client = connect()
-    due = [one for one in client.storage().items if one.keeps not in (None, "all") and one.needed_by is None]
-    done = [] if dry_run else [client.delete_artifacts(one.job, retain=str(one.keeps)) for one in due]
+    due = [
+        stored_job
+        for stored_job in client.storage().items
+        if stored_job.keeps not in (None, "all") and stored_job.needed_by is None
+    ]
+    done = (
+        []
+        if dry_run
+        else [client.delete_artifacts(stored_job.job, retain=str(stored_job.keeps)) for stored_job in due]
+    )
     if as_json:
-        typer.echo(json.dumps([one.model_dump() for one in (due if dry_run else done)]))
+        typer.echo(json.dumps([row.model_dump() for row in (due if dry_run else done)]))
         return
-    for one in due:
-        kept = "nothing" if one.keeps == "none" else f"the files of {one.keeps}"
-        typer.echo(f"{one.job} has {one.bytes} bytes and keeps {kept}")
+    for job_storage in due:
+        kept = "nothing" if job_storage.keeps == "none" else f"the files of {job_storage.keeps}"
+        typer.echo(f"{job_storage.job} has {job_storage.bytes} bytes and keeps {kept}")
     for deleted in done:
         typer.echo(
             f"{deleted.job}: deleted the files of {escape.plural(deleted.trials, 'trial')}, {deleted.checkpoint_bytes} bytes of checkpoints"
@@ -346,16 +362,16 @@ def collect(
 
 def _storage(answer: StoredFiles) -> RenderableType:
     table = tables.plain("job", "name", "state", "bytes", "a month", "keeps", "next deletion", "needed")
-    for one in answer.items:
+    for job_storage in answer.items:
         table.add_row(
-            one.job,
-            one.name,
-            one.state,
-            str(one.bytes),
-            escape.usd(one.usd_per_month),
-            one.keeps or "all",
-            escape.moment(one.next_deletion),
-            one.needed_by or "",
+            job_storage.job,
+            job_storage.name,
+            job_storage.state,
+            str(job_storage.bytes),
+            escape.usd(job_storage.usd_per_month),
+            job_storage.keeps or "all",
+            escape.moment(job_storage.next_deletion),
+            job_storage.needed_by or "",
         )
     table.add_row("total", "", "", str(answer.bytes), escape.usd(answer.usd_per_month), style="bold")
     note = "what the storage costs is not known: set TUNER_STORAGE_USD_PER_GB_MONTH"

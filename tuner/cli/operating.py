@@ -80,7 +80,7 @@ def _restored(answer: Restored) -> str:
             "",
             "These jobs had not ended and are now paused. Their holds at the time of the backup count as spent:",
         ]
-        lines += [_paused(one) for one in answer.paused]
+        lines += [_paused(job) for job in answer.paused]
         lines.append(
             "Start the service, then continue a job with `tuner resume JOB` or end it with `tuner cancel JOB`."
         )
@@ -118,7 +118,7 @@ def push(
     as_json: Json = False,
 ) -> None:
     """Upload a package and print its id, which a job names as `package:`. Uploading the same files again returns the same package."""
-    Frame(as_json).show(connect().upload(path, name=name), lambda one: Text(one.id))
+    Frame(as_json).show(connect().upload(path, name=name), lambda package: Text(package.id))
 
 
 @packages.add("list")
@@ -133,13 +133,15 @@ def show_package(
     as_json: Json = False,
 ) -> None:
     """Show one package."""
-    Frame(as_json).show(connect().package(package), lambda one: _table([one]))
+    Frame(as_json).show(connect().package(package), lambda shown_package: _table([shown_package]))
 
 
 def _table(items: Sequence[Package]) -> RenderableType:
     table = tables.plain("package", "name", "files", "bytes", "uploaded")
-    for one in items:
-        table.add_row(one.id, one.name, str(one.files), str(one.bytes), moment(one.created_at))
+    for package in items:
+        table.add_row(
+            package.id, package.name, str(package.files), str(package.bytes), moment(package.created_at)
+        )
     return table if items else Text("no packages")
 
 
@@ -255,8 +257,8 @@ def _replayed(answer: Replay) -> RenderableType:
         parts.append(_difference(answer.difference, own if other else "decided", other or "recorded"))
     if answer.not_checked:
         table = tables.plain("not checked", "why")
-        for one in answer.not_checked:
-            table.add_row(Text(one.what), Text(one.why))
+        for unchecked in answer.not_checked:
+            table.add_row(Text(unchecked.what), Text(unchecked.why))
         parts += [Text(""), table]
     return Group(*parts)
 
@@ -275,9 +277,9 @@ def _difference(one: ReplayDifference, ours: str, theirs: str) -> Table:
 
 def _findings(answer: Diagnosis) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    for one in answer.findings:
-        text = one.seen if one.ok else f"{one.seen}\n{one.fix}"
-        table.add_row("OK" if one.ok else "WRONG", one.part, Text(text))
+    for finding in answer.findings:
+        text = finding.seen if finding.ok else f"{finding.seen}\n{finding.fix}"
+        table.add_row("OK" if finding.ok else "WRONG", finding.part, Text(text))
     return table
 
 

@@ -26,8 +26,8 @@ def pilot(
 ) -> None:
     """Train a few steps of a few configurations to measure how long a step takes. `tuner plan` uses the result."""
     client, job = connect(), with_recorded_space(read_job(file))
-    found = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
-    Frame(as_json).show(found, render.job)
+    pilot_job = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
+    Frame(as_json).show(pilot_job, render.job)
 
 
 def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:
@@ -38,18 +38,18 @@ def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) 
     Raises:
         typer.Exit: With status 1, if the pilot completed no step, so that it has no step times.
     """
-    found = client.pilot(job, usd=usd)
-    if found.state not in ("succeeded", "paused"):
-        with watch.may_leave(found.id):
+    pilot_job = client.pilot(job, usd=usd)
+    if pilot_job.state not in ("succeeded", "paused"):
+        with watch.may_leave(pilot_job.id):
             if not quiet:
-                typer.echo(f"pilot {found.id}")
-                watch.watch(client, found.id)
-            found = client.wait(found.id, progress=False)
-    if not found.progress.steps:
+                typer.echo(f"pilot {pilot_job.id}")
+                watch.watch(client, pilot_job.id)
+            pilot_job = client.wait(pilot_job.id, progress=False)
+    if not pilot_job.progress.steps:
         why = (
-            found.detail
-            or f"{found.stop_reason} before the first step; give it more than {escape.usd(found.spend.usd)}"
+            pilot_job.detail
+            or f"{pilot_job.stop_reason} before the first step; give it more than {escape.usd(pilot_job.spend.usd)}"
         )
-        typer.echo(f"The pilot {found.id} measured no step\n{why}", err=True)
+        typer.echo(f"The pilot {pilot_job.id} measured no step\n{why}", err=True)
         raise typer.Exit(1)
-    return found
+    return pilot_job

@@ -131,35 +131,40 @@ def _rungs(answer: Plan) -> RenderableType:
 
 def _alternatives(answer: Plan) -> RenderableType:
     table = tables.plain("machine", "market", "an hour", "dollars", "done after", "1000 steps", "in time", "")
-    for one in answer.alternatives:
+    for alternative in answer.alternatives:
         table.add_row(
-            one.instance_type,
-            one.market,
-            usd(one.usd_per_hour),
-            usd(one.usd),
-            hours(one.finish_seconds),
-            usd(one.usd_per_1000_steps),
-            _chance(one.in_time) if one.in_time is not None else "-",
-            "chosen" if one.chosen else one.why_not or "",
-            style="bold" if one.chosen else None,
+            alternative.instance_type,
+            alternative.market,
+            usd(alternative.usd_per_hour),
+            usd(alternative.usd),
+            hours(alternative.finish_seconds),
+            usd(alternative.usd_per_1000_steps),
+            _chance(alternative.in_time) if alternative.in_time is not None else "-",
+            "chosen" if alternative.chosen else alternative.why_not or "",
+            style="bold" if alternative.chosen else None,
         )
     return table
 
 
 def _comparisons(answer: Plan) -> RenderableType:
     table = tables.plain("instead", "dollars", "GPU-hours", "done after", "trials", "what")
-    for one in answer.comparisons:
-        name = CORRECT.get(one.name, one.name.replace("_", " "))
+    for comparison in answer.comparisons:
+        name = CORRECT.get(comparison.name, comparison.name.replace("_", " "))
         table.add_row(
-            name, usd(one.usd), f"{one.gpu_hours:.4g}", hours(one.finish_seconds), str(one.trials), one.note
+            name,
+            usd(comparison.usd),
+            f"{comparison.gpu_hours:.4g}",
+            hours(comparison.finish_seconds),
+            str(comparison.trials),
+            comparison.note,
         )
     return table
 
 
 def _choices(answer: Plan) -> RenderableType:
     table = tables.plain("setting", "asked", "chosen", "why")
-    for one in answer.choices:
-        table.add_row(one.what, one.asked or "-", one.chosen, one.why)
+    for choice in answer.choices:
+        table.add_row(choice.what, choice.asked or "-", choice.chosen, choice.why)
     return table
 
 

@@ -63,12 +63,12 @@ def _update(file: Path) -> CatalogueAge:
     from tuner.settings import Settings
 
     settings = Settings.from_env()
-    found = update(settings, file)
+    catalogue = update(settings, file)
     if settings.prices:
         typer.echo(
             f"TUNER_PRICES is set: {settings.prices} is used instead of the updated catalogue", err=True
         )
-    return catalogue_age(found, datetime.now(UTC).date())
+    return catalogue_age(catalogue, datetime.now(UTC).date())
 
 
 def _prices(answer: Prices) -> RenderableType:
@@ -83,25 +83,25 @@ def _prices(answer: Prices) -> RenderableType:
         "spot",
         "dates",
     )
-    for one in answer.items:
-        gpus = f"{one.accelerators:g} {one.accelerator} of {number(one.gpu_memory_gib)} GiB"
+    for listing in answer.items:
+        gpus = f"{listing.accelerators:g} {listing.accelerator} of {number(listing.gpu_memory_gib)} GiB"
         dates = dict.fromkeys(
             date
             for price, date in (
-                (one.on_demand_usd_per_hour, one.on_demand_date),
-                (one.spot_usd_per_hour, one.spot_date),
+                (listing.on_demand_usd_per_hour, listing.on_demand_date),
+                (listing.spot_usd_per_hour, listing.spot_date),
             )
             if price is not None
         )
         table.add_row(
-            one.cloud,
-            one.zone or one.region,
-            one.instance_type,
-            f"{one.vcpus:g}",
-            number(one.memory_gib),
-            gpus if one.accelerator else "",
-            usd(one.on_demand_usd_per_hour),
-            usd(one.spot_usd_per_hour),
+            listing.cloud,
+            listing.zone or listing.region,
+            listing.instance_type,
+            f"{listing.vcpus:g}",
+            number(listing.memory_gib),
+            gpus if listing.accelerator else "",
+            usd(listing.on_demand_usd_per_hour),
+            usd(listing.spot_usd_per_hour),
             ", ".join(dates),
         )
     lines: list[RenderableType] = [table if answer.items else Text("no machine matches all of this")]

@@ -28,16 +28,16 @@ KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
 def jobs(items: Sequence[Job]) -> RenderableType:
     table = tables.plain("job", "name", "state", "why", "spent", "budget", "trials", "best")
-    for one in items:
+    for listed_job in items:
         table.add_row(
-            one.id,
-            one.name,
-            one.state,
-            one.stop_reason or waits(one),
-            usd(one.spend.usd),
-            usd(one.budget["usd"]),
-            str(sum(one.progress.trials.values())),
-            number(one.best_so_far.metric) if one.best_so_far else "-",
+            listed_job.id,
+            listed_job.name,
+            listed_job.state,
+            listed_job.stop_reason or waits(listed_job),
+            usd(listed_job.spend.usd),
+            usd(listed_job.budget["usd"]),
+            str(sum(listed_job.progress.trials.values())),
+            number(listed_job.best_so_far.metric) if listed_job.best_so_far else "-",
         )
     return table if items else Text("no jobs")
 
@@ -88,12 +88,12 @@ def best_line(answer: Best, metric: str = "metric") -> str:
 def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> RenderableType:
     """Return a table of trials. If their job has ended, a line below the table says why some trials are still pending or paused."""
     table = tables.plain("trial", "state", "steps", "best", "latest", "paid", "attempts", "configuration")
-    for one in items:
-        limits = f"violates the constraints by {one.violation:.0%}" if one.violation else ""
-        text = "\n".join(filter(None, (config(one.config), one.reason, limits)))
-        metrics = (number(one.metric), number(one.latest_metric))
-        cells = (str(one.steps), *metrics, usd(one.paid_usd), str(one.attempts))
-        table.add_row(one.id, one.state, *cells, Text(text))
+    for listed_trial in items:
+        limits = f"violates the constraints by {listed_trial.violation:.0%}" if listed_trial.violation else ""
+        text = "\n".join(filter(None, (config(listed_trial.config), listed_trial.reason, limits)))
+        metrics = (number(listed_trial.metric), number(listed_trial.latest_metric))
+        cells = (str(listed_trial.steps), *metrics, usd(listed_trial.paid_usd), str(listed_trial.attempts))
+        table.add_row(listed_trial.id, listed_trial.state, *cells, Text(text))
     if not items:
         return Text("no trials")
     if job is None or job.state not in ENDED:
@@ -174,17 +174,19 @@ def _bill_by_trial(answer: show.Bill, dearest: int | None) -> list[RenderableTyp
 
     Kinds of spend that are zero for all trials have no column.
     """
-    by_cost = sorted(answer.trials, key=lambda one: -one.total_usd)
+    by_cost = sorted(answer.trials, key=lambda billed_trial: -billed_trial.total_usd)
     listed = answer.trials if dearest is None else by_cost[:dearest]
-    kinds = [kind for kind in KINDS if any(one.by_kind[kind] for one in answer.trials)]
+    kinds = [kind for kind in KINDS if any(billed_trial.by_kind[kind] for billed_trial in answer.trials)]
     table = tables.plain("trial", "state", "steps", *kinds, "total")
-    for one in listed:
-        costs = [usd(one.by_kind[kind]) for kind in kinds]
-        table.add_row(one.trial, one.state, str(one.steps), *costs, usd(one.total_usd))
+    for trial_bill in listed:
+        costs = [usd(trial_bill.by_kind[kind]) for kind in kinds]
+        table.add_row(
+            trial_bill.trial, trial_bill.state, str(trial_bill.steps), *costs, usd(trial_bill.total_usd)
+        )
     rest = by_cost[len(listed) :]
     if not rest:
         return [table]
-    sum_usd = usd(sum(one.total_usd for one in rest))
+    sum_usd = usd(sum(billed_trial.total_usd for billed_trial in rest))
     return [table, Text(f"and {plural(len(rest), 'cheaper trial')}, {sum_usd} together")]
 
 
@@ -198,9 +200,15 @@ def _spot_savings(answer: show.Bill, saved: float) -> str:
 
 def ledger(page: show.LedgerPage) -> RenderableType:
     table = tables.plain("at", "entry", "kind", "trial", "attempt", "slice", "amount")
-    for one in page.items:
+    for ledger_entry in page.items:
         table.add_row(
-            one.at, one.entry, one.kind or "", one.trial, str(one.attempt), str(one.slice), usd(one.usd)
+            ledger_entry.at,
+            ledger_entry.entry,
+            ledger_entry.kind or "",
+            ledger_entry.trial,
+            str(ledger_entry.attempt),
+            str(ledger_entry.slice),
+            usd(ledger_entry.usd),
         )
     return table
 
@@ -222,8 +230,12 @@ def trainable(answer: show.Trainable) -> RenderableType:
 
 def _trainables(items: Sequence[show.Trainable]) -> Table:
     table = tables.plain("trainable", "parameters", "what it is")
-    for one in items:
-        table.add_row(one.trainable, ", ".join(one.search_space or {}), Text(one.doc))
+    for listed_trainable in items:
+        table.add_row(
+            listed_trainable.trainable,
+            ", ".join(listed_trainable.search_space or {}),
+            Text(listed_trainable.doc),
+        )
     return table
 
 
@@ -253,10 +265,10 @@ def best(answer: choices.BestAnswer, metric: str = "metric") -> RenderableType:
         lines.append(Text(f"training longer: {forecast.reason}"))
     elif forecast is not None:
         lines.append(Text("training longer, estimated from trials that did (80 % interval):"))
-        for one in forecast.items:
-            gain = f"gains {number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"
-            way = f"{one.trial} from step {one.from_step} to {one.to_step}"
-            lines.append(Text(f"  {way} for {usd(one.extra_usd)} {gain}"))
+        for trial_forecast in forecast.items:
+            gain = f"gains {number(trial_forecast.expected_gain)} ({number(trial_forecast.low_gain)} to {number(trial_forecast.high_gain)})"
+            way = f"{trial_forecast.trial} from step {trial_forecast.from_step} to {trial_forecast.to_step}"
+            lines.append(Text(f"  {way} for {usd(trial_forecast.extra_usd)} {gain}"))
     return Group(*lines)
 
 
@@ -302,10 +314,10 @@ def report(answer: show.JobReport) -> RenderableType:
     best, spent = answer.best, usd(answer.spent_usd)
     estimates = tables.plain("for the same, estimated", "would have spent", "5 to 95 %", "saved")
     notes = []
-    for one in answer.estimates:
-        name = METHODS.get(one.method, one.method)
-        estimates.add_row(name, *_estimate(one))
-        notes.append(Text(f"{name}: {one.note}", style="dim"))
+    for estimate in answer.estimates:
+        name = METHODS.get(estimate.method, estimate.method)
+        estimates.add_row(name, *_estimate(estimate))
+        notes.append(Text(f"{name}: {estimate.note}", style="dim"))
     return Group(
         Text(f"{usd(answer.best_spent_usd)} bought {answer.metric} {number(best.metric)}", style="bold"),
         Text(f"{best.trial} at step {best.step}: {config(best.config)}"),
@@ -349,4 +361,7 @@ def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:
 def columns(points: Sequence[show.SpentPoint], whole_usd: float) -> list[float | None]:
     """Return the best metric so far at the end of each of WIDTH equal parts of `whole_usd`. It is None before the first report."""
     limits = [whole_usd * column / WIDTH for column in range(1, WIDTH)] + [whole_usd]
-    return [next((one.value for one in reversed(points) if one.spent_usd <= limit), None) for limit in limits]
+    return [
+        next((point.value for point in reversed(points) if point.spent_usd <= limit), None)
+        for limit in limits
+    ]

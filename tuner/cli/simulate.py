@@ -151,10 +151,10 @@ def simulate(
 def _duration_ns(text: str | None, option: str, *, least_ns: int = 0, most_ns: int = 2**62) -> int | None:
     if text is None:
         return None
-    found = duration_ns(text, option)
-    if not least_ns <= found <= most_ns:
+    parsed_ns = duration_ns(text, option)
+    if not least_ns <= parsed_ns <= most_ns:
         raise typer.BadParameter(f"{text!r} is out of range", param_hint=option)
-    return found
+    return parsed_ns
 
 
 def shown(result: "SimulationResult") -> RenderableType:

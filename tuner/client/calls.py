@@ -434,10 +434,10 @@ class Calls(ABC):
         from tuner.client.downloads import write_checked
 
         listed = await Calls.artifacts.body(self, job, trial)
-        for one in listed.items:
-            path = path_of(job, f"/trials/{quoted(trial)}/artifacts/{quoted(one.name)}")
+        for artifact in listed.items:
+            path = path_of(job, f"/trials/{quoted(trial)}/artifacts/{quoted(artifact.name)}")
             response = await self._http.exchange("GET", path)
-            write_checked(Path(to), one.name, response.content, one.sha256)
+            write_checked(Path(to), artifact.name, response.content, artifact.sha256)
         return listed
 
     @call

@@ -39,14 +39,14 @@ def packed(path: Path) -> tuple[str, bytes]:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = []
+    paths = []
     for parent, names, others in os.walk(folder):
         names[:] = [name for name in names if not _is_left_out(Path(parent, name))]
         for path in (Path(parent, name) for name in [*names, *others]):
             if path.is_symlink() and not _is_left_out(path):
                 raise ValueError(f"{path} is a link: put in its place what it leads to, or leave it out")
-        found += [path for name in others if not _is_left_out(path := Path(parent, name))]
-    return found
+        paths += [path for name in others if not _is_left_out(path := Path(parent, name))]
+    return paths
 
 
 def _is_left_out(path: Path) -> bool:

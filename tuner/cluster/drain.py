@@ -49,7 +49,7 @@ def own_board() -> NodeBoard:
 
 def own_addresses() -> frozenset[str]:
     """Return the addresses of this machine, or of this pod, whose containers share them."""
-    return frozenset(address.address for found in psutil.net_if_addrs().values() for address in found)
+    return frozenset(address.address for addresses in psutil.net_if_addrs().values() for address in addresses)
 
 
 def give_notice(address: str, node_id: str, notice: Notice) -> None:

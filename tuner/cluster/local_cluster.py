@@ -121,10 +121,10 @@ class LocalCluster:
     def _begin(self) -> None:
         kill_marked(self._prefix)
         before = self._file.left_behind()
-        found = self._head.found()
-        is_own = found is None or (before is not None and before.own_head == found.session)
+        running_head = self._head.found()
+        is_own = running_head is None or (before is not None and before.own_head == running_head.session)
         # Written before the head is started, because any process that starts the head reads it to decide on its CPUs.
-        self._own_head = (found.session if found else STARTING) if is_own else ""
+        self._own_head = (running_head.session if running_head else STARTING) if is_own else ""
         self._write()
         self._join()
         deadline = time.monotonic() + JOIN_TIMEOUT_S
@@ -162,7 +162,7 @@ class LocalCluster:
         if self._dashboard is None or all(node.state != "starting" for node in self.nodes):
             return []
         with contextlib.suppress(RayUnavailable):
-            return [(found.name, found.id) for found in nodes(self._dashboard) if found.alive]
+            return [(ray_node.name, ray_node.id) for ray_node in nodes(self._dashboard) if ray_node.alive]
         return []
 
     def _look_after(self, node: LocalNode, joined: list[tuple[str, str]]) -> list[str]:

@@ -83,9 +83,12 @@ class NodeTypes:
         ]
 
     def machines_to_come(self, workers: Sequence[Machine]) -> list[Machine]:
-        found = self.startable((node_type.labels, node_type.cpus, node_type.gpus) for node_type in workers)
+        startable_types = self.startable(
+            (node_type.labels, node_type.cpus, node_type.gpus) for node_type in workers
+        )
         return [
-            Machine(node_type.labels, node_type.cpus, node_type.gpus, to_come=True) for node_type in found
+            Machine(node_type.labels, node_type.cpus, node_type.gpus, to_come=True)
+            for node_type in startable_types
         ]
 
     def text(self) -> str:
@@ -168,13 +171,13 @@ class _Reader:
         types = []
         for kind, given in listed.items():
             where = f"available_node_types.{kind}"
-            one = self._mapping(given, where)
+            node_type = self._mapping(given, where)
             # Ray starts no workers of the head's type unless `max_workers` is set.
             usual = 0 if kind == found.get("head_node_type") else at_most
-            count = self._count(one.get("max_workers", usual), f"{where}.max_workers")
+            count = self._count(node_type.get("max_workers", usual), f"{where}.max_workers")
             if not count:
                 continue
-            has = self._mapping(one.get("resources") or {}, f"{where}.resources")
+            has = self._mapping(node_type.get("resources") or {}, f"{where}.resources")
             if "CPU" not in has:
                 fix = "is not there: write how many CPUs such a machine has for Ray, such as resources: {CPU: 4}"
                 raise self._bad(f"{where}.resources.CPU", fix)
@@ -182,7 +185,7 @@ class _Reader:
                 self._amount(has.get(name, 0), f"{where}.resources.{name}")
                 for name in ("CPU", "GPU", "memory")
             ]
-            labels = self._labels(one.get("labels") or {}, f"{where}.labels")
+            labels = self._labels(node_type.get("labels") or {}, f"{where}.labels")
             types.append(NodeType(str(kind), size[0], size[1], int(size[2]), count, labels))
         return NodeTypes(tuple(types), at_most)
 
@@ -193,8 +196,8 @@ class _Reader:
         groups = spec.get("workerGroupSpecs") or []
         if not isinstance(groups, list):
             raise self._bad("spec.workerGroupSpecs", "must be a list of groups")
-        found = [self._group(one, f"spec.workerGroupSpecs[{i}]") for i, one in enumerate(groups)]
-        return [node_type for node_type in found if node_type.at_most]
+        node_types = [self._group(group, f"spec.workerGroupSpecs[{i}]") for i, group in enumerate(groups)]
+        return [node_type for node_type in node_types if node_type.at_most]
 
     def _group(self, given: object, where: str) -> NodeType:
         group = self._mapping(given, where)
@@ -225,22 +228,22 @@ class _Reader:
             ) from None
         start = self._mapping(group.get("rayStartParams") or {}, f"{where}.rayStartParams")
         sources = [(here, pod.get("requests") or {}), (here, pod.get("limits") or {})]
-        found: dict[str, float] = {}
+        pod_resources: dict[str, float] = {}
         for source, amounts in sources:
             for name, amount in self._mapping(amounts, source).items():
                 word = {"cpu": "CPU", "memory": "memory"}.get(name, "GPU" if name.endswith("gpu") else "")
                 if word:
-                    found[word] = self._amount(amount, f"{source}.{name}")
+                    pod_resources[word] = self._amount(amount, f"{source}.{name}")
         for name, word in (("num-cpus", "CPU"), ("num-gpus", "GPU"), ("memory", "memory")):
             if name in start:
-                found[word] = self._amount(start[name], f"{where}.rayStartParams.{name}")
+                pod_resources[word] = self._amount(start[name], f"{where}.rayStartParams.{name}")
         resources = self._mapping(group.get("resources") or {}, f"{where}.resources")
         given = {
             name: self._amount(resources[name], f"{where}.resources.{name}")
             for name in resources
             if name in ("CPU", "GPU", "memory")
         }
-        return {**found, **given}
+        return {**pod_resources, **given}
 
     def _mapping(self, given: object, where: str) -> Mapping[str, Any]:
         if not isinstance(given, dict):
@@ -255,7 +258,7 @@ class _Reader:
     def _amount(self, given: object, where: str) -> float:
         """Return a number, or a quantity of Kubernetes such as 500m or 12Gi."""
         text = str(given).strip()
-        unit = next((one for one in (*_UNITS, "m") if text.endswith(one)), "")
+        unit = next((suffix for suffix in (*_UNITS, "m") if text.endswith(suffix)), "")
         try:
             number = float(text[: len(text) - len(unit)])
         except ValueError:
@@ -265,14 +268,16 @@ class _Reader:
         return number / 1000 if unit == "m" else number * _UNITS.get(unit, 1)
 
     def _labels(self, given: object, where: str) -> dict[str, str]:
-        found = self._mapping(given, where)
-        for name, value in found.items():
+        labels = self._mapping(given, where)
+        for name, value in labels.items():
             if not isinstance(value, str):
                 raise self._bad(f"{where}.{name}", f'must be text: write "{value}" in quotes')
-        said = found.get(its.PRICE)
-        if said is not None and its.usd_per_hour(found) is None:
-            raise self._bad(f"{where}.{its.PRICE}", f"must be dollars an hour, such as 0.0948, not {said!r}")
-        return dict(found)
+        price_text = labels.get(its.PRICE)
+        if price_text is not None and its.usd_per_hour(labels) is None:
+            raise self._bad(
+                f"{where}.{its.PRICE}", f"must be dollars an hour, such as 0.0948, not {price_text!r}"
+            )
+        return dict(labels)
 
     def _bad(self, where: str, fix: str) -> BadFile:
         return BadFile(f"{self.name}: {where} {fix}")

@@ -100,10 +100,10 @@ def key_text(id_: str, random: str) -> KeyText:
 
 def read_key(text: str) -> KeyText | None:
     """Return the key, or None if the text does not have the form of a key or its checksum is wrong."""
-    found = _KEY.fullmatch(text)
-    if found is None or _checksum(f"{found[1]}_{found[2]}") != found[3]:
+    match = _KEY.fullmatch(text)
+    if match is None or _checksum(f"{match[1]}_{match[2]}") != match[3]:
         return None
-    return KeyText(found[1], text)
+    return KeyText(match[1], text)
 
 
 def is_like_a_key(text: str) -> bool:
@@ -131,8 +131,8 @@ def role_fault(role: str) -> Fault | None:
     if role in MEMBER_ROLES:
         return None
     near = get_close_matches(role, MEMBER_ROLES, 1)
-    said = f"did you mean {near[0]}? " if near else ""
-    return Fault("/role", f"{said}there are {', '.join(MEMBER_ROLES)}")
+    suggestion = f"did you mean {near[0]}? " if near else ""
+    return Fault("/role", f"{suggestion}there are {', '.join(MEMBER_ROLES)}")
 
 
 def key_name_fault(name: str) -> Fault | None:

@@ -33,15 +33,15 @@ class Budget:
         return self.gpu_ms is not None and all(limit is None for limit in others)
 
     def faults(self) -> list[Fault]:
-        found = []
+        faults = []
         if self.usd is None and self.gpu_ms is None:
-            found.append(Fault("/budget", "give at least one of usd and gpu_hours"))
+            faults.append(Fault("/budget", "give at least one of usd and gpu_hours"))
         if self.usd is not None and self.usd <= ZERO:
-            found.append(Fault("/budget/usd", "must be more than 0"))
+            faults.append(Fault("/budget/usd", "must be more than 0"))
         if self.gpu_ms is not None and self.gpu_ms <= 0:
-            found.append(Fault("/budget/gpu_hours", "must be more than 0"))
+            faults.append(Fault("/budget/gpu_hours", "must be more than 0"))
         if self.wall_clock_ns is not None and self.wall_clock_ns <= 0:
-            found.append(Fault("/budget/wall_clock", "must be more than 0 seconds"))
+            faults.append(Fault("/budget/wall_clock", "must be more than 0 seconds"))
         if self.trials is not None and not 1 <= self.trials <= 1_000_000:
-            found.append(Fault("/budget/trials", "must be between 1 and 1000000"))
-        return found
+            faults.append(Fault("/budget/trials", "must be between 1 and 1000000"))
+        return faults

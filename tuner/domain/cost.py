@@ -51,12 +51,12 @@ def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> d
     attempt's time including this kind and that of its time before, both rounded up. So the parts add up exactly to the
     cost of the whole time, and none is negative.
     """
-    found: dict[CostKind, Cost] = {}
+    costs: dict[CostKind, Cost] = {}
     for kind in KINDS:
         if added.get(kind):
-            found[kind] = rate.cost(elapsed_ns + added[kind]) - rate.cost(elapsed_ns)
+            costs[kind] = rate.cost(elapsed_ns + added[kind]) - rate.cost(elapsed_ns)
             elapsed_ns += added[kind]
-    return found
+    return costs
 
 
 def total(costs: Mapping[CostKind, Cost]) -> Cost:

@@ -38,11 +38,11 @@ NO_SHARE = Share()
 def line_up(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Waiting]:
     """Return all waiting jobs, the next one first. An owner without a share has no running jobs and no recent spend."""
     at_work = defaultdict(int, {owner: share.at_work for owner, share in shares.items()})
-    found: list[Waiting] = []
-    ordered = sorted(waiting, key=lambda one: (-one.priority, one.owner, one.since, one.job))
-    for _, alike in groupby(ordered, key=lambda one: one.priority):
-        found += _take_turns(list(alike), shares, at_work)
-    return found
+    queue: list[Waiting] = []
+    ordered = sorted(waiting, key=lambda job: (-job.priority, job.owner, job.since, job.job))
+    for _, alike in groupby(ordered, key=lambda job: job.priority):
+        queue += _take_turns(list(alike), shares, at_work)
+    return queue
 
 
 def _take_turns(
@@ -57,14 +57,14 @@ def _take_turns(
         spent = shares.get(one.owner, NO_SHARE).spent
         return at_work[one.owner], spent.micro_usd, one.since, one.job
 
-    rest = {owner: list(jobs)[::-1] for owner, jobs in groupby(alike, key=lambda one: one.owner)}
+    rest = {owner: list(jobs)[::-1] for owner, jobs in groupby(alike, key=lambda job: job.owner)}
     turns = [(turn(jobs[-1]), owner) for owner, jobs in rest.items()]
     heapify(turns)
-    found = []
+    ordered_jobs = []
     while turns:
         _, owner = heappop(turns)
-        found.append(rest[owner].pop())
+        ordered_jobs.append(rest[owner].pop())
         at_work[owner] += 1
         if rest[owner]:
             heappush(turns, (turn(rest[owner][-1]), owner))
-    return found
+    return ordered_jobs

@@ -49,36 +49,36 @@ class Fidelity:
         """
         if self.max is None:
             return ()
-        found, step = [], self.min
+        steps, step = [], self.min
         while step < self.max:
-            found.append(step)
+            steps.append(step)
             step *= self.reduction_factor
-        return tuple(found)
+        return tuple(steps)
 
     def faults(self) -> list[Fault]:
-        found = []
+        faults = []
         if not 1 <= self.min <= MAX_STEPS:
-            found.append(Fault("/fidelity/min", f"must be between 1 and {MAX_STEPS} steps"))
+            faults.append(Fault("/fidelity/min", f"must be between 1 and {MAX_STEPS} steps"))
         if self.max is not None and not 1 <= self.max <= MAX_STEPS:
-            found.append(Fault("/fidelity/max", f"must be between 1 and {MAX_STEPS} steps"))
+            faults.append(Fault("/fidelity/max", f"must be between 1 and {MAX_STEPS} steps"))
         elif self.max is not None and self.max < self.min:
-            found.append(Fault("/fidelity/max", f"must be at least min ({self.min})"))
+            faults.append(Fault("/fidelity/max", f"must be at least min ({self.min})"))
         if not 2 <= self.reduction_factor <= 100:
-            found.append(Fault("/fidelity/reduction_factor", "must be between 2 and 100"))
+            faults.append(Fault("/fidelity/reduction_factor", "must be between 2 and 100"))
         if not self.unit.strip():
-            found.append(Fault("/fidelity/unit", "name the unit, such as epoch"))
-        return found or self._proxy_faults()
+            faults.append(Fault("/fidelity/unit", "name the unit, such as epoch"))
+        return faults or self._proxy_faults()
 
     def _proxy_faults(self) -> list[Fault]:
-        rungs, found = self.rungs(), []
+        rungs, faults = self.rungs(), []
         at = f"the rungs {', '.join(map(str, rungs))}" if rungs else "no rungs"
         for name, values in (self.proxies or {}).items():
             if len(values) != max(1, len(rungs)):
                 few = f"has {len(values)} values, but the job has {at}; give {max(1, len(rungs))}"
-                found.append(Fault(f"/fidelity/proxies/{name}", few))
+                faults.append(Fault(f"/fidelity/proxies/{name}", few))
             elif not all(map(math.isfinite, values)):
-                found.append(Fault(f"/fidelity/proxies/{name}", "must be finite numbers"))
-        return found
+                faults.append(Fault(f"/fidelity/proxies/{name}", "must be finite numbers"))
+        return faults
 
 
 def stage_of(step: int, rungs: Sequence[int]) -> int:
@@ -104,12 +104,12 @@ class Objective:
         return self.target is not None and self.score(value) >= self.score(self.target)
 
     def faults(self) -> list[Fault]:
-        found = []
+        faults = []
         if not self.metric.strip():
-            found.append(Fault("/objective/metric", "name the metric that the trainable reports"))
+            faults.append(Fault("/objective/metric", "name the metric that the trainable reports"))
         if self.target is not None and not math.isfinite(self.target):
-            found.append(Fault("/objective/target", "must be a finite number"))
-        return found
+            faults.append(Fault("/objective/target", "must be a finite number"))
+        return faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,9 @@ def parse_retention(text: str) -> RetentionPolicy:
     RetentionPolicy(retain='best', for_ns=2592000000000000)
     """
     match = re.fullmatch(r"(\w+)(?::(.+))?", text.strip())
-    retain = next((one for one in RETAINS if match is not None and one == match[1]), None)
+    retain = next(
+        (known_retain for known_retain in RETAINS if match is not None and known_retain == match[1]), None
+    )
     if match is None or retain is None:
         raise ValueError(
             f"{text!r} is not a retention; write one of {', '.join(RETAINS)}, and a time if you want, such as best:30d"

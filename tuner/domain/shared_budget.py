@@ -116,8 +116,8 @@ def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fau
         return None
     if budget.parent not in known and budget.parent != budget.name:
         near = get_close_matches(budget.parent, known, 3) or sorted(known)[:3]
-        said = f"; there are {', '.join(near)}" if near else "; make that first"
-        return Fault("/parent", f"there is no budget {budget.parent[:60]!r}{said}")
+        suggestion = f"; there are {', '.join(near)}" if near else "; make that first"
+        return Fault("/parent", f"there is no budget {budget.parent[:60]!r}{suggestion}")
     above = {**known, budget.name: budget}
     if budget.name in _ancestors(budget, above):
         return Fault("/parent", f"{budget.parent!r} has {budget.name!r} above itself")

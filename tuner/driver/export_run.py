@@ -148,14 +148,14 @@ class ExportRun:
 
     def _end(self, result: ExportResult, used: dict[CostKind, Cost] | None = None) -> None:
         """Record how the export ended, and settle its hold in the same transaction if it has one."""
-        delivered = any(one.file is not None for one in result.variants)
+        delivered = any(variant.file is not None for variant in result.variants)
         code, detail = result.code, result.detail or ""
         if code is None and not delivered and result.variants:
             code, detail = result.variants[0].code, result.variants[0].detail or ""
         figures = {
             "metric": result.metric,
             "threads": threads_of(self.row.spec.resources),
-            "variants": [one.plain() for one in result.variants],
+            "variants": [variant.plain() for variant in result.variants],
         }
         with self.database.write("export.end") as db:
             now = _now()

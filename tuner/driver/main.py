@@ -314,13 +314,13 @@ def _warm_starts(
         jobs.note_code(db, context.job, code)
         begun = jobs.trials_begun(db, context.job)
         warm = row.spec.warm_start_checkpoints and code is not None
-        found = (
+        earlier_trials = (
             find_warm_starts(db, context.job, row.spec, code=code or "", limit=WARM_STARTS_MAX)
             if warm
             else []
         )
     copier = Copier(settings.storage, row.project, context.job, heartbeat.turns)
-    return warm_starts_of(row.spec, sampler, found, begun=begun, copier=copier)
+    return warm_starts_of(row.spec, sampler, earlier_trials, begun=begun, copier=copier)
 
 
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:

@@ -133,20 +133,28 @@ def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
     A job can also be resumed if the budget that it waits for was removed or no longer covers it.
     """
     waits = waiting(db, project)
-    budgets = {one.budget.name: one.budget for one in shared_budgets.kept(db, project)} if waits else {}
+    budgets = (
+        {
+            shared_budget.budget.name: shared_budget.budget
+            for shared_budget in shared_budgets.kept(db, project)
+        }
+        if waits
+        else {}
+    )
     standings = {
         name: shared_budgets.standing(db, project, budgets[name], at)
-        for name in {one.name for one in waits} & budgets.keys()
+        for name in {budget_wait.name for budget_wait in waits} & budgets.keys()
     }
-    found = []
-    for one in waits:
-        now = standings.get(one.name)
-        if now is None or one.is_over(now, at) or not _is_above(db, one, budgets):
-            found.append(one)
-    return found
+    ended_waits = []
+    for wait in waits:
+        now = standings.get(wait.name)
+        if now is None or wait.is_over(now, at) or not _is_above(db, wait, budgets):
+            ended_waits.append(wait)
+    return ended_waits
 
 
 def _is_above(db: Connection, wait: BudgetWait, budgets: Mapping[str, SharedBudget]) -> bool:
     return any(
-        one.name == wait.name for one in applying(budgets.values(), shared_budgets.tags_of(db, wait.job))
+        budget.name == wait.name
+        for budget in applying(budgets.values(), shared_budgets.tags_of(db, wait.job))
     )

@@ -352,8 +352,8 @@ def _added_up() -> Select[Any]:
     )
     sums = [
         func.coalesce(column, 0).label(column.name)
-        for one in (entered, opened)
-        for column in one.c
+        for subquery in (entered, opened)
+        for column in subquery.c
         if column.name != "job"
     ]
     beside = accounts.outerjoin(entered, entered.c.job == a.job).outerjoin(opened, opened.c.job == a.job)

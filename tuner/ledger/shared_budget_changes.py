@@ -48,7 +48,11 @@ def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
         Conflict: It is the parent of other budgets.
     """
     shared_budgets.get(db, project, name)
-    children = [one.budget.name for one in shared_budgets.kept(db, project) if one.budget.parent == name]
+    children = [
+        shared_budget.budget.name
+        for shared_budget in shared_budgets.kept(db, project)
+        if shared_budget.budget.parent == name
+    ]
     if children:
         raise Conflict(
             f"{name!r} is above {', '.join(children)}; remove those first, or give them another parent"
@@ -72,13 +76,13 @@ def recount(db: Connection, project: str, at: Instant) -> None:
         Conflict: The sum for one of the budgets exceeds its limit.
     """
     counted = covered(db, project)
-    for one in shared_budgets.kept(db, project):
-        _recount(db, project, one.budget, counted[one.budget.name], at)
+    for shared_budget in shared_budgets.kept(db, project):
+        _recount(db, project, shared_budget.budget, counted[shared_budget.budget.name], at)
 
 
 def covered(db: Connection, project: str) -> dict[str, set[str]]:
     """Return the ids of the jobs under each shared budget, by budget name, as their current tags decide."""
-    present = [one.budget for one in shared_budgets.kept(db, project)]
+    present = [shared_budget.budget for shared_budget in shared_budgets.kept(db, project)]
     if not present:
         return {}
     ids = select(jobs.c.id).where(jobs.c.project == project)
@@ -120,10 +124,10 @@ def _recount(db: Connection, project: str, budget: SharedBudget, mine: set[str],
 
 
 def _sum(costs: Mapping[str, Cost], mine: set[str]) -> Cost:
-    found = FREE
+    total = FREE
     for job in mine & costs.keys():
-        found += costs[job]
-    return found
+        total += costs[job]
+    return total
 
 
 def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) -> dict[str, Cost]:
@@ -159,17 +163,19 @@ def violations(db: Connection, project: str, at: Instant) -> list[str]:
     To find differences, recalculate the accounts in a nested transaction and roll it back.
     """
     before = {
-        one.budget.name: shared_budgets.standing(db, project, one.budget, at).account
-        for one in shared_budgets.kept(db, project)
+        kept_budget.budget.name: shared_budgets.standing(db, project, kept_budget.budget, at).account
+        for kept_budget in shared_budgets.kept(db, project)
     }
     faults = [
         f"{name}: more than it allows" for name, a in before.items() if not (a.posted + a.held).fits(a.limit)
     ]
     with db.begin_nested() as trial:
         recount(db, project, at)
-        for one in shared_budgets.kept(db, project):
-            after = shared_budgets.standing(db, project, one.budget, at).account
-            if after != before[one.budget.name]:
-                faults.append(f"{one.budget.name}: {before[one.budget.name]} is {after} by its entries")
+        for shared_budget in shared_budgets.kept(db, project):
+            after = shared_budgets.standing(db, project, shared_budget.budget, at).account
+            if after != before[shared_budget.budget.name]:
+                faults.append(
+                    f"{shared_budget.budget.name}: {before[shared_budget.budget.name]} is {after} by its entries"
+                )
         trial.rollback()
     return faults

@@ -77,7 +77,9 @@ def kept(db: Connection, project: str) -> list[Kept]:
 
 def get(db: Connection, project: str, name: str) -> Kept:
     """Return the shared budget, or raise NotFound."""
-    budgets_named = [one for one in kept(db, project) if one.budget.name == name]
+    budgets_named = [
+        shared_budget for shared_budget in kept(db, project) if shared_budget.budget.name == name
+    ]
     if not budgets_named:
         raise NotFound(f"there is no budget {name[:100]!r}")
     return budgets_named[0]
@@ -188,8 +190,8 @@ def take(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[s
 
 
 def unreserve(db: Connection, project: str, hold: OpenHold, taken: Sequence[tuple[str, Instant]]) -> None:
-    for one in taken:
-        _add(db, project, one, held=-hold.cost)
+    for budget_period in taken:
+        _add(db, project, budget_period, held=-hold.cost)
 
 
 def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Instant]]) -> None:

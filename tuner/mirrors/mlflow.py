@@ -63,12 +63,12 @@ class MlflowMirror:
         self._parents: dict[str, _JobRun] = {}
 
     def positions(self) -> dict[str, Position]:
-        found = {}
+        positions = {}
         for run in self._runs(f"tags.`{POSITION}` LIKE '%'"):
             position = Position.parse(run.data.tags[POSITION])
             if position is not None and JOB in run.data.tags:
-                found[run.data.tags[JOB]] = position
-        return found
+                positions[run.data.tags[JOB]] = position
+        return positions
 
     def write(self, changes: JobChanges) -> bool:
         job = changes.job

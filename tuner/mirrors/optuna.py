@@ -62,12 +62,12 @@ class OptunaMirror:
         self._studies: dict[str, _Study] = {}
 
     def positions(self) -> dict[str, Position]:
-        found = {}
+        positions = {}
         for study in self._storage.get_all_studies():
             position = Position.parse(study.user_attrs.get(POSITION))
             if JOB in study.user_attrs and position is not None:
-                found[str(study.user_attrs[JOB])] = position
-        return found
+                positions[str(study.user_attrs[JOB])] = position
+        return positions
 
     def write(self, changes: JobChanges) -> bool:
         job = changes.job
@@ -104,18 +104,18 @@ class OptunaMirror:
     def _find(self, job: MirroredJob) -> _Study:
         direction = StudyDirection.MAXIMIZE if job.mode == "max" else StudyDirection.MINIMIZE
         try:
-            found = _Study(self._storage.get_study_id_from_name(study_name(job.name, job.id)))
+            study = _Study(self._storage.get_study_id_from_name(study_name(job.name, job.id)))
         except KeyError:
-            found = _Study(self._storage.create_new_study([direction], study_name(job.name, job.id)))
-            self._storage.set_study_system_attr(found.id, "study:metric_names", [job.metric])
-            return found
-        found.attrs = dict(self._storage.get_study_user_attrs(found.id))
-        for held in self._storage.get_all_trials(found.id, deepcopy=False):
+            study = _Study(self._storage.create_new_study([direction], study_name(job.name, job.id)))
+            self._storage.set_study_system_attr(study.id, "study:metric_names", [job.metric])
+            return study
+        study.attrs = dict(self._storage.get_study_user_attrs(study.id))
+        for held in self._storage.get_all_trials(study.id, deepcopy=False):
             known = _StoredTrial(
                 held._trial_id, held.state.is_finished(), set(held.intermediate_values), held.user_attrs
             )
-            found.trials[str(held.user_attrs.get(TRIAL))] = known
-        return found
+            study.trials[str(held.user_attrs.get(TRIAL))] = known
+        return study
 
     def _update(self, study: _Study, job: MirroredJob, trial: MirroredTrial) -> None:
         """Update a trial of the study to its current state."""

@@ -92,7 +92,7 @@ def _folder() -> Path:
 
 
 def _check(text: str, words: Iterable[str]) -> None:
-    if any(one not in text for one in words):
+    if any(word not in text for word in words):
         raise ValueError(
             f"optuna-dashboard {version('optuna-dashboard')} cannot be mounted; install one from 0.21 on, before 0.22"
         )

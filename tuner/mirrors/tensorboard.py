@@ -32,13 +32,13 @@ class TensorBoardMirror:
         self._last_steps: dict[Path, int] = {}
 
     def positions(self) -> dict[str, Position]:
-        found = {}
+        positions = {}
         for path in self._folder.glob(f"*/{POSITION}"):
             job, _, text = path.read_text().partition(" ")
             position = Position.parse(text)
             if position is not None:
-                found[job] = position
-        return found
+                positions[job] = position
+        return positions
 
     def write(self, changes: JobChanges) -> bool:
         job = changes.job
@@ -64,7 +64,7 @@ class TensorBoardMirror:
         last, events = self._last_steps[run], []
         if not file.exists() or file.stat().st_size == 0:
             events.append(_event(trial.created_at, file_version="brain.Event:2"))
-            events += [_event(trial.created_at, summary=one) for one in _hparams(job, trial)[:2]]
+            events += [_event(trial.created_at, summary=summary) for summary in _hparams(job, trial)[:2]]
         for report in trial.reports:
             if report.step > last:
                 numbers = report.numbers(job.metric)

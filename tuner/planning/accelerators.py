@@ -101,10 +101,15 @@ def accelerator(name: str, memory_gib: float | None = None) -> Accelerator | Non
 
     Catalogues list an H100 NVL as an H100 with 94 GiB, so `memory_gib` distinguishes them.
     """
-    found = _BY_NAME.get(name.casefold())
-    if found is not None and found.name == "H100" and memory_gib is not None and memory_gib > 90:
+    named_accelerator = _BY_NAME.get(name.casefold())
+    if (
+        named_accelerator is not None
+        and named_accelerator.name == "H100"
+        and memory_gib is not None
+        and memory_gib > 90
+    ):
         return ACCELERATORS["H100-NVL"]
-    return found
+    return named_accelerator
 
 
 @cache
@@ -120,10 +125,13 @@ def relative_speed(
     >>> [round(float(speed), 2) for speed in relative_speed("A100", "H100")]
     [1.62, 2.15, 3.17]
     """
-    one, two = accelerator(measured), accelerator(other)
-    if one is None or two is None:
+    measured_accelerator, two = accelerator(measured), accelerator(other)
+    if measured_accelerator is None or two is None:
         return None
-    gains = two.tflops(precision) / one.tflops(precision), Fraction(two.memory_gb_s, one.memory_gb_s)
+    gains = (
+        two.tflops(precision) / measured_accelerator.tflops(precision),
+        Fraction(two.memory_gb_s, measured_accelerator.memory_gb_s),
+    )
     smaller, larger = min(gains), max(gains)
     if smaller == larger == 1:
         return smaller, smaller, larger

@@ -69,12 +69,15 @@ def compared(
     A candidate is suitable if the job can run on it and its speed is known. Its runs depend only on the candidate and the job, so neither
     a deadline nor the choice among candidates changes its cost. The plan uses the runs of the chosen candidate and does not repeat them.
     """
-    wanted, found = base.spec.resources, list[Compared]()
+    wanted, compared_candidates = base.spec.resources, list[Compared]()
     for candidate in candidates:
         why_not, offers = candidate.why_not, candidate.offers
         if why_not is None and candidate.speed is None:
             why_not = "its speed is not known: give it in planning.speeds"
-        if why_not is None and sum(bool(one.runs) for one in found) == MOST:
+        if (
+            why_not is None
+            and sum(bool(earlier_candidate.runs) for earlier_candidate in compared_candidates) == MOST
+        ):
             why_not = f"only the first {MOST} candidates are simulated: name fewer candidates"
         shown = Alternative(
             candidate.instance_type,
@@ -86,8 +89,10 @@ def compared(
             why_not=why_not,
         )
         runs = candidate.setting(base, life).runs(simulate, RUNS) if why_not is None else []
-        found.append(Compared(candidate, _measured(shown, runs, limit_ns) if runs else shown, runs))
-    return found
+        compared_candidates.append(
+            Compared(candidate, _measured(shown, runs, limit_ns) if runs else shown, runs)
+        )
+    return compared_candidates
 
 
 def _measured(shown: Alternative, runs: Sequence[SimulatedOutcome], limit_ns: int | None) -> Alternative:
@@ -118,13 +123,15 @@ def chosen_of(compared: Sequence[Compared]) -> Compared:
 
     If there is none, return the one that is most often in time, and among equals the fastest. If none was simulated, return the first.
     """
-    able = [one for one in compared if one.shown.why_not is None]
+    able = [candidate for candidate in compared if candidate.shown.why_not is None]
     if not able:
         return compared[0]
-    sure = [one for one in able if _chance(one.shown) >= SURE_ENOUGH]
+    sure = [candidate for candidate in able if _chance(candidate.shown) >= SURE_ENOUGH]
     if sure:
-        return min(sure, key=lambda one: (_per_step(one.shown), one.shown.finish_seconds or 0))
-    return min(able, key=lambda one: (-_chance(one.shown), one.shown.finish_seconds or 0))
+        return min(
+            sure, key=lambda candidate: (_per_step(candidate.shown), candidate.shown.finish_seconds or 0)
+        )
+    return min(able, key=lambda candidate: (-_chance(candidate.shown), candidate.shown.finish_seconds or 0))
 
 
 def _per_step(shown: Alternative) -> float:
@@ -138,14 +145,17 @@ def _chance(shown: Alternative) -> float:
 
 def why_chosen(chosen: Alternative, shown: Sequence[Alternative]) -> str:
     """Return the reason for the choice among these others in words."""
-    others = [one for one in shown if one.why_not is None]
+    others = [alternative for alternative in shown if alternative.why_not is None]
     if not others:
         return "the only candidate"
     if _chance(chosen) < SURE_ENOUGH:
         return "no candidate is likely enough to finish in time; this one has the best chance"
     per = chosen.usd_per_1000_steps
     cheapest = f"${per.usd:g} for 1000 steps" if per is not None else "unknown"
-    if any(_chance(one) < SURE_ENOUGH and _per_step(one) < _per_step(chosen) for one in others):
+    if any(
+        _chance(alternative) < SURE_ENOUGH and _per_step(alternative) < _per_step(chosen)
+        for alternative in others
+    ):
         return f"the cheapest candidate that finishes in time: {cheapest}"
     return f"the cheapest candidate: {cheapest}"
 
@@ -162,15 +172,17 @@ def comparisons(
     `runs` are the runs of the plan. Grid and random search get as many trials as these have on average.
     """
     trials = max(1, mean([run.trials for run in runs]))
-    found = [_searched(name, setting, trials, simulate) for name in ("grid_search", "random_search")]
+    simulated_comparisons = [
+        _searched(name, setting, trials, simulate) for name in ("grid_search", "random_search")
+    ]
     for market, offers in sorted(chosen.markets.items()):
         if market != chosen.market:
             other = replace(chosen, market=market, offers=offers).setting(setting, life)
             runs_there = other.runs(simulate, FEW_RUNS)
             lost = mean([run.preemptions for run in runs_there])
             note = f"the same job, {lost} preemptions" if lost else "the same job"
-            found.append(_comparison(market, runs_there, note))
-    return tuple(found)
+            simulated_comparisons.append(_comparison(market, runs_there, note))
+    return tuple(simulated_comparisons)
 
 
 def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Simulate) -> SimulatedComparison:

@@ -84,13 +84,13 @@ class _Row:
         if not text:
             return None
         try:
-            found = float(text)
+            parsed_number = float(text)
         except ValueError:
-            found = math.nan
-        if not 0 < found < math.inf:
+            parsed_number = math.nan
+        if not 0 < parsed_number < math.inf:
             self.wrong(column, f"{text!r} is no number above zero")
             return None
-        return found
+        return parsed_number
 
     def price(self, market: str) -> Price | None:
         column = f"{market}_usd_h"
@@ -98,19 +98,19 @@ class _Row:
         if not text:
             return None
         try:
-            found = Price.from_usd_per_hour(text)
+            parsed_price = Price.from_usd_per_hour(text)
         except ValueError as error:
             self.wrong(column, _no_price(text, str(error)))
             return None
-        if found.micro_usd_per_hour <= 0:
+        if parsed_price.micro_usd_per_hour <= 0:
             self.wrong(column, f"{text} is not above zero: leave it empty where the price is not known")
             return None
-        if found.usd_per_hour > MAX_USD_PER_HOUR:
+        if parsed_price.usd_per_hour > MAX_USD_PER_HOUR:
             self.wrong(column, f"{text} is more than {MAX_USD_PER_HOUR} dollars an hour")
             return None
         if not self.text(f"{market}_date"):
             self.wrong(f"{market}_date", "is empty: write the price's date, such as 2026-07-20, or `undated`")
-        return found
+        return parsed_price
 
 
 def read_listings(text: str, name: str) -> tuple[Listing, ...]:
@@ -241,10 +241,16 @@ class Catalogue:
         wanted = [
             (field, word.casefold()) for field, word in zip(FIELDS, words, strict=True) if word is not None
         ]
-        found = [one for one in self.listings if all(_word(one, field) == word for field, word in wanted)]
+        matching_listings = [
+            listing
+            for listing in self.listings
+            if all(_word(listing, field) == word for field, word in wanted)
+        ]
         if market is not None:
-            found = [one for one in found if one.price(market) is not None]
-        return sorted(found, key=lambda one: _order(one, market or "on_demand"))
+            matching_listings = [
+                listing for listing in matching_listings if listing.price(market) is not None
+            ]
+        return sorted(matching_listings, key=lambda listing: _order(listing, market or "on_demand"))
 
     def words(self, field: str) -> list[str]:
         """Return the sorted values of a field, which is one of FIELDS."""
@@ -254,7 +260,7 @@ class Catalogue:
         """Return at most three values of the field that are spelled most like `word`, the most similar first. Used in error texts."""
         by_case = {known.casefold(): known for known in self._words[field]}
         near = difflib.get_close_matches(word.casefold(), by_case, n=3, cutoff=0.5)
-        return [by_case[one] for one in near]
+        return [by_case[near_word] for near_word in near]
 
     def unknown(self, field: str, word: str) -> str | None:
         """Return an error text with the nearest known values if no listing has `word` in the field. Otherwise return None."""
@@ -314,11 +320,14 @@ class Catalogue:
 
     @cached_property
     def _dates(self) -> list[str]:
-        return [found[0] for text in _dates(self.listings) if (found := DATE.match(text)) and day_of(text)]
+        return [match[0] for text in _dates(self.listings) if (match := DATE.match(text)) and day_of(text)]
 
     @cached_property
     def _words(self) -> dict[str, list[str]]:
-        return {field: sorted({str(getattr(one, field)) for one in self.listings} - {""}) for field in FIELDS}
+        return {
+            field: sorted({str(getattr(listing, field)) for listing in self.listings} - {""})
+            for field in FIELDS
+        }
 
 
 def read_catalogue(text: str, name: str) -> Catalogue:
@@ -332,11 +341,11 @@ def read_catalogue(text: str, name: str) -> Catalogue:
 
 def day_of(text: str) -> date | None:
     """Return the first day that a price's date can mean, such as 2026-07-01 for 2026-07. Return None if the text is not a date."""
-    found = DATE.match(text)
-    if found is None:
+    match = DATE.match(text)
+    if match is None:
         return None
     try:
-        return date(int(found[1]), int(found[2]), int(found[3] or 1))
+        return date(int(match[1]), int(match[2]), int(match[3] or 1))
     except ValueError:
         return None
 
@@ -354,7 +363,12 @@ def _days(text: str | None, today: date) -> int | None:
 
 def _dates(listings: Iterable[Listing]) -> list[str]:
     """Return the date of each known price."""
-    return [one.date(market) for one in listings for market in MARKETS if one.price(market) is not None]
+    return [
+        listing.date(market)
+        for listing in listings
+        for market in MARKETS
+        if listing.price(market) is not None
+    ]
 
 
 def _word(listing: Listing, field: str) -> str:

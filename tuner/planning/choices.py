@@ -80,11 +80,11 @@ def _ladder(
 def _first_rung(asked: JobSpec, paces: Paces) -> SettingChoice:
     current, last = str(asked.fidelity.min), asked.fidelity.max or paces.steps
     correlations = {step: rank_correlation(paces, step, last) for step in asked.fidelity.rungs()}
-    known = {step: found for step, found in correlations.items() if found is not None}
+    known = {step: correlation for step, correlation in correlations.items() if correlation is not None}
     if not known:
         why = "as requested: no learning curves show at which step trials can be compared"
         return SettingChoice("fidelity_min", current, current, why)
-    chosen = next((step for step, found in known.items() if found >= FORETELLS), max(known))
+    chosen = next((step for step, correlation in known.items() if correlation >= FORETELLS), max(known))
     why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} there"
     if chosen != asked.fidelity.min and asked.fidelity.min in known:
         why += f", but only {known[asked.fidelity.min]:.2f} at step {asked.fidelity.min}"
@@ -118,7 +118,7 @@ def _reduction_factor(
             fidelity = replace(setting.spec.fidelity, reduction_factor=factor)
             other = replace(setting, spec=replace(setting.spec, fidelity=fidelity))
             outcomes[factor] = other.runs(simulate, FEW_RUNS)
-    means = {factor: _mean_best(found) for factor, found in outcomes.items()}
+    means = {factor: _mean_best(factor_runs) for factor, factor_runs in outcomes.items()}
     best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
     mine, mine_error = means[asked.fidelity.reduction_factor]
     if height - mine <= math.hypot(error, mine_error):
@@ -158,8 +158,8 @@ def _concurrency(
         return SettingChoice("concurrency", wanted, str(now), why)
     tried = sorted({max(1, now // 2), now, 2 * now if room is None else min(room, 2 * now)})
     for count in tried:
-        found = runs if count == now else replace(setting, concurrency=count).runs(simulate, 5)
-        chance = in_time(found, limit_ns)
+        simulated_runs = runs if count == now else replace(setting, concurrency=count).runs(simulate, 5)
+        chance = in_time(simulated_runs, limit_ns)
         if chance is not None and chance.chance >= SURE_ENOUGH:
             why = f"the lowest simulated concurrency that finishes in time, in {chance.met} of {chance.runs} runs"
             return SettingChoice("concurrency", wanted, str(count), why)

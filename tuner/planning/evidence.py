@@ -99,8 +99,8 @@ def of_nothing(*, warming_ns: int = 0) -> PaceEvidence:
 def of_given(
     step_ns: int, *, delays: Delays, spread: float | None = None, machine: str = "", steps: int | None = None
 ) -> PaceEvidence:
-    found = SPREAD["given"] if spread is None else spread
-    return PaceEvidence("given", step_ns, DOUBT["given"], found, delays, machine=machine, steps=steps)
+    chosen_spread = SPREAD["given"] if spread is None else spread
+    return PaceEvidence("given", step_ns, DOUBT["given"], chosen_spread, delays, machine=machine, steps=steps)
 
 
 def of_trials(

@@ -42,7 +42,7 @@ class PaceModel:
     @property
     def spread(self) -> float:
         """The standard deviation of the residuals."""
-        return math.sqrt(math.fsum(one * one for one in self.residuals) / len(self.residuals))
+        return math.sqrt(math.fsum(residual * residual for residual in self.residuals) / len(self.residuals))
 
     def drawn_ns(self, config: Config, rng: Random) -> float:
         """Draw a step time for a configuration: the prediction plus a random residual."""
@@ -61,15 +61,15 @@ def fitted(space: Space, configs: Sequence[Config], paces_ns: Sequence[int]) -> 
     logs = np.log(np.array(paces_ns, dtype=np.float64))
     centre, level = points.mean(axis=0), float(logs.mean())
     centred, wanted = points - centre, logs - level
-    found: list[tuple[float, Floats, Floats, float]] = []
+    fits: list[tuple[float, Floats, Floats, float]] = []
     for penalty in PENALTIES:
         gram = centred.T @ centred + penalty * np.eye(centred.shape[1])
         solved = np.linalg.solve(gram, centred.T)
         hat = centred @ solved + 1 / count
         # The leave-one-out errors follow from the hat matrix, so nothing is fitted again.
         left_out = (wanted - hat @ wanted) / np.maximum(1 - np.diag(hat), 1 / count)
-        found.append((float((left_out**2).mean()), solved @ wanted, left_out, float(np.trace(hat))))
-    error, slopes, residuals, parts = min(found, key=lambda one: one[0])
+        fits.append((float((left_out**2).mean()), solved @ wanted, left_out, float(np.trace(hat))))
+    error, slopes, residuals, parts = min(fits, key=lambda fit: fit[0])
     alone = float(((wanted * count / (count - 1)) ** 2).mean())
     if error >= BETTER * alone:
         return None

@@ -29,20 +29,20 @@ class PilotLimits:
     steps: int = 2  #: The steps of each configuration. The best of every four is trained further.
 
     def faults(self, job: JobSpec) -> list[Fault]:
-        found = []
+        faults = []
         if self.usd is None and self.gpu_ms is None:
-            found.append(Fault("", "give at least one of usd and gpu_hours"))
+            faults.append(Fault("", "give at least one of usd and gpu_hours"))
         if self.gpu_ms is not None and self.usd is None and job.resources.gpus == 0:
-            found.append(Fault("/usd", "give usd: trials without GPUs never use up gpu_hours"))
+            faults.append(Fault("/usd", "give usd: trials without GPUs never use up gpu_hours"))
         if _is_out_of(self.usd, Money(0), job.budget.usd):
-            found.append(Fault("/usd", "must be more than 0, and less than the budget of the job"))
+            faults.append(Fault("/usd", "must be more than 0, and less than the budget of the job"))
         if _is_out_of(self.gpu_ms, 0, job.budget.gpu_ms):
-            found.append(Fault("/gpu_hours", "must be more than 0, and less than the budget of the job"))
+            faults.append(Fault("/gpu_hours", "must be more than 0, and less than the budget of the job"))
         if not 1 <= self.trials <= TRIALS_MAX:
-            found.append(Fault("/trials", f"must be between 1 and {TRIALS_MAX}"))
+            faults.append(Fault("/trials", f"must be between 1 and {TRIALS_MAX}"))
         if not 1 <= self.steps <= STEPS_MAX:
-            found.append(Fault("/steps", f"must be between 1 and {STEPS_MAX}"))
-        return found
+            faults.append(Fault("/steps", f"must be between 1 and {STEPS_MAX}"))
+        return faults
 
 
 def _is_out_of(value: Money | int | None, low: Money | int, high: Money | int | None) -> bool:
@@ -98,7 +98,10 @@ def pilot_key(job: JobSpec, code: str) -> str:
         job.trainable,
         code,
         job.objective.metric,
-        {name: [type(one).__name__, asdict(one)] for name, one in job.space.parameters.items()},
+        {
+            name: [type(parameter).__name__, asdict(parameter)]
+            for name, parameter in job.space.parameters.items()
+        },
         dict(job.constants),
         job.fidelity.unit,
         taken,

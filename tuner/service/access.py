@@ -53,8 +53,8 @@ class KeyView:
 def keys(service: Service, *, before: tuple[int, str] | None, limit: int) -> Sequence[KeyView]:
     """Return a page of keys, newest first. Admins get all keys of the project; other users get their own."""
     with service.database.read() as db:
-        found = access.page_of_keys(db, service.project, user=_whose(service), before=before, limit=limit)
-    return [KeyView(row, state_of(row, service.now())) for row in found]
+        rows = access.page_of_keys(db, service.project, user=_whose(service), before=before, limit=limit)
+    return [KeyView(row, state_of(row, service.now())) for row in rows]
 
 
 def own(service: Service) -> KeyRow | None:
@@ -106,11 +106,11 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
             raise Conflict(
                 f"{key} was replaced by {row.replaced_by}, and ends at {rfc3339(row.expires_at)}: rotate that"
             )
-        found = _add(db, service, row.user, row.name, row.expires_at - row.created_at)
-        access.replace_key(db, key, found.row.id, Instant(min(row.expires_at, now + overlap_ns)))
-        after = {**_facts(found.row), "key": found.row.id}
+        new_key = _add(db, service, row.user, row.name, row.expires_at - row.created_at)
+        access.replace_key(db, key, new_key.row.id, Instant(min(row.expires_at, now + overlap_ns)))
+        after = {**_facts(new_key.row), "key": new_key.row.id}
         audit_log.note(db, service, "key.rotate", key, before=_facts(row), after=after)
-        return found
+        return new_key
 
 
 def revoke(service: Service, key: str) -> None:
@@ -154,10 +154,12 @@ def _add(db: Connection, service: Service, user: str, name: str, life_ns: int) -
 
 
 def _no_member(db: Connection, project: str, user: str) -> Fault:
-    there = [one.user for one in access.page_of_members(db, project, after="", limit=NEAR)]
+    there = [member.user for member in access.page_of_members(db, project, after="", limit=NEAR)]
     near = get_close_matches(user, there, 3)
-    said = f"the nearest: {', '.join(near)}" if near else f"make them one first, with PUT /v1/members/{user}"
-    return Fault("/user", f"{user!r} is no member of {project}; {said}")
+    suggestion = (
+        f"the nearest: {', '.join(near)}" if near else f"make them one first, with PUT /v1/members/{user}"
+    )
+    return Fault("/user", f"{user!r} is no member of {project}; {suggestion}")
 
 
 def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow]:
@@ -165,7 +167,9 @@ def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow
     with service.database.read() as db:
         if service.actor.is_operator:
             return access.page_of_projects(db, after=after, limit=limit)
-        return [one for one in [access.project(db, service.project)] if one.name > after]
+        return [
+            project_row for project_row in [access.project(db, service.project)] if project_row.name > after
+        ]
 
 
 def project(service: Service, name: str) -> ProjectRow:
@@ -202,7 +206,7 @@ def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
         before = access.user(db, name)
         access.set_disabled(db, name, service.now() if disabled else None)
         after = access.user(db, name)
-        was, is_now = ({"disabled": one.disabled_at is not None} for one in (before, after))
+        was, is_now = ({"disabled": user_row.disabled_at is not None} for user_row in (before, after))
         if was != is_now:
             audit_log.note(db, service, "user.change", name, before=was, after=is_now)
         return after
@@ -274,12 +278,12 @@ def user_of(service: Service, given: str, project: str | None = None) -> Actor:
         Unauthorized: The key is not valid.
         NotFound: The request names another project. The answer does not reveal whether that project exists.
     """
-    found = read_key(given)
-    if found is None:
+    parsed_key = read_key(given)
+    if parsed_key is None:
         raise Unauthorized(MISTYPED if is_like_a_key(given) else WRONG)
     with service.database.read() as db:
-        bearer = access.bearer(db, found.id)
-    if bearer is None or not hmac.compare_digest(bearer.key.sha256, found.sha256):
+        bearer = access.bearer(db, parsed_key.id)
+    if bearer is None or not hmac.compare_digest(bearer.key.sha256, parsed_key.sha256):
         raise Unauthorized(WRONG)
     actor = _actor(service, bearer)
     if project is not None and project != actor.project:

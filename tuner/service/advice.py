@@ -126,11 +126,11 @@ def _curves(
 ) -> Iterator[Curve]:
     spec = row.spec
     final = ("stopped",) if row.state == "running" else ("stopped", "paused")
-    for trial, found in groupby(values, key=lambda value: value[0]):
+    for trial, trial_values in groupby(values, key=lambda value: value[0]):
         state, last = trials[trial]
         points = (
             ScoredStep(step, None if value is None else spec.objective.score(value), cost)
-            for _, step, value, cost in found
+            for _, step, value, cost in trial_values
         )
         yield Curve(tuple(points), last, state in final)
 

@@ -81,10 +81,14 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
             curves.courses(db, job, seq),
             curves.losses(db, job),
         )
-        values: Mapping[str, Sequence[float | None]] = {name: one.values for name, one in courses.items()}
+        values: Mapping[str, Sequence[float | None]] = {
+            name: course.values for name, course in courses.items()
+        }
         if metric is not None and metric != objective:
             values = curves.metric_values(db, job, seq, metric)
-            if courses and not any(one is not None for found in values.values() for one in found):
+            if courses and not any(
+                value is not None for trial_values in values.values() for value in trial_values
+            ):
                 detail = f"no trial has reported {metric!r}; choose one of {', '.join(names)}"
                 raise Invalid.at("metric", detail)
         return CurvesView(row, seq, trials, courses, losses, metric or objective, names, values)

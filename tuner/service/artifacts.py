@@ -46,7 +46,7 @@ def artifacts_of(service: Service, job: str, trial: str) -> list[ArtifactView]:
         NotFound: The job or the trial does not exist.
         Unavailable: The storage does not answer.
     """
-    return [_view(found) for _, found in sorted(_stored(service, job, trial)[1].items())]
+    return [_view(stored_artifact) for _, stored_artifact in sorted(_stored(service, job, trial)[1].items())]
 
 
 def artifact(service: Service, job: str, trial: str, name: str) -> tuple[ArtifactView, bytes]:
@@ -79,7 +79,9 @@ def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dic
     try:
         # Files that are being removed are not listed any more.
         return stored, {
-            name: one for name, one in stored.list().items() if gone is None or one.attempt > gone
+            name: stored_artifact
+            for name, stored_artifact in stored.list().items()
+            if gone is None or stored_artifact.attempt > gone
         }
     except ArtifactDamaged as error:
         raise NotFound(f"the artifacts of {trial} cannot be read: {error}") from error

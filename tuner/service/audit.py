@@ -59,10 +59,12 @@ class Audit:
             projects = shared_budgets.projects(db)
         for project in projects:
             with service.database.read() as db:
-                for one in shared_budgets.kept(db, project):
-                    account = shared_budgets.standing(db, project, one.budget, service.now()).account
+                for shared_budget in shared_budgets.kept(db, project):
+                    account = shared_budgets.standing(
+                        db, project, shared_budget.budget, service.now()
+                    ).account
                     fits = (account.posted + account.held).fits(account.limit)
-                    name = f"{BUDGET}{full_name(project, one.budget.name)}"
+                    name = f"{BUDGET}{full_name(project, shared_budget.budget.name)}"
                     names.add(name)
                     self._note(name, [] if fits else ["more is posted and held than it allows"])
         for gone in [name for name in service.vitals.violations if name.startswith(BUDGET)]:

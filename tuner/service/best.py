@@ -155,9 +155,9 @@ def best_of_all(
             raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}{near}")
         score = rows[0].spec.objective.score
         views = [_best(db, row, limits, pricing(db, service, row, asked)) for row in rows]
-        found = [view for view in views if view is not None]
-        if found:
-            return max(found, key=lambda view: score(view.value))
+        best_views = [view for view in views if view is not None]
+        if best_views:
+            return max(best_views, key=lambda view: score(view.value))
         cheapest = [(_cheapest(db, service, row, asked), row) for row in rows]
         known = [(point, row) for point, row in cheapest if point is not None]
         raise NothingAffordable(
@@ -184,8 +184,8 @@ def pareto(
         there = pricing(db, service, row, asked)
         if there is None:
             return [PricedPoint(point) for point in fronts.pareto(db, job)], None
-        found = _Elsewhere(db, row, there)
-        return found.front(), there
+        elsewhere = _Elsewhere(db, row, there)
+        return elsewhere.front(), there
 
 
 class _Elsewhere:
@@ -212,8 +212,8 @@ class _Elsewhere:
 
     def cheapest(self, *, better_than: float = math.inf) -> PricedPoint | None:
         """Return the cheapest point whose loss is less than `better_than`."""
-        found = next((pair for pair in self._points if pair[1].loss < better_than), None)
-        return None if found is None else self._priced([found])[0]
+        cheapest_pair = next((pair for pair in self._points if pair[1].loss < better_than), None)
+        return None if cheapest_pair is None else self._priced([cheapest_pair])[0]
 
     def front(self) -> list[PricedPoint]:
         kept, least = [], math.inf
@@ -232,11 +232,11 @@ class _Elsewhere:
 def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None) -> BestView | None:
     if there is not None:
         elsewhere = _Elsewhere(db, row, there)
-        found = elsewhere.best(limits)
+        point_and_loss = elsewhere.best(limits)
         return (
             None
-            if found is None
-            else BestView(row, found[0], elsewhere.cheapest(better_than=found[1]), there)
+            if point_and_loss is None
+            else BestView(row, point_and_loss[0], elsewhere.cheapest(better_than=point_and_loss[1]), there)
         )
     point = fronts.best(db, row.id, limits)
     if point is None:

@@ -51,16 +51,16 @@ class Service:
         return self if project == self.project else self._but(project=project)
 
     def _but(self, **changes: Any) -> Self:
-        found = replace(self, **changes)
-        found.__dict__["leading"] = self.leading
-        return found
+        service_copy = replace(self, **changes)
+        service_copy.__dict__["leading"] = self.leading
+        return service_copy
 
     @cached_property
     def leading(self) -> Leading:
         """Return this service's part in the election of the leader."""
-        found = Leading(self.database, self.now)
-        self.vitals.leads = found.is_leading
-        return found
+        leadership = Leading(self.database, self.now)
+        self.vitals.leads = leadership.is_leading
+        return leadership
 
 
 def build(settings: Settings) -> Service:

@@ -92,8 +92,8 @@ def prices(
     wrong = {field: here.unknown(field, word) for field, word in given.items()}
     if faults := [Fault(field, detail) for field, detail in wrong.items() if detail is not None]:
         raise Invalid(*faults)
-    found = here.find(**given, market=market)
-    return PricesView(here, found, today, here.warning(today, found), data_rates(settings))
+    listings = here.find(**given, market=market)
+    return PricesView(here, listings, today, here.warning(today, listings), data_rates(settings))
 
 
 def data_rates(settings: Settings) -> tuple[DataRates, ...]:
@@ -181,11 +181,11 @@ def _with_settings(rates: DataRates, settings: Settings) -> DataRates:
     egress, storage = settings.egress_usd_per_gb, settings.storage_usd_per_gb_month
     named = [
         name
-        for name, one in (
+        for name, setting in (
             ("TUNER_EGRESS_USD_PER_GB", egress),
             ("TUNER_STORAGE_USD_PER_GB_MONTH", storage),
         )
-        if one is not None
+        if setting is not None
     ]
     return replace(
         rates,

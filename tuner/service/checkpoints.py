@@ -74,9 +74,9 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
             f"{trial} has no checkpoint: it stored none yet, or {spec.trainable} does not save checkpoints"
         )
     if step is not None:
-        chosen = next((one for one in stored if one.step == step), None)
+        chosen = next((checkpoint for checkpoint in stored if checkpoint.step == step), None)
         if chosen is None:
-            steps = ", ".join(str(one.step) for one in stored)
+            steps = ", ".join(str(checkpoint.step) for checkpoint in stored)
             raise NotFound(f"{trial} has no checkpoint of step {step}; it has those of {steps}")
         return chosen
     scored = [

@@ -104,11 +104,11 @@ class RayCluster:
         self._watch.keep(self._found)
 
     def nodes(self) -> list[Node]:
-        at, found = self._nodes
-        if not found or time.monotonic() - at > NODES_FRESH_S:
-            found = [node for node in nodes(self._open()) if node.alive]
-            self._nodes = (time.monotonic(), found)
-        return found
+        at, alive_nodes = self._nodes
+        if not alive_nodes or time.monotonic() - at > NODES_FRESH_S:
+            alive_nodes = [node for node in nodes(self._open()) if node.alive]
+            self._nodes = (time.monotonic(), alive_nodes)
+        return alive_nodes
 
     def check_fit(self) -> None:
         """Check the version of an existing cluster, at most every `FIT_FRESH_S`.

@@ -50,12 +50,12 @@ class ClusterCost:
     @property
     def cost(self) -> Money | None:
         """Return the cost of all machine time with a known price, or None if the cost is unknown."""
-        return sum((one.cost for one in self.kinds), ZERO) if self._is_known else None
+        return sum((machine_kind.cost for machine_kind in self.kinds), ZERO) if self._is_known else None
 
     @property
     def idle(self) -> Money | None:
         """Return the cost of the priced machine time in which no trial ran, or None if the cost is unknown."""
-        return sum((one.idle for one in self.kinds), ZERO) if self._is_known else None
+        return sum((machine_kind.idle for machine_kind in self.kinds), ZERO) if self._is_known else None
 
     @property
     def _is_known(self) -> bool:
@@ -136,9 +136,11 @@ def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
     """
     idle = [node for node in workers if node.id not in busy.nodes]
     for kind, market in busy.elsewhere:
-        one = next((n for n in idle if kind in (None, n.instance_type) and market in (None, n.market)), None)
-        if one is not None:
-            idle.remove(one)
+        idle_node = next(
+            (n for n in idle if kind in (None, n.instance_type) and market in (None, n.market)), None
+        )
+        if idle_node is not None:
+            idle.remove(idle_node)
     return idle
 
 

@@ -105,7 +105,11 @@ class Controller(PeriodicService):
             return
         known = {*(launch.job for launch in live), *exporting}
         self._rows = {name: row for name, row in self._rows.items() if name in known}
-        under_way = [self._needs(one.job) for one in live if one.state != "wanted" or one.job in begun]
+        under_way = [
+            self._needs(live_launch.job)
+            for live_launch in live
+            if live_launch.state != "wanted" or live_launch.job in begun
+        ]
         exports_under_way = [replace(self._needs(job), concurrency=1) for job in exporting]
         with self._service.database.read() as db:
             allowed = queue.of_projects(db)
@@ -145,7 +149,7 @@ class Controller(PeriodicService):
         if not due:
             return []
         with self._service.database.read() as db:
-            return [one for one in in_line(db, now) if one.job in due]
+            return [waiting_job for waiting_job in in_line(db, now) if waiting_job.job in due]
 
     def _needs(self, job: str) -> JobRow:
         """Return the row of a job, of which only what never changes may be used."""
@@ -185,10 +189,13 @@ class Controller(PeriodicService):
 
         Silent drivers come first, then the least recently checked ones.
         """
-        now, submitted = time.monotonic(), {one.submission_id: one for one in live if one.state != "wanted"}
+        now, submitted = (
+            time.monotonic(),
+            {launch.submission_id: launch for launch in live if launch.state != "wanted"},
+        )
         self._asked_at = {name: self._asked_at.get(name, 0.0) for name in submitted}
         self._silent = {job: seen for job, seen in self._silent.items() if seen[0].submission_id in submitted}
-        is_silent = {name: self._silent_ns(one) >= SILENT_NS for name, one in submitted.items()}
+        is_silent = {name: self._silent_ns(launch) >= SILENT_NS for name, launch in submitted.items()}
         due = [name for name, at in self._asked_at.items() if is_silent[name] or now - at >= ASK_EVERY_S]
         due.sort(key=lambda name: (not is_silent[name], self._asked_at[name]))
         return [submitted[name] for name in due[:ASK_AT_ONCE]]
@@ -302,8 +309,9 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
     others = [(other, eligible(nodes, other)) for other in under_way]
     if not mine:  # the nodes it may run on are gone, or have not joined yet
         return not any(
-            EITHER in (wants.market, one.spec.resources.market) or one.spec.resources.market == wants.market
-            for one, _ in others
+            EITHER in (wants.market, other_row.spec.resources.market)
+            or other_row.spec.resources.market == wants.market
+            for other_row, _ in others
         )
     if not any(mine & theirs for _, theirs in others):
         return True
@@ -346,11 +354,11 @@ def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bo
 
 def about(row: JobRow) -> dict[str, str]:
     """Return facts about a job for Ray's dashboard, which shows `job_name` in its list. The job's driver adds the spend."""
-    found = {
+    metadata = {
         "job_name": row.spec.name,
         "trainable": row.spec.trainable,
         "project": row.project,
         "owner": row.tags.get("owner"),
         **money_metadata(row.budget),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in metadata.items() if value is not None}

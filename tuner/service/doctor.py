@@ -297,12 +297,12 @@ def of_node_types(settings: Settings) -> Iterator[PartCheck]:
     if not settings.node_types:
         return
     try:
-        found = node_types_of(settings.node_types)
+        node_types = node_types_of(settings.node_types)
     except BadFile as error:
         fix = "correct it, or leave TUNER_NODE_TYPES empty for a cluster of fixed size"
         yield _check("node types", error.detail, fix)
         return
-    summary = ", ".join(f"{one.at_most} {one.name}" for one in found.types)
+    summary = ", ".join(f"{node_type.at_most} {node_type.name}" for node_type in node_types.types)
     yield _check(
         "node types",
         f"the autoscaler may start up to {summary or 'none: is enableInTreeAutoscaling set?'}",

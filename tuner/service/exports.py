@@ -127,11 +127,11 @@ def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportV
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        found = exports.get(db, job, export)
+        export_row = exports.get(db, job, export)
         posted = ledger.posted_by_kind(db, job, export)
-        hold = ledger.open_hold(db, found.hold)
+        hold = ledger.open_hold(db, export_row.hold)
     return _view(
-        service, row, found, query, sum(posted.values(), start=Cost()), hold.cost if hold else Cost()
+        service, row, export_row, query, sum(posted.values(), start=Cost()), hold.cost if hold else Cost()
     )
 
 
@@ -139,7 +139,7 @@ def of_job(service: Service, job: str) -> list[ExportView]:
     """Return the exports of a job, newest first."""
     with service.database.read() as db:
         jobs.get(db, job, service.project)
-        names = [one.id for one in exports.of_job(db, job)]
+        names = [export_row.id for export_row in exports.of_job(db, job)]
     return [get(service, job, name, ServingQuery()) for name in names]
 
 
@@ -193,16 +193,19 @@ def _delivered(service: Service, job: str, export: str, format: str) -> tuple[Va
 
 
 def _variants(row: ExportRow) -> list[Variant]:
-    return [Variant.of(one) for one in row.result.get("variants", ())]
+    return [Variant.of(plain_variant) for plain_variant in row.result.get("variants", ())]
 
 
 def _view(
     service: Service, row: JobRow, found: ExportRow, query: ServingQuery, cost: Cost, held: Cost
 ) -> ExportView:
     variants = _variants(found)
-    delivered = [one for one in variants if one.file is not None]
+    delivered = [variant for variant in variants if variant.file is not None]
     machines = _machines(service, row, found, query) if delivered else []
-    views = [VariantView(one, _serving(one, machines, query) if one.file else ()) for one in variants]
+    views = [
+        VariantView(variant, _serving(variant, machines, query) if variant.file else ())
+        for variant in variants
+    ]
     priced = {
         str(view.variant.format): (view.variant.metric, view.serving[0].cost.batch)
         for view in views
@@ -246,7 +249,7 @@ def _machines(service: Service, row: JobRow, found: ExportRow, query: ServingQue
 def _serving(variant: Variant, places: Sequence[_Place], query: ServingQuery) -> list[PricedServing]:
     model = _served(variant)
     cold_s = query.start_s + model.load_s
-    found = [
+    servings = [
         PricedServing(
             instance_type=place.instance_type,
             market=place.market,
@@ -257,4 +260,4 @@ def _serving(variant: Variant, places: Sequence[_Place], query: ServingQuery) ->
         )
         for place in places
     ]
-    return sorted(found, key=lambda one: one.price.micro_usd_per_hour)
+    return sorted(servings, key=lambda serving: serving.price.micro_usd_per_hour)

@@ -137,7 +137,7 @@ def monthly_report(service: Service, month: str | None = None, timezone: str = "
         costs = {row.id: ledger.account(db, row.id).posted.usd for row in ended}
     examined = sorted(ended, key=lambda row: (-costs[row.id].micro_usd, row.id))[:EXAMINED]
     states: dict[str, int] = {state: sum(1 for row in ended if row.state == state) for state in sorted(FINAL)}
-    found = MonthlyReport(
+    report = MonthlyReport(
         project=service.project,
         month=named,
         timezone=timezone,
@@ -154,7 +154,7 @@ def monthly_report(service: Service, month: str | None = None, timezone: str = "
         right_sizing=_right_sizing(service, [row.id for row in examined]),
         maturity=[],
     )
-    return replace(found, maturity=_maturity(service, found, view.rows))
+    return replace(report, maturity=_maturity(service, report, view.rows))
 
 
 def _month(service: Service, month: str | None, timezone: str) -> tuple[Instant, Instant, str]:
@@ -201,12 +201,12 @@ def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
             [bill.full_fidelity for bill in bills],
         ),
     )
-    found = []
+    savings = []
     for name, counterfactual, others in kinds:
         known = [(bill.search, other) for bill, other in zip(bills, others, strict=True) if other is not None]
         usd, instead = sum_of(usd for usd, _ in known), sum_of(other for _, other in known)
-        found.append(Saving(name, counterfactual, len(known), usd, instead))
-    return found
+        savings.append(Saving(name, counterfactual, len(known), usd, instead))
+    return savings
 
 
 def _right_sizing(service: Service, ids: Sequence[str]) -> list[RightSizing]:
@@ -215,19 +215,29 @@ def _right_sizing(service: Service, ids: Sequence[str]) -> list[RightSizing]:
     for job in ids:
         for finding in advice(service, job).findings:
             by_kind.setdefault(finding.kind, []).append(finding)
-    found = []
+    right_sizings = []
     for kind, findings in by_kind.items():
-        known = [one.saves for one in findings if one.saves is not None]
-        largest = max(findings, key=lambda one: -1 if one.saves is None else one.saves.micro_usd)
-        found.append(RightSizing(kind, largest.title, len(findings), sum_of(known) if known else None))
-    return sorted(found, key=lambda one: (-(one.saves_usd or ZERO).micro_usd, one.kind))
+        known = [advice_finding.saves for advice_finding in findings if advice_finding.saves is not None]
+        largest = max(
+            findings,
+            key=lambda advice_finding: -1 if advice_finding.saves is None else advice_finding.saves.micro_usd,
+        )
+        right_sizings.append(
+            RightSizing(kind, largest.title, len(findings), sum_of(known) if known else None)
+        )
+    return sorted(
+        right_sizings,
+        key=lambda right_sizing: (-(right_sizing.saves_usd or ZERO).micro_usd, right_sizing.kind),
+    )
 
 
 def _maturity(service: Service, report: MonthlyReport, by_tags: Sequence[SpendRow]) -> list[Maturity]:
     allocated = sum_of(row.cost.usd for row in by_tags if any(row.keys))
     stored = storage(service)
     limited = sum(
-        one.size_bytes for one in stored.items if one.policy.retain != "all" or one.policy.for_ns is not None
+        stored_job.size_bytes
+        for stored_job in stored.items
+        if stored_job.policy.retain != "all" or stored_job.policy.for_ns is not None
     )
     idle = None
     if report.idle_usd is not None and report.cluster_usd is not None:

@@ -43,16 +43,18 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
         while (status := jobs.status(job)) in ("pending", "running"):
             time.sleep(LOOK_S)
         if status != "succeeded":
-            said = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
-            raise Unavailable(f"{name} was not told: {said.splitlines()[-1]}")
+            output = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
+            raise Unavailable(f"{name} was not told: {output.splitlines()[-1]}")
     say(f"{name} has been told that it goes in {(deadline - system_now()) / NS:.1f} s")
 
 
 def _find(dashboard: Dashboard, name: str) -> Node:
     """Find a living node by its name or by the beginning of its id."""
     there = [node for node in nodes(dashboard) if node.alive]
-    found = [node for node in there if node.name == name or (len(name) >= 4 and node.id.startswith(name))]
-    if len(found) != 1:
+    matching_nodes = [
+        node for node in there if node.name == name or (len(name) >= 4 and node.id.startswith(name))
+    ]
+    if len(matching_nodes) != 1:
         known = ", ".join(f"{node.name} ({node.id[:12]})" for node in there)
-        raise NotFound(f"{len(found)} living nodes are {name!r}; there is {known}")
-    return found[0]
+        raise NotFound(f"{len(matching_nodes)} living nodes are {name!r}; there is {known}")
+    return matching_nodes[0]

@@ -254,14 +254,14 @@ def _literal(tree: ast.Module, name: str) -> Mapping[str, Any] | None:
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
-        if value is None or not any(isinstance(one, ast.Name) and one.id == name for one in targets):
+        if value is None or not any(isinstance(target, ast.Name) and target.id == name for target in targets):
             continue
         try:
             text = json.dumps(ast.literal_eval(value), allow_nan=False)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return None
-        found = json.loads(text) if len(text) <= SUGGESTED_BYTES_MAX else None
-        return found if isinstance(found, dict) else None
+        literal = json.loads(text) if len(text) <= SUGGESTED_BYTES_MAX else None
+        return literal if isinstance(literal, dict) else None
     return None
 
 

@@ -60,8 +60,8 @@ def keep(
     with cluster.kept():
         tell(cluster.kept_nodes(), [])
         while not over.wait(TURN_S):
-            if said := cluster.turn():
-                tell(cluster.kept_nodes(), said)
+            if changes := cluster.turn():
+                tell(cluster.kept_nodes(), changes)
 
 
 def specs(settings: Settings, plan: LocalClusterPlan) -> list[NodeSpec]:
@@ -122,10 +122,12 @@ def _find(settings: Settings, name: str) -> KeptNode:
         raise Conflict(
             f"no `tuner cluster` runs for {settings.home}: start one, or set TUNER_HOME to its home"
         )
-    found = [n for n in kept.nodes if n.name == name or (len(name) >= 4 and n.node_id.startswith(name))]
-    if len(found) != 1:
+    matching_nodes = [
+        n for n in kept.nodes if n.name == name or (len(name) >= 4 and n.node_id.startswith(name))
+    ]
+    if len(matching_nodes) != 1:
         there = ", ".join(node.name for node in kept.nodes)
         raise NotFound(f"there is no node {name!r}; there is {there}")
-    if found[0].state != "alive":
-        raise Conflict(f"{found[0].name} is {found[0].state}")
-    return found[0]
+    if matching_nodes[0].state != "alive":
+        raise Conflict(f"{matching_nodes[0].name} is {matching_nodes[0].state}")
+    return matching_nodes[0]

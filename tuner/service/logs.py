@@ -144,7 +144,7 @@ def _view(
     tail: int,
 ) -> LogView:
     attempt, kept, ended = which
-    secrets = [one for one in _secrets(service) if len(one) >= SECRET_MIN]
+    secrets = [secret for secret in _secrets(service) if len(secret) >= SECRET_MIN]
     hidden = _hidden(printed, secrets)
     earlier, gap, later = hidden.since(after, tail)
     end = len(later) if printed.complete else whole_end(later)

@@ -94,8 +94,8 @@ def machine(settings: Settings, row: JobRow, asked: MachineQuery) -> PricedMachi
 
 def accelerator_of(prices: Catalogue, instance_type: str) -> str:
     """Return the accelerator of an instance type, empty if none is known."""
-    found = prices.find(instance_type=instance_type)
-    return found[0].accelerator if found else ""
+    listings = prices.find(instance_type=instance_type)
+    return listings[0].accelerator if listings else ""
 
 
 def _market(row: JobRow, asked: str | None) -> Market:
@@ -136,14 +136,14 @@ def _listed(
     if not known:
         return None
     region = asked.region or row.spec.resources.region
-    there = [one for one in known if region is None or _is(one.region, region)]
+    there = [listing for listing in known if region is None or _is(listing.region, region)]
     if not there:
         if asked.region is None:
             there = known
         else:
-            regions = ", ".join(sorted({one.region for one in known}))
+            regions = ", ".join(sorted({listing.region for listing in known}))
             raise Invalid.at("region", f"{kind} is not listed in {asked.region}; it is in {regions}")
-    priced = [(price, one) for one in there if (price := one.price(market)) is not None]
+    priced = [(price, listing) for listing in there if (price := listing.price(market)) is not None]
     if not priced:
         other = "on_demand" if market == "spot" else "spot"
         raise Invalid.at(

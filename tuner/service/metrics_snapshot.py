@@ -50,10 +50,10 @@ class PostedSums:
             with service.database.read() as db:
                 totals.add(self._sums, totals.posted_between(db, self._upto, page))
             self._upto = page
-        found = dict(self._sums)
+        sums = dict(self._sums)
         with service.database.read() as db:
-            totals.add(found, totals.posted_between(db, self._upto, newest))
-        return found
+            totals.add(sums, totals.posted_between(db, self._upto, newest))
+        return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +100,17 @@ class TrialCounter:
         self._sum["promotions",] = promoted
 
     def _count(self, db: Connection, due: Iterable[str]) -> None:
-        for job, found in self._of(db, due).items():
-            self._sum.update(found)
+        for job, counts in self._of(db, due).items():
+            self._sum.update(counts)
             self._sum.subtract(self._known.get(job, Counter()))
-            self._known[job] = found
+            self._known[job] = counts
 
     def _of(self, db: Connection, due: Iterable[str]) -> dict[str, Counts]:
-        found = {}
+        counts_by_job = {}
         for job, (counted, reached) in totals.of_jobs(db, list(due)).items():
             counted["promotions",] = promotions(reached, self.shape_of(db, job).rungs)
-            found[job] = counted
-        return found
+            counts_by_job[job] = counted
+        return counts_by_job
 
     def shape_of(self, db: Connection, job: str) -> JobShape:
         if job not in self._shapes:
@@ -211,14 +211,18 @@ class MetricsReader:
         service = self._service
         posted = self._ledger.read(service)
         with service.database.read() as db:
-            found = totals.totals(db, now)
+            current_totals = totals.totals(db, now)
             budgets = _budgets(db, now)
             idle = idle_cost(times(db, DEFAULT_PROJECT, Instant(0), now))
         with service.database.read() as db:
             running = totals.running(db)
-            cpus = {one.job: self._tally.shape_of(db, one.job).cpus for one in running}
+            cpus = {
+                running_job.job: self._tally.shape_of(db, running_job.job).cpus for running_job in running
+            }
         counted = self._tally.read(service, now)
-        return MetricsSnapshot(now, found, counted, posted, budgets, watched(running, cpus, now), idle)
+        return MetricsSnapshot(
+            now, current_totals, counted, posted, budgets, watched(running, cpus, now), idle
+        )
 
 
 def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) -> RunningMetrics:
@@ -227,22 +231,31 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     Args:
         cpus: The CPUs of one trial, by the id of its job.
     """
-    since = [(one, one.reported_at or one.running_since) for one in running]
-    spent = [max(ZERO, one.account.posted.usd - one.improved_spent) for one in running]
+    since = [(running_job, running_job.reported_at or running_job.running_since) for running_job in running]
+    spent = [
+        max(ZERO, running_job.account.posted.usd - running_job.improved_spent) for running_job in running
+    ]
     shares = [
-        Fraction(usd.micro_usd, one.account.limit.usd.micro_usd)
-        for one, usd in zip(running, spent, strict=True)
-        if one.account.limit.usd > ZERO
+        Fraction(usd.micro_usd, running_job.account.limit.usd.micro_usd)
+        for running_job, usd in zip(running, spent, strict=True)
+        if running_job.account.limit.usd > ZERO
     ]
     used = {
-        name: sum(one.used.get(name, 0) for one in running)
+        name: sum(running_job.used.get(name, 0) for running_job in running)
         for name in ("cpu_ns", "gpu_percent", "gpu_samples")
     }
-    paid = sum((one.used.get("cpu_wall_ns", 0) * cpus[one.job] for one in running), Fraction(0))
+    paid = sum(
+        (running_job.used.get("cpu_wall_ns", 0) * cpus[running_job.job] for running_job in running),
+        Fraction(0),
+    )
     samples = used["gpu_samples"]
     return RunningMetrics(
         min((at for _, at in since), default=None),
-        sum(1 for one, at in since if now - at > max(STALLED_NS, STALLED_STEPS * (one.step_ns or 0))),
+        sum(
+            1
+            for running_job, at in since
+            if now - at > max(STALLED_NS, STALLED_STEPS * (running_job.step_ns or 0))
+        ),
         max(spent, default=ZERO),
         max(shares, default=Fraction(0)),
         used["cpu_ns"] / paid if paid else None,
@@ -255,12 +268,18 @@ def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
 
     At most `BUDGETS_MAX` are returned, so that the number of metrics is bounded.
     """
-    found = [
-        BudgetUse(one.budget, shared_budgets.standing(db, project, one.budget, now).account, project)
+    budget_uses = [
+        BudgetUse(
+            shared_budget.budget,
+            shared_budgets.standing(db, project, shared_budget.budget, now).account,
+            project,
+        )
         for project in shared_budgets.projects(db)
-        for one in shared_budgets.kept(db, project)
+        for shared_budget in shared_budgets.kept(db, project)
     ]
-    return tuple(sorted(found, key=lambda one: (-one.used, one.name))[:BUDGETS_MAX])
+    return tuple(
+        sorted(budget_uses, key=lambda budget_use: (-budget_use.used, budget_use.name))[:BUDGETS_MAX]
+    )
 
 
 def spent(posted: Posted) -> dict[str, Cost]:
@@ -268,19 +287,19 @@ def spent(posted: Posted) -> dict[str, Cost]:
 
     Corrections are left out, because they only move cost between kinds. A counter of the spend therefore never falls.
     """
-    found: dict[str, Cost] = {}
+    spend_by_market: dict[str, Cost] = {}
     for (entry, _, market), cost in posted.items():
         if entry == "post":
-            found[market] = found.get(market, FREE) + cost
-    return found
+            spend_by_market[market] = spend_by_market.get(market, FREE) + cost
+    return spend_by_market
 
 
 def by_kind(posted: Posted) -> dict[tuple[str, str], Cost]:
     """Return the spend by kind and market, with corrections, as bills show it."""
-    found: dict[tuple[str, str], Cost] = {}
+    spend_by_kind: dict[tuple[str, str], Cost] = {}
     for (_, kind, market), cost in posted.items():
-        found[kind, market] = found.get((kind, market), FREE) + cost
-    return found
+        spend_by_kind[kind, market] = spend_by_kind.get((kind, market), FREE) + cost
+    return spend_by_kind
 
 
 def check_database(service: Service) -> None:

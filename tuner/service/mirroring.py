@@ -53,8 +53,8 @@ class StoredRecord:
 
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
         with self.service.database.read() as db:
-            found = mirrored.heads(db, among)
-        return {job: Position(seq, state) for job, (seq, state) in found.items()}
+            heads = mirrored.heads(db, among)
+        return {job: Position(seq, state) for job, (seq, state) in heads.items()}
 
     def changes(self, job: str, after: Position | None) -> JobChanges:
         before = after or Position(0, "")
@@ -221,7 +221,9 @@ class Mirrors:
 
     def standing(self) -> Mapping[str, str]:
         """Return `ok` or `failing` for each mirror."""
-        return {one.mirror_name: "failing" if one.is_failing else "ok" for one in self._followers}
+        return {
+            follower.mirror_name: "failing" if follower.is_failing else "ok" for follower in self._followers
+        }
 
 
 def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:

@@ -61,11 +61,13 @@ def listed(
     If the zone is None or not listed, all listings in the region count. If the region is None, those of all regions do.
     """
     kind = listings[0].instance_type
-    nearby = [one for one in listings if region is None or one.region.casefold() == region.casefold()]
+    nearby = [
+        listing for listing in listings if region is None or listing.region.casefold() == region.casefold()
+    ]
     where = region or "any region"
-    if zone is not None and any(one.zone == zone for one in nearby):
-        nearby, where = [one for one in nearby if one.zone == zone], zone
-    known = [(price, one) for one in nearby if (price := one.price(market)) is not None]
+    if zone is not None and any(listing.zone == zone for listing in nearby):
+        nearby, where = [listing for listing in nearby if listing.zone == zone], zone
+    known = [(price, listing) for listing in nearby if (price := listing.price(market)) is not None]
     if not known:
         return NodePrice(None, _unknown(here, kind, market, where))
     price, dearest = max(known, key=lambda pair: pair[0])
@@ -95,7 +97,14 @@ def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], O
 
 def _admitted(machine: Machine, offers: Sequence[Offer], why: str) -> NodePrice:
     kind = its.instance_type_of(machine.labels), its.market_of(machine.labels)
-    offer = next((one for one in offers if (one.instance_type, one.market) == kind), None)
+    offer = next(
+        (
+            admitted_offer
+            for admitted_offer in offers
+            if (admitted_offer.instance_type, admitted_offer.market) == kind
+        ),
+        None,
+    )
     return (
         NodePrice(None, why)
         if offer is None
@@ -122,7 +131,7 @@ def unpriced(reasons: Iterable[str]) -> str:
 
 def _unknown(here: Catalogue, kind: str, market: Market, where: str) -> str:
     known = here.find(instance_type=kind, market=market)
-    others = sorted({one.region for one in known})[:5]
+    others = sorted({listing.region for listing in known})[:5]
     there = f"it is known for {', '.join(others)}" if others else "it is known for no region"
     name = kind if market == "on_demand" else f"{kind}/{market}"
     return (

@@ -36,12 +36,12 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
         Unavailable: The cluster has no node at all.
     """
     there = list(nodes)
-    found = [node for node in there if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus]
-    found = [node for node in found if wanted.instance_type in (None, node.instance_type)]
-    found = [node for node in found if wanted.region in (None, node.region)]
-    if not found:
+    fitting_nodes = [node for node in there if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus]
+    fitting_nodes = [node for node in fitting_nodes if wanted.instance_type in (None, node.instance_type)]
+    fitting_nodes = [node for node in fitting_nodes if wanted.region in (None, node.region)]
+    if not fitting_nodes:
         raise Invalid(_no_node(there, wanted))
-    of_market = [node for node in found if wanted.market in ("spot_with_fallback", node.market)]
+    of_market = [node for node in fitting_nodes if wanted.market in ("spot_with_fallback", node.market)]
     if not of_market:
         raise Invalid(_no_market(there, wanted))
     return of_market
@@ -78,14 +78,16 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
         )
         for node, price, source in priced_nodes(settings, there, wanted)
     ]
-    found: dict[tuple[tuple[str, str], ...], Offer] = {}
+    offers_by_labels: dict[tuple[tuple[str, str], ...], Offer] = {}
     for _, offer in offered:
-        if offer.labels in found:
+        if offer.labels in offers_by_labels:
             continue
         # A trial may be placed on any node with these labels, even on one with more labels, so the highest price counts.
         like = [other for node, other in offered if offer.is_of(node.labels)]
-        found[offer.labels] = replace(max(like, key=lambda one: _micro_usd(one, wanted)), labels=offer.labels)
-    return sorted(found.values(), key=lambda offer: -_micro_usd(offer, wanted))
+        offers_by_labels[offer.labels] = replace(
+            max(like, key=lambda similar_offer: _micro_usd(similar_offer, wanted)), labels=offer.labels
+        )
+    return sorted(offers_by_labels.values(), key=lambda offer: -_micro_usd(offer, wanted))
 
 
 def priced_nodes(
@@ -99,17 +101,17 @@ def priced_nodes(
         Invalid: No node is suitable, or no suitable node has a known price.
     """
     check_size(settings, wanted)
-    found, unknown = [], []
+    nodes_with_prices, unknown = [], []
     for node in suitable(nodes, wanted):
         priced_node = priced(settings, node.labels, cpus=node.cpus, gpus=node.gpus)
         if priced_node.price is None:
             unknown.append(priced_node.source)
         else:
-            found.append((node, priced_node.price, priced_node.source))
-    if not found:
+            nodes_with_prices.append((node, priced_node.price, priced_node.source))
+    if not nodes_with_prices:
         pointer = "/resources/market" if wanted.market == "spot" else "/resources"
         raise Invalid.at(pointer, unpriced(unknown))
-    return found
+    return nodes_with_prices
 
 
 def check_size(settings: Settings, wanted: Resources) -> None:

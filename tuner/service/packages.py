@@ -55,8 +55,8 @@ def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bo
         raise Invalid.at("name", detail)
     contents = read_archive(data, most_bytes=UNPACKED * most_bytes(service.settings))
     check_tops(contents.digests)
-    digest, found = hashlib.sha256(data).hexdigest(), name or _name_of(contents)
-    new = PackageRow(digest, found, len(data), len(contents.digests), service.now())
+    digest, package_name = hashlib.sha256(data).hexdigest(), name or _name_of(contents)
+    new = PackageRow(digest, package_name, len(data), len(contents.digests), service.now())
     try:
         _stored(service, package_id(digest)).put(data)
     except Exception as error:  # every storage backend raises its own error types
@@ -195,15 +195,15 @@ def _module(file: Path) -> str:
 
 def _nearest(service: Service, name: str) -> str:
     with service.database.read() as db:
-        found = packages.page(db, service.project, before=None, limit=SHOWN)
-    if not found:
+        package_rows = packages.page(db, service.project, before=None, limit=SHOWN)
+    if not package_rows:
         return "; upload one by `tuner packages push PATH`"
-    ids = [row.id for row in found]
+    ids = [row.id for row in package_rows]
     near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6) or [
-        row.id for row in found if row.name == name
+        row.id for row in package_rows if row.name == name
     ]
-    words = {row.id: f"{row.id} ({row.name})" for row in found}
-    return f"; the nearest: {', '.join(words[one] for one in near or ids[:3])}"
+    words = {row.id: f"{row.id} ({row.name})" for row in package_rows}
+    return f"; the nearest: {', '.join(words[near_id] for near_id in near or ids[:3])}"
 
 
 def _name_of(contents: Contents) -> str:

@@ -98,13 +98,13 @@ def candidates_of(
     described = list(machines.described)
     if machines.listed is not None:
         described += _from_catalogue(shelf, spec, machines.listed, machines.needs)
-    found = []
+    candidates = []
     for i, machine in enumerate(described):
         full = _completed(shelf, machine, i)
         speed = _speed(shelf, full, evidence, machines.speeds)
         markets = machines.markets or (full.market or spec.resources.market,)
-        found += [_candidate(spec, full, market, speed, evidence, machines.needs) for market in markets]
-    return tuple(found)
+        candidates += [_candidate(spec, full, market, speed, evidence, machines.needs) for market in markets]
+    return tuple(candidates)
 
 
 def _of_cluster(

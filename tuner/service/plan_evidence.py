@@ -60,8 +60,8 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     for row in rows:
         with service.database.read() as db:
             ran = earlier_jobs.attempts_of(db, row.id)
-            found = list(earlier_jobs.paced(db, row.id))
-        comparable = _seen(found, ran, row.spec.objective, like=spec.objective)
+            paced_trials = list(earlier_jobs.paced(db, row.id))
+        comparable = _seen(paced_trials, ran, row.spec.objective, like=spec.objective)
         if comparable:
             trials, attempts, used = [*trials, *comparable], [*attempts, *ran], [*used, row.id]
     if not trials:
@@ -106,14 +106,16 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     for row in _alike(service, spec):
         with service.database.read() as db:
             ran = earlier_jobs.attempts_of(db, row.id)
-            found = list(earlier_jobs.paced(db, row.id))
+            paced_trials = list(earlier_jobs.paced(db, row.id))
         fresh = _on_new_workers(ran)
         setups += [
             ns_of(attempt, "setup") or 0
             for attempt in ran
             if (attempt.trial, attempt.attempt) in fresh and not attempt.from_step and ns_of(attempt, "train")
         ]
-        steps += [trial.step_ns for trial in _seen(found, ran, row.spec.objective, like=spec.objective)]
+        steps += [
+            trial.step_ns for trial in _seen(paced_trials, ran, row.spec.objective, like=spec.objective)
+        ]
     if len(setups) >= SETUPS_MIN and steps:
         return FirstStep(min(setups), min(steps), f"the least of {len(setups)} in earlier jobs")
     return FirstStep(_import_ns(service, spec), 0, "importing it alone")
@@ -133,13 +135,13 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     the same constants as this job, only jobs with the same constants are returned.
     """
     with service.database.read() as db:
-        found = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
-    found = [row for row in found if row.spec.fidelity.unit == spec.fidelity.unit]
-    found = [row for row in found if packages.same(service, row.spec, spec)]
-    same = [row for row in found if dict(row.spec.constants) == dict(spec.constants)]
+        rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
+    rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
+    rows = [row for row in rows if packages.same(service, row.spec, spec)]
+    same = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)]
     piloted = pilot_of_job(service, spec)
     first = [] if piloted is None else [piloted.row]
-    chosen = [*first, *(row for row in same or found if row.id not in [row.id for row in first])]
+    chosen = [*first, *(row for row in same or rows if row.id not in [row.id for row in first])]
     return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
 
 
@@ -150,10 +152,8 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
         return None
     key = pilot_key(spec, code)
     with service.database.read() as db:
-        found = jobs.page(
-            db, service.project, state=None, tag=(TAG, key), before=None, limit=PILOTS_LOOKED_AT
-        )
-        views = (view_of(db, service, row) for row in found if row.state not in ("failed", "cancelled"))
+        rows = jobs.page(db, service.project, state=None, tag=(TAG, key), before=None, limit=PILOTS_LOOKED_AT)
+        views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
         return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
 
 

@@ -117,13 +117,13 @@ def _markets(scenario: Scenario, life: SpotLife) -> Markets:
     Each machine has the size of one trial, and the price that a trial pays on the real machines.
     """
     wanted = scenario.spec.resources
-    one = Resources(cpus=1, gpus=wanted.all_gpus)
+    trial_size = Resources(cpus=1, gpus=wanted.all_gpus)
     offers = []
-    for offer in sorted(scenario.offers, key=lambda found: found.market != "spot"):
+    for offer in sorted(scenario.offers, key=lambda scenario_offer: scenario_offer.market != "spot"):
         price = offer.rate(wanted).price
         label = ((LABEL, "spot" if offer.market == "spot" else "!spot"),)
         offers.append(Offer(offer.instance_type, price, 1, wanted.all_gpus, offer.market, labels=label))
-    return Markets(tuple(offers), life.patience_ns, one)
+    return Markets(tuple(offers), life.patience_ns, trial_size)
 
 
 def _up_times(scenario: Scenario, life: SpotLife, mean_ns: int) -> list[Iterator[UpTimes]]:

@@ -61,40 +61,40 @@ class PlanningFacts:
             "restore_seconds": self.restore_ns,
             "checkpoint_seconds": self.save_ns,
         }
-        found = [
+        faults = [
             Fault(f"/planning/{name}", "must be more than 0 and at most a year")
             for name, ns in times.items()
             if ns is not None and not (0 if name != "step_seconds" else 1) <= ns <= MAX_NS
         ]
         if self.spread is not None and not 0 <= self.spread <= 3:
-            found.append(Fault("/planning/step_spread", "must be between 0 and 3"))
+            faults.append(Fault("/planning/step_spread", "must be between 0 and 3"))
         if self.steps is not None and not 1 <= self.steps <= 10_000_000:
-            found.append(Fault("/planning/steps", "must be between 1 and 10000000"))
+            faults.append(Fault("/planning/steps", "must be between 1 and 10000000"))
         if self.step_ns is not None and self.steps_from:
-            found.append(Fault("/planning/steps_from", "give it or step_seconds, not both"))
+            faults.append(Fault("/planning/steps_from", "give it or step_seconds, not both"))
         if len(self.steps_from) > MAX_STEPS_FROM:
-            found.append(Fault("/planning/steps_from", f"name at most {MAX_STEPS_FROM} jobs"))
+            faults.append(Fault("/planning/steps_from", f"name at most {MAX_STEPS_FROM} jobs"))
         if len(self.machines.described) > MAX_CANDIDATES:
-            found.append(Fault("/planning/candidates", f"name at most {MAX_CANDIDATES}"))
-        return found + self._machine_faults()
+            faults.append(Fault("/planning/candidates", f"name at most {MAX_CANDIDATES}"))
+        return faults + self._machine_faults()
 
     def _machine_faults(self) -> list[Fault]:
-        found = []
+        faults = []
         for i, machine in enumerate(self.machines.described):
             at = f"/planning/candidates/{i}"
             if machine.speed is not None and not 0.001 <= machine.speed <= 1000:
-                found.append(Fault(f"{at}/speed", "must be between 0.001 and 1000"))
+                faults.append(Fault(f"{at}/speed", "must be between 0.001 and 1000"))
             if machine.step_ns is not None and not 1 <= machine.step_ns <= MAX_NS:
-                found.append(Fault(f"{at}/step_seconds", "must be more than 0 and at most a year"))
+                faults.append(Fault(f"{at}/step_seconds", "must be more than 0 and at most a year"))
             for name, price in (("usd_per_hour", machine.price), ("spot_usd_per_hour", machine.spot_price)):
                 if price is not None and price.micro_usd_per_hour <= 0:
-                    found.append(Fault(f"{at}/{name}", "must be more than 0; leave out what is not known"))
-        found += [
+                    faults.append(Fault(f"{at}/{name}", "must be more than 0; leave out what is not known"))
+        faults += [
             Fault(f"/planning/speeds/{name}", "must be between 0.001 and 1000")
             for name, speed in self.machines.speeds.items()
             if not 0.001 <= speed <= 1000
         ]
-        return found
+        return faults
 
 
 def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:

@@ -65,13 +65,17 @@ def put(service: Service, quota: Quota, money: SharedBudget | None) -> QuotaView
         elif before.budget is not None:
             shared_budget_changes.remove(db, service.project, BUDGET, at=now)
         after = _view(db, service)
-        was, is_now = (audit_log.of_quota(one.quota, one.budget) for one in (before, after))
+        was, is_now = (audit_log.of_quota(view.quota, view.budget) for view in (before, after))
         audit_log.note(db, service, "quota.put", service.project, before=was, after=is_now)
         return after
 
 
 def _view(db: Connection, service: Service) -> QuotaView:
-    kept = [one.budget for one in shared_budgets.kept(db, service.project) if one.budget.name == BUDGET]
+    kept = [
+        shared_budget.budget
+        for shared_budget in shared_budgets.kept(db, service.project)
+        if shared_budget.budget.name == BUDGET
+    ]
     standing = shared_budgets.standing(db, service.project, kept[0], service.now()) if kept else None
     return QuotaView(
         queue.get(db, service.project),
@@ -102,7 +106,7 @@ def in_line(db: Connection, now: Instant) -> list[Waiting]:
 
 def positions(db: Connection, now: Instant) -> dict[str, int]:
     """Return the place of each waiting job in the queue, from 1."""
-    return {one.job: place for place, one in enumerate(in_line(db, now), start=1)}
+    return {waiting_job.job: place for place, waiting_job in enumerate(in_line(db, now), start=1)}
 
 
 def waits_of(

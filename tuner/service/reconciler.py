@@ -101,12 +101,16 @@ class Reconciler(PeriodicService):
         Periods of a budget that ended while no service ran are included.
         """
         with service.database.read() as db:
-            found = _passed(db, service)
-            known = {one.id for one in found if deliveries.exists(db, one.id)}
-        if fresh := [one for one in found if one.id not in known]:
+            alert_deliveries = _passed(db, service)
+            known = {
+                alert_delivery.id
+                for alert_delivery in alert_deliveries
+                if deliveries.exists(db, alert_delivery.id)
+            }
+        if fresh := [alert_delivery for alert_delivery in alert_deliveries if alert_delivery.id not in known]:
             with service.leading.write(term, "reconciler.alerts") as db:
-                for one in fresh:
-                    deliveries.add(db, one)
+                for delivery in fresh:
+                    deliveries.add(db, delivery)
 
 
 def _rests(db: Connection, job: str) -> bool:
@@ -123,18 +127,20 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
     All periods since the alert's budget was last changed are considered.
     """
-    found = []
-    for one in shared_budgets.kept(db, service.project):
-        if not one.budget.alerts:
+    alert_deliveries = []
+    for shared_budget in shared_budgets.kept(db, service.project):
+        if not shared_budget.budget.alerts:
             continue
-        for standing in shared_budgets.periods(db, service.project, one.budget.name, since=one.updated_at):
-            share = one.budget.share_ppm(standing.account.posted)
-            found += [
-                _delivery(service, one, standing, alert, share)
-                for alert in one.budget.alerts
+        for standing in shared_budgets.periods(
+            db, service.project, shared_budget.budget.name, since=shared_budget.updated_at
+        ):
+            share = shared_budget.budget.share_ppm(standing.account.posted)
+            alert_deliveries += [
+                _delivery(service, shared_budget, standing, alert, share)
+                for alert in shared_budget.budget.alerts
                 if alert.at_ppm <= share
             ]
-    return found
+    return alert_deliveries
 
 
 def _delivery(service: Service, kept: Kept, period: BudgetPeriod, alert: Alert, share: int) -> Delivery:

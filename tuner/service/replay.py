@@ -114,9 +114,9 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
             )
             for spec in (row.spec, other)
         ]
-        found = compare(record, *folds, may_continue=may_continue)
-        return ReplayView(row, _with(found, _history_gone(gone)), other.algorithm)
-    found = check(
+        replay_result = compare(record, *folds, may_continue=may_continue)
+        return ReplayView(row, _with(replay_result, _history_gone(gone)), other.algorithm)
+    replay_result = check(
         record,
         row.spec,
         None if gone else partial(sampler_for, row.spec, history),
@@ -127,16 +127,16 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
     )
     version = None if launch is None else launch.tuner_version
     notes = _history_gone(gone)
-    if found.difference is not None and version not in (None, release()):
+    if replay_result.difference is not None and version not in (None, release()):
         why = f"the newest driver ran tuner {version}, and this is {release()}, which may decide differently"
         notes.append(Unchecked("decisions of another version", why))
-    if found.difference is not None and not _records_concurrency(record):
+    if replay_result.difference is not None and not _records_concurrency(record):
         why = (
             f"an older release did not record it; the replay assumes {row.concurrency}, as the job has now, and a quota "
             "may have lowered it"
         )
         notes.append(Unchecked("how many trials could run at once", why))
-    return ReplayView(row, _with(found, notes), None)
+    return ReplayView(row, _with(replay_result, notes), None)
 
 
 def _records_concurrency(record: JobRecord) -> bool:

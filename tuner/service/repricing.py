@@ -74,7 +74,7 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Price
     if kind.casefold() == there.instance_type.casefold():
         return SAME
     alike = _alike(db, service, row)
-    here_s, there_s = (_seconds(db, alike, one) for one in (kind, there.instance_type))
+    here_s, there_s = (_seconds(db, alike, instance_type) for instance_type in (kind, there.instance_type))
     time = measured(here_s, there_s, names=(kind, there.instance_type))
     if time is not None:
         return time

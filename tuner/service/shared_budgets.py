@@ -64,20 +64,25 @@ def put(service: Service, budget: SharedBudget, *, new_secret: bool = False) -> 
     """
     with service.database.write("budget.put") as db:
         shared_budgets.lock_exclusive(db)
-        known = {one.budget.name: one for one in shared_budgets.kept(db, service.project)}
+        known = {
+            shared_budget.budget.name: shared_budget
+            for shared_budget in shared_budgets.kept(db, service.project)
+        }
         tags = [Fault(f"/match{f.pointer.removeprefix('/tags')}", f.detail) for f in tag_faults(budget.match)]
         faults = [
             *tags,
             name_fault(budget.name),
-            parent_fault(budget, {n: one.budget for n, one in known.items() if n != BUDGET}),
+            parent_fault(
+                budget, {n: shared_budget.budget for n, shared_budget in known.items() if n != BUDGET}
+            ),
         ]
         urls = (
             url_fault(f"/alerts/{number}/url", alert.url, private=may_be_private(service.settings, alert.url))
             for number, alert in enumerate(budget.alerts)
         )
-        found = [*budget.faults(), *(fault for fault in (*faults, *urls) if fault is not None)]
-        if found:
-            raise Invalid(*found)
+        all_faults = [*budget.faults(), *(fault for fault in (*faults, *urls) if fault is not None)]
+        if all_faults:
+            raise Invalid(*all_faults)
         before = known.get(budget.name)
         fresh = f"whsec_{secrets.token_urlsafe(32)}" if before is None or new_secret else None
         secret = fresh or (before.secret if before is not None else "")
@@ -125,10 +130,10 @@ def all_of(service: Service) -> list[BudgetView]:
 
 def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str], rate: Rate) -> None:
     """Raise BudgetRefused if a shared budget that applies to these tags cannot pay for one second of a trial at this rate."""
-    found = without_room(db, service, tags, rate)
-    if found is None:
+    exhausted = without_room(db, service, tags, rate)
+    if exhausted is None:
         return
-    budget, now = found
+    budget, now = exhausted
     left = now.account.left
     gpus = "" if budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
     usd = "no limit in dollars" if budget.usd is None else f"{left.usd}"
@@ -145,7 +150,7 @@ def without_room(
     db: Connection, service: Service, tags: Mapping[str, str], rate: Rate
 ) -> tuple[SharedBudget, BudgetPeriod] | None:
     """Return the first shared budget for these tags that cannot pay for one second of a trial, or None if all can."""
-    budgets = [one.budget for one in shared_budgets.kept(db, service.project)]
+    budgets = [shared_budget.budget for shared_budget in shared_budgets.kept(db, service.project)]
     for budget in applying(budgets, tags):
         now = shared_budgets.standing(db, service.project, budget, service.now())
         if rate.affords_ns(now.account.left) < UNKNOWN_NEED_NS:
@@ -160,15 +165,17 @@ def _views(
     slots = spend.slots(db, project, Instant(now - WINDOW_NS), SLOT_NS)
     counted = shared_budget_changes.covered(db, project)
     waits = budget_waits.waiting(db, project)
-    found = []
-    for one in budgets:
-        name = one.budget.name
-        standing = shared_budgets.standing(db, project, one.budget, now)
+    views = []
+    for shared_budget in budgets:
+        name = shared_budget.budget.name
+        standing = shared_budgets.standing(db, project, shared_budget.budget, now)
         mine = {job: spent for job, spent in slots.items() if job in counted[name]}
         waiting = [wait.job for wait in waits if wait.name == name]
         sent = deliveries.of_budget(db, project, name, limit=SHOWN_DELIVERIES)
-        found.append(BudgetView(one, standing, _forecast(standing, mine, now), waiting, sent, secret))
-    return found
+        views.append(
+            BudgetView(shared_budget, standing, _forecast(standing, mine, now), waiting, sent, secret)
+        )
+    return views
 
 
 def _forecast(
@@ -184,14 +191,14 @@ def _forecast(
     usd = burn(sums[0], account.left.usd.micro_usd)
     gpus = burn(sums[1], account.left.gpu_ms)
     bounded = [
-        one
-        for one, limit, unlimited in (
+        unit_burn
+        for unit_burn, limit, unlimited in (
             (usd, account.limit.usd.micro_usd, UNLIMITED_MICRO_USD),
             (gpus, account.limit.gpu_ms, UNLIMITED_GPU_MS),
         )
-        if limit < unlimited and one.in_ns is not None
+        if limit < unlimited and unit_burn.in_ns is not None
     ]
-    first = min(bounded, key=lambda one: one.in_ns or 0, default=Burn(0, None, None, None))
+    first = min(bounded, key=lambda bounded_burn: bounded_burn.in_ns or 0, default=Burn(0, None, None, None))
     times = (_at(standing, now, ns) for ns in (first.in_ns, first.earliest_ns, first.latest_ns))
     return RunOutForecast(Money(usd.per_hour), gpus.per_hour, *times)
 

@@ -170,11 +170,11 @@ def _with_storage(
             data_transfer_usd=_transfer_cost(of_data, row.data_moved_bytes, row.data_unplaced_bytes),
         )
 
-    found = [
+    rows_with_storage = [
         with_cost(groups.get(key, SpendRow(key)), None if "market" in keys else sums.get(key, 0))
         for key in {**groups, **sums}
     ]
-    return found, with_cost(total, whole)
+    return rows_with_storage, with_cost(total, whole)
 
 
 def storage_cost(price: Money | None, byte_ns: int | None) -> Money | None:

@@ -95,10 +95,10 @@ class StorageLifecycle(PeriodicService):
         with self._service.database.read() as db:
             ended = stored_files.ended_with_files(db, now)
         known, self._next = self._next, {}
-        for one in ended:
-            key = (one.id, one.ended_at)
+        for ended_job in ended:
+            key = (ended_job.id, ended_job.ended_at)
             if key not in known or ((due := known[key]) is not None and due <= now):
-                self._next[key] = self._order(term, one, now)
+                self._next[key] = self._order(term, ended_job, now)
             else:
                 self._next[key] = known[key]
 
@@ -121,33 +121,37 @@ class StorageLifecycle(PeriodicService):
         with self._service.database.read() as db:
             ordered = stored_files.removals_to_do(db, AT_ONCE)
         refusals = 0
-        for one in ordered:
+        for removal in ordered:
             try:
-                remove_trial_files(storage, one.up_to_attempt, one.project, one.job, one.trial)
+                remove_trial_files(
+                    storage, removal.up_to_attempt, removal.project, removal.job, removal.trial
+                )
             except Exception as error:  # every storage backend raises its own error types
                 refusals += 1
-                log.warning("files of %s of %s are not removed yet: %s", one.trial, one.job, explained(error))
+                log.warning(
+                    "files of %s of %s are not removed yet: %s", removal.trial, removal.job, explained(error)
+                )
                 if refusals >= REFUSALS:
                     return
                 continue
             with self._service.leading.write(term, "lifecycle.removed") as db:
-                stored_files.removed(db, one)
+                stored_files.removed(db, removal)
 
     def _measure(self, term: Term, storage: Storage) -> None:
         with self._service.database.read() as db:
             due = stored_files.to_measure(db, self._service.now(), every_ns=MEASURE_NS, limit=AT_ONCE)
         refusals = 0
-        for one in due:
+        for due_job in due:
             try:
-                size = storage.used_bytes(one.project, one.job)
+                size = storage.used_bytes(due_job.project, due_job.job)
             except Exception as error:  # every storage backend raises its own error types
-                log.warning("the files of %s could not be measured: %s", one.job, explained(error))
+                log.warning("the files of %s could not be measured: %s", due_job.job, explained(error))
                 refusals += 1
                 if refusals >= REFUSALS:
                     return
                 continue
             with self._service.leading.write(term, "lifecycle.measured") as db:
-                stored_files.record_size(db, one, size, self._service.now())
+                stored_files.record_size(db, due_job, size, self._service.now())
 
 
 def policy_of(service: Service, row: JobRow) -> RetentionPolicy:
@@ -193,8 +197,12 @@ def _order_removal(
 ) -> OrderedRemoval:
     """Order the removal of the files of all trials but the retained ones. The caller has locked the job."""
     kept = stored_files.retained_trials(db, row.id, retain)
-    found = {} if kept is None else stored_files.trials_with_files(db, row.id)
-    gone = {trial: attempt for trial, attempt in found.items() if kept is not None and trial not in kept}
+    attempts_by_trial = {} if kept is None else stored_files.trials_with_files(db, row.id)
+    gone = {
+        trial: attempt
+        for trial, attempt in attempts_by_trial.items()
+        if kept is not None and trial not in kept
+    }
     size = stored_files.checkpoint_bytes(db, row.id, gone)
     if gone:
         stored_files.order_removal(db, row.id, row.project, gone, service.now())

@@ -77,7 +77,7 @@ def submit(
     service.cluster.check_fit()
     check(service, spec)
     (offer, *others), concurrency = admit(service, spec)
-    if any(one.market == "spot" for one in (offer, *others)):
+    if any(admitted_offer.market == "spot" for admitted_offer in (offer, *others)):
         _check_restores(service, spec)
     new = jobs.NewJob(
         f"job_{secrets.token_hex(8)}",
@@ -213,9 +213,9 @@ def _check_restores(service: Service, spec: JobSpec) -> None:
     if code is None:
         return
     with service.database.read() as db:
-        found = self_tests.get(db, service.project, spec.trainable, at_the_door(code))
-    if found is not None and not found.passed:
-        raise Invalid.at("/resources/market", refusal(found.reason))
+        self_test = self_tests.get(db, service.project, spec.trainable, at_the_door(code))
+    if self_test is not None and not self_test.passed:
+        raise Invalid.at("/resources/market", refusal(self_test.reason))
 
 
 def _trainable_faults(service: Service, spec: JobSpec) -> list[Fault]:
@@ -253,12 +253,12 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
         return [Fault("/warm_start/jobs", f"name at most {MAX_JOBS} jobs")]
     if spec.warm_start_checkpoints and not names:
         return [Fault("/warm_start/jobs", "name the jobs whose checkpoints are to be gone on from")]
-    found = []
+    faults = []
     for i, name in enumerate(names):
         detail = "is named twice; name it once" if name in names[:i] else _why_not(service, spec, name)
         if detail is not None:
-            found.append(Fault(f"/warm_start/jobs/{i}", detail))
-    return found
+            faults.append(Fault(f"/warm_start/jobs/{i}", detail))
+    return faults
 
 
 def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher:
@@ -312,7 +312,7 @@ def _why_not(service: Service, spec: JobSpec, name: str) -> str | None:
 def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
     if source.trainable != spec.trainable:
         return f"{name} tuned {source.trainable}, not {spec.trainable}; name a job of the same trainable"
-    old, new = (f"{one.objective.mode} {one.objective.metric}" for one in (source, spec))
+    old, new = (f"{job_spec.objective.mode} {job_spec.objective.metric}" for job_spec in (source, spec))
     if old != new:
         return f"{name} was for {old}, this one is for {new}; name a job with the same metric and mode"
     if not set(source.space.parameters) & set(spec.space.parameters):

@@ -112,13 +112,13 @@ def _surroundings(entry: str) -> Hashable:
     It consists of the Python files next to the module and the folders on the import path, whose modification time
     changes when something is installed into them.
     """
-    file, found = source_of(entry.partition(":")[0]), list[Hashable]()
+    file, path_facts = source_of(entry.partition(":")[0]), list[Hashable]()
     near = sorted(file.parent.glob("*.py")) if file is not None else []
     for path in [*near, *map(Path, import_path()), *map(Path, sys.path)]:
         with contextlib.suppress(OSError):  # the file or folder may not exist
             facts = path.stat()
-            found.append((path, facts.st_mtime_ns, facts.st_size))
-    return tuple(found)
+            path_facts.append((path, facts.st_mtime_ns, facts.st_size))
+    return tuple(path_facts)
 
 
 def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) -> Described:
@@ -140,8 +140,8 @@ def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) 
     )
     limits.hold(process.pid)
     try:
-        said, trouble = process.communicate(timeout=PROBE_TIMEOUT_S + CLEARS_S)
-        return Described(entry, **json.loads(said))
+        output, trouble = process.communicate(timeout=PROBE_TIMEOUT_S + CLEARS_S)
+        return Described(entry, **json.loads(output))
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

@@ -150,7 +150,7 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
 def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
     """Return the views of these jobs. The number of queries does not depend on the number of jobs."""
     now, summaries = service.now(), job_summaries.of_jobs(db, [row.id for row in rows])
-    launched = {job: one.launch for job, one in summaries.items() if one.launch is not None}
+    launched = {job: summary.launch for job, summary in summaries.items() if summary.launch is not None}
     progress = _progress_of(db, service, rows, summaries)
     waits = waits_of(db, rows, launched, now)
     with_links = bool(rows) and shows_all(db, service.actor)

@@ -61,7 +61,10 @@ class WebhookSender:
                 continue
             with self._service.database.read() as db:
                 due = deliveries.due(db, project, now, limit=room)
-                secrets = {one.budget.name: one.secret for one in shared_budgets.kept(db, project)}
+                secrets = {
+                    shared_budget.budget.name: shared_budget.secret
+                    for shared_budget in shared_budgets.kept(db, project)
+                }
             for delivery in due:
                 self._start(term, delivery, secrets)
 
@@ -217,13 +220,13 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
     if "@" in parts.netloc:
         raise AddressRefused("nothing is sent to a URL with a user")
     host = parts.hostname or ""
-    found = resolve(host, _port(parts))
-    for text in found:
+    addresses = resolve(host, _port(parts))
+    for text in addresses:
         if not private and is_private(ipaddress.ip_address(text)):
             raise AddressRefused(f"{host} is {text}, a private address; {ALLOWED_BY} allows it")
-    if not found:
+    if not addresses:
         raise AddressRefused(f"{host} has no address")
-    return found
+    return addresses
 
 
 def _resolve(host: str, port: int) -> list[str]:
@@ -235,8 +238,8 @@ def _resolve(host: str, port: int) -> list[str]:
 
     def look() -> None:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            answer.append(list(dict.fromkeys(str(one[4][0]) for one in found)))
+            address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer.append(list(dict.fromkeys(str(address_info[4][0]) for address_info in address_infos)))
         except OSError as error:
             answer.append(error)
 

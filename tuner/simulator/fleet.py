@@ -81,8 +81,8 @@ class Fleet:
 
     def place(self) -> None:
         """Start waiting attempts that are due on free workers of their offer, in the order of the queue."""
-        while found := self._match():
-            given, worker = found
+        while placement := self._match():
+            given, worker = placement
             self._queue.remove(given)
             worker.attempt = self._make(given, worker.cold)
             worker.cold = False
@@ -90,7 +90,7 @@ class Fleet:
 
     def _match(self) -> tuple[Assignment, SimulatedWorker] | None:
         for given in self.waiting():
-            worker = next((one for one in self.workers if one.free_for(given.offer)), None)
+            worker = next((candidate for candidate in self.workers if candidate.free_for(given.offer)), None)
             if worker is not None:
                 return given, worker
         return None
@@ -98,7 +98,7 @@ class Fleet:
     def waiting(self) -> list[Assignment]:
         """Return the queued attempts whose earliest start has passed."""
         now = self._clock.elapsed_ns()
-        return [one for one in self._queue if one.not_before_ns <= now]
+        return [assignment for assignment in self._queue if assignment.not_before_ns <= now]
 
     @property
     def is_wanted(self) -> bool:
@@ -106,10 +106,12 @@ class Fleet:
         return bool(self._queue)
 
     def _drop(self, trial: str) -> Assignment | None:
-        found = next((one for one in self._queue if one.trial == trial), None)
-        if found is not None:
-            self._queue.remove(found)
-        return found
+        assignment = next(
+            (queued_assignment for queued_assignment in self._queue if queued_assignment.trial == trial), None
+        )
+        if assignment is not None:
+            self._queue.remove(assignment)
+        return assignment
 
     def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> Progress | None:
         """Remove the trial's waiting attempt from the queue, and return its final result for the driver loop.

@@ -164,9 +164,9 @@ class Invariants:
     def _check_replay(self, run: SimulatedRun) -> None:
         state = rebuilt(run.loop, run)
         for name in State.__dataclass_fields__:
-            there, found = getattr(run.loop.state, name), getattr(state, name)
-            if name != "changed" and there != found:
-                _broken("I8", f"state.{name} is {str(there)[:200]}, by its events {str(found)[:200]}")
+            there, rebuilt_value = getattr(run.loop.state, name), getattr(state, name)
+            if name != "changed" and there != rebuilt_value:
+                _broken("I8", f"state.{name} is {str(there)[:200]}, by its events {str(rebuilt_value)[:200]}")
 
 
 def watch(run: SimulatedRun) -> Invariants:

@@ -131,10 +131,10 @@ class MemoryTx:
         return True
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        found = self._get("holds", hold_id)
-        if found is None:
+        stored_hold = self._get("holds", hold_id)
+        if stored_hold is None:
             raise KeyError(hold_id)
-        hold, is_open = found
+        hold, is_open = stored_hold
         if not is_open:
             return
         spent = total(used)

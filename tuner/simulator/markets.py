@@ -49,7 +49,7 @@ class Markets:
 
 def machines(workers: Sequence[SimulatedWorker], wanted: Resources = ONE) -> list[Machine]:
     """Return the machines on which attempts may be placed, as Ray would list them."""
-    there = (one.offer for one in workers if one.offer is not None and one.there)
+    there = (worker.offer for worker in workers if worker.offer is not None and worker.there)
     return [Machine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]
 
 

@@ -60,10 +60,12 @@ def page(
     if before is not None:
         query = query.where(a.seq < before)
     rows = db.execute(query.order_by(a.seq.desc()).limit(limit))
-    found = (dict(row._mapping) for row in rows)
+    row_mappings = (dict(row._mapping) for row in rows)
     return [
-        AuditLogEntry(**{**one, "before": _facts(one["before"]), "after": _facts(one["after"])})
-        for one in found
+        AuditLogEntry(
+            **{**row_mapping, "before": _facts(row_mapping["before"]), "after": _facts(row_mapping["after"])}
+        )
+        for row_mapping in row_mappings
     ]
 
 
@@ -72,5 +74,5 @@ def _text(facts: Facts | None) -> str | None:
 
 
 def _facts(text: str | None) -> Facts | None:
-    found: Facts | None = None if text is None else json.loads(text)
-    return found
+    facts: Facts | None = None if text is None else json.loads(text)
+    return facts

@@ -60,8 +60,8 @@ def unpack(file: Path, to: Path) -> About:
     """
     try:
         with zipfile.ZipFile(file) as packed:
-            with packed.open(ABOUT) as said:
-                about = _about(said.read(ABOUT_BYTES))
+            with packed.open(ABOUT) as about_file:
+                about = _about(about_file.read(ABOUT_BYTES))
             members = sorted(packed.namelist())
             if members != sorted((ABOUT, NAMES[about.kind])):
                 other = next((name for name in members if name not in (ABOUT, NAMES[about.kind])), members[0])
@@ -69,7 +69,7 @@ def unpack(file: Path, to: Path) -> About:
                     f"{file} was altered: it has a member {other[:100]!r} that no backup has, or one twice"
                 )
             with packed.open(NAMES[about.kind]) as inside, _private(to) as target:
-                found = _copied(inside, target, about.size_bytes)
+                digest_and_size = _copied(inside, target, about.size_bytes)
     except OSError as error:
         raise BadFile(f"{file} cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
@@ -77,7 +77,7 @@ def unpack(file: Path, to: Path) -> About:
         raise BadFile(
             f"{file} is no backup of tuner, or a part of it is missing or altered: {error}"
         ) from error
-    if found != (about.sha256, about.size_bytes):
+    if digest_and_size != (about.sha256, about.size_bytes):
         raise BadFile(f"{file} was altered: its copy of the database is not the one that was written")
     return about
 
@@ -110,8 +110,8 @@ def _is_possible(about: About) -> bool:
     """
     words = (about.tuner, about.revision, about.kind, about.sha256)
     counts = (about.taken_at, about.jobs, about.size_bytes)
-    return all(type(one) is str for one in words) and all(
-        type(one) is int and 0 <= one < 2**63 for one in counts
+    return all(type(word) is str for word in words) and all(
+        type(count) is int and 0 <= count < 2**63 for count in counts
     )
 
 

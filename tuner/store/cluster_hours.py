@@ -95,14 +95,19 @@ def add(db: Connection, project: str, at: Instant, times: Iterable[MachineTime],
         here,
         {"watched_ms": watch.watched_ns // MS, "unpriced_ms": watch.unpriced_ns // MS},
     )
-    for one in times:
+    for machine_time in times:
         key = {
             **here,
-            "instance_type": one.kind[0],
-            "market": one.kind[1],
-            "price": one.price.micro_usd_per_hour,
+            "instance_type": machine_time.kind[0],
+            "market": machine_time.kind[1],
+            "price": machine_time.price.micro_usd_per_hour,
         }
-        _add(db, cluster_hours, key, {"alive_ms": one.alive_ns // MS, "idle_ms": one.idle_ns // MS})
+        _add(
+            db,
+            cluster_hours,
+            key,
+            {"alive_ms": machine_time.alive_ns // MS, "idle_ms": machine_time.idle_ns // MS},
+        )
 
 
 def times(db: Connection, project: str, since: Instant, until: Instant) -> list[MachineTime]:

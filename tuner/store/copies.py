@@ -225,7 +225,7 @@ def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
         words = ["--no-owner", "--no-privileges", f"--schema={schema}", f"--file={script}", str(dumped)]
         _run("pg_restore", words, env)
         _without_newer_settings(script)
-        files = [f"--file={one}" for one in (before, script, after)]
+        files = [f"--file={sql_file}" for sql_file in (before, script, after)]
         words = ["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", *files]
         _run("psql", [*words, "--output=/dev/null", "--dbname=service=tuner"], env)
 

@@ -138,7 +138,7 @@ def _end_terms(db: Connection, role: str, at: Instant) -> None:
     """
     t = leadership.c
     before = db.execute(select(t.token).where(t.role == role)).scalars()
-    token = max([closing_epoch(at), *(one + 1 for one in before)])
+    token = max([closing_epoch(at), *(earlier_token + 1 for earlier_token in before)])
     if db.execute(update(leadership).where(t.role == role).values(token=token, expires_at=0)).rowcount == 0:
         over = {"holder": WHY, "version": "", "since": at, "expires_at": 0}
         db.execute(insert(leadership).values(role=role, token=token, **over))
@@ -215,8 +215,8 @@ def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
     It assumes that as many trials as allowed ran all the time on the most expensive offer.
     """
     size = row.spec.resources
-    one = row.offer.rate(size).cost(max(0, elapsed_ns) * row.concurrency)
-    return one.at_most(left)
+    upper_bound = row.offer.rate(size).cost(max(0, elapsed_ns) * row.concurrency)
+    return upper_bound.at_most(left)
 
 
 def _within(cost: Cost) -> Cost:

@@ -153,10 +153,10 @@ def trials_with_files(db: Connection, job: str) -> dict[str, int]:
     newest = (
         select(a.trial, func.max(a.attempt).label("attempt")).where(a.job == job).group_by(a.trial).subquery()
     )
-    found = named.subquery()
+    named_trials = named.subquery()
     rows = db.execute(
-        select(found.c.trial, func.coalesce(newest.c.attempt, 0).label("attempt")).outerjoin(
-            newest, newest.c.trial == found.c.trial
+        select(named_trials.c.trial, func.coalesce(newest.c.attempt, 0).label("attempt")).outerjoin(
+            newest, newest.c.trial == named_trials.c.trial
         )
     )
     return {row.trial: row.attempt for row in rows}

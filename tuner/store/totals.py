@@ -241,7 +241,7 @@ def _used(db: Connection) -> dict[str, dict[str, int]]:
     names = ("cpu_ns", "cpu_wall_ns", "gpu_percent", "gpu_samples")
     sums = (u.cpu_ns, case((measured, u.wall_ns), else_=0), u.gpu_percent, u.gpu_samples)
     query = (
-        select(h.job, *(func.coalesce(func.sum(one), 0) for one in sums))
+        select(h.job, *(func.coalesce(func.sum(column), 0) for column in sums))
         .select_from(jobs.join(holds, h.job == jobs.c.id).join(attempt_usage, same))
         .where(jobs.c.state == "running", h.state == "open")
         .group_by(h.job)

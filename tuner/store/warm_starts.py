@@ -188,17 +188,17 @@ def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> War
     mine = (r.job == mark.source) & (r.trial == row.trial) & (r.step <= row.step) & r.value.is_not(None)
     curve = tuple(
         ReportRow(
-            one.trial,
-            one.attempt,
-            one.step,
-            Instant(one.at),
-            one.value,
-            json.loads(one.metrics),
-            Cost(Money(one.usd), one.gpu_ms),
-            one.duration_ns,
-            violation(spec.constraints, json.loads(one.metrics)),
+            report.trial,
+            report.attempt,
+            report.step,
+            Instant(report.at),
+            report.value,
+            json.loads(report.metrics),
+            Cost(Money(report.usd), report.gpu_ms),
+            report.duration_ns,
+            violation(spec.constraints, json.loads(report.metrics)),
         )
-        for one in db.execute(select(reports).where(mine).order_by(r.step))
+        for report in db.execute(select(reports).where(mine).order_by(r.step))
     )
     kept = (row.trial, row.step, row.attempt, row.uri, row.size_bytes, row.seconds, Instant(row.at))
     return WarmStart(mark.source, row.trial, json.loads(row.config), curve, CheckpointRow(*kept))
@@ -209,5 +209,5 @@ def inherited(db: Connection, job: str, trial: str) -> Inherited | None:
     r, e = reports.c, events.c
     seq = select(r.seq).where(r.job == job, r.trial == trial, r.attempt == 0).limit(1).scalar_subquery()
     body = db.execute(select(e.body).where(e.job == job, e.seq == seq)).scalar()
-    found: Inherited | None = None if body is None else decode(body).inherited
-    return found
+    earlier_trial: Inherited | None = None if body is None else decode(body).inherited
+    return earlier_trial

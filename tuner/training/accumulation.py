@@ -105,9 +105,9 @@ def _leaves(batch: Any) -> list[Any]:
 def _size(batch: Any) -> int:
     sizes = {len(leaf) for leaf in _leaves(batch)}
     if len(sizes) != 1 or 0 in sizes:
-        found = ", ".join(map(str, sorted(sizes))) or "none"
+        listed_sizes = ", ".join(map(str, sorted(sizes))) or "none"
         raise ValueError(
-            f"the parts of a batch must have the same number of examples, at least one; they have {found}"
+            f"the parts of a batch must have the same number of examples, at least one; they have {listed_sizes}"
         )
     return sizes.pop()
 

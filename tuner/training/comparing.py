@@ -25,8 +25,10 @@ def same_tensors(first: Path, second: Path) -> bool:
     Other content, such as the time or the host, may differ between saves. A missing or unreadable file counts as one without
     tensors.
     """
-    one, other = _tensors_of(first), _tensors_of(second)
-    return one.keys() == other.keys() and all(_same(one[at], other[at]) for at in one)
+    first_tensors, other = _tensors_of(first), _tensors_of(second)
+    return first_tensors.keys() == other.keys() and all(
+        _same(first_tensors[at], other[at]) for at in first_tensors
+    )
 
 
 def _tensors_of(path: Path) -> dict[str, Any]:
@@ -62,8 +64,8 @@ def _within(first: Any, second: Any, at: str) -> Iterator[str]:
         for key in first:
             yield from _within(first[key], second[key], f"{at}[{key!r}]")
     elif isinstance(first, list | tuple) and type(first) is type(second) and len(first) == len(second):
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            yield from _within(one, other, f"{at}[{number}]")
+        for number, (first_element, other) in enumerate(zip(first, second, strict=True)):
+            yield from _within(first_element, other, f"{at}[{number}]")
     elif not _same(first, second):
         yield at
 

@@ -160,9 +160,9 @@ class _Decoder:
     def _object(self, value: Mapping[str, Any], current: Any) -> Any:
         kind = _class(value["class"], within=lambda module: module.startswith(_OURS))
         is_kept = type(current) is kind and hasattr(current, "get_params")
-        found = current if is_kept else kind.__new__(kind)
-        self.change(found, value["attributes"])
-        return found
+        instance = current if is_kept else kind.__new__(kind)
+        self.change(instance, value["attributes"])
+        return instance
 
     def _objects(self, value: Mapping[str, Any]) -> Any:
         array = sys.modules["numpy"].empty(value["shape"], dtype=object)
@@ -201,7 +201,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 def _class(name: str, *, within: Callable[[str], bool]) -> Any:
     """Return a class of scikit-learn. Raise ValueError if the name is of anything else."""
     module, _, attribute = name.partition(":")
-    found = getattr(importlib.import_module(module), attribute, None) if within(module) else None
-    if not isinstance(found, type) or found.__module__ != module:
+    named_class = getattr(importlib.import_module(module), attribute, None) if within(module) else None
+    if not isinstance(named_class, type) or named_class.__module__ != module:
         raise ValueError(f"{name} is not a class of scikit-learn")
-    return found
+    return named_class

@@ -230,7 +230,7 @@ class Exporter:
         with torch.inference_mode():
             wanted, got = _flat(self._module(*self._example)), _flat(loaded.predict(*self._example))
         pairs = zip(wanted, got, strict=True)
-        return max(float((one.double() - other.double()).abs().max()) for one, other in pairs)
+        return max(float((expected.double() - other.double()).abs().max()) for expected, other in pairs)
 
     def _evaluate(self, predict: Predict) -> float:
         try:
@@ -263,8 +263,10 @@ def _checked(exported: object) -> Exported:
             f"export(config, state) returned a {type(exported).__name__}; return tuner.training.Exported(module, example_inputs, evaluate)",
         )
     inputs = exported.example_inputs
-    tensors = isinstance(inputs, tuple) and all(isinstance(one, torch.Tensor) and one.ndim for one in inputs)
-    if not tensors or len({len(one) for one in inputs}) != 1 or not len(inputs[0]):
+    tensors = isinstance(inputs, tuple) and all(
+        isinstance(example_input, torch.Tensor) and example_input.ndim for example_input in inputs
+    )
+    if not tensors or len({len(example_input) for example_input in inputs}) != 1 or not len(inputs[0]):
         raise ExportFailed(
             "invalid_export",
             "example_inputs must be a tuple of tensors whose first axis is the batch, with the same number of rows in each",
@@ -345,8 +347,8 @@ def _quantize_static(source: Path, path: Path, calibration: Sequence[tuple[torch
     from onnxruntime.quantization import QuantFormat, quantize_static
 
     opened = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
-    names = [one.name for one in opened.get_inputs()]
-    feeds = iter([{n: one.numpy() for n, one in zip(names, each, strict=True)} for each in calibration])
+    names = [model_input.name for model_input in opened.get_inputs()]
+    feeds = iter([{n: tensor.numpy() for n, tensor in zip(names, each, strict=True)} for each in calibration])
 
     class Reader:  # the interface of CalibrationDataReader, whose base class only checks for this method
         def get_next(self) -> dict[str, Any] | None:
@@ -402,10 +404,10 @@ class _OnnxFile:
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3  # errors only
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._names = [one.name for one in self._session.get_inputs()]
+        self._names = [model_input.name for model_input in self._session.get_inputs()]
 
     def predict(self, *inputs: torch.Tensor) -> Any:
-        outputs = [torch.from_numpy(one) for one in self._session.run(None, self._feed(inputs))]
+        outputs = [torch.from_numpy(array) for array in self._session.run(None, self._feed(inputs))]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def caller(self, inputs: tuple[torch.Tensor, ...]) -> Callable[[], object]:
@@ -413,7 +415,7 @@ class _OnnxFile:
         return lambda: self._session.run(None, feed)
 
     def _feed(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
-        return {n: one.detach().cpu().numpy() for n, one in zip(self._names, inputs, strict=True)}
+        return {n: tensor.detach().cpu().numpy() for n, tensor in zip(self._names, inputs, strict=True)}
 
 
 def _latency(call: Callable[[], object], batch: int, seconds: float) -> Latency:
@@ -518,7 +520,7 @@ def remove_channels(module: nn.Module, share: float) -> int:
         first: nn.Module | None = None
         between: list[nn.Module] = []
         for layer in block:
-            shared = sum(layer is one for one in uses) > 1
+            shared = sum(layer is used_module for used_module in uses) > 1
             if _is_dense(layer) and not shared:
                 if first is not None and _connect(first, between, layer):
                     removed += _shrink(first, between, layer, share)
@@ -536,8 +538,8 @@ def _is_dense(layer: nn.Module) -> bool:
 
 def _connect(first: Any, between: Sequence[nn.Module], second: Any) -> bool:
     """Return whether each channel of the first layer is read by a fixed, equal number of columns of the second."""
-    flat = [one for one in between if isinstance(one, nn.Flatten)]
-    if any((one.start_dim, one.end_dim) != (1, -1) for one in flat):
+    flat = [layer for layer in between if isinstance(layer, nn.Flatten)]
+    if any((flatten.start_dim, flatten.end_dim) != (1, -1) for flatten in flat):
         return False
     flattens = bool(flat)
     if type(first) is nn.Linear:

@@ -27,14 +27,14 @@ def restored_directory() -> Path | None:
     Under Ray Tune without the service the files are copied, because Tune deletes its own copy. The copy is removed when the process ends.
     """
     home = find_home(None, None)
-    with home.checkpoints() as found:
-        if not found:
+    with home.checkpoints() as directories:
+        if not directories:
             return None
         if not isinstance(home, PlainTune):
-            return found[0]
+            return directories[0]
         copy = Path(tempfile.mkdtemp(prefix="tuner-restored-"))
         atexit.register(shutil.rmtree, copy, ignore_errors=True)
-        shutil.copytree(found[0], copy, dirs_exist_ok=True)
+        shutil.copytree(directories[0], copy, dirs_exist_ok=True)
         return copy
 
 

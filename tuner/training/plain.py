@@ -95,11 +95,13 @@ def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     mesh, placements = value.device_mesh, value.placements
-    if not all(type(one).__name__ in ("Shard", "Replicate") for one in placements):
+    if not all(type(placement).__name__ in ("Shard", "Replicate") for placement in placements):
         raise TypeError(f"{at} is spread over ranks as {placements}; only Shard and Replicate can be saved")
     _, offset = compute_local_shape_and_global_offset(value.shape, mesh, placements)
     coordinate = mesh.get_coordinate() or []
-    is_copy = any(number for number, one in zip(coordinate, placements, strict=True) if one.is_replicate())
+    is_copy = any(
+        number for number, placement in zip(coordinate, placements, strict=True) if placement.is_replicate()
+    )
     part = None if is_copy else tensor(value.to_local().contiguous())
     return {PIECE: part, "offset": list(offset), "shape": list(value.shape)}
 

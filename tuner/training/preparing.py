@@ -55,9 +55,16 @@ class Prepared(Generic[P, R]):
         Do nothing if a parameter without a default is not a constant of the job.
         """
         parameters = self._signature.parameters.values()
-        if any(one.default is one.empty and one.name not in constants for one in parameters):
+        if any(
+            parameter.default is parameter.empty and parameter.name not in constants
+            for parameter in parameters
+        ):
             return
-        named: Any = {one.name: constants[one.name] for one in parameters if one.name in constants}
+        named: Any = {
+            parameter.name: constants[parameter.name]
+            for parameter in parameters
+            if parameter.name in constants
+        }
         result: Callable[..., R] = self
         result(**named)
 

@@ -40,8 +40,8 @@ class AfterImport(MetaPathFinder):
             return None
         later = sys.meta_path[sys.meta_path.index(self) + 1 :]  # one of them may be another `AfterImport`
         finders = [finder for finder in later if hasattr(finder, "find_spec")]
-        found = (finder.find_spec(name, path, target) for finder in finders)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 

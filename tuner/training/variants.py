@@ -68,7 +68,7 @@ class Variant:
             raise ValueError("the file of a variant is not a folder and a plain name")
         for name in ("bytes", "metric", "drop", "difference", "sparsity", "load_ms", "seconds"):
             known[name] = None if known[name] is None else _number(name, known[name])
-        known["latency"] = tuple(_latency(one) for one in known["latency"] or ())
+        known["latency"] = tuple(_latency(plain_latency) for plain_latency in known["latency"] or ())
         known["seconds"] = known["seconds"] or 0.0
         if known["file"] is not None and (None in (known["bytes"], known["metric"]) or not known["latency"]):
             raise ValueError("a delivered variant has figures")

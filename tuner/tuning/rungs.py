@@ -109,8 +109,8 @@ def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence
         curves: The scores of each trial at the levels that it reached, at least one.
     """
     lines = [_line(curves, level) for level in range(levels - 1)]
-    found = {number: _outlook(curves[number], lines) for number in asked}
-    return {number: outlook for number, outlook in found.items() if outlook is not None}
+    outlook_by_number = {number: _outlook(curves[number], lines) for number in asked}
+    return {number: outlook for number, outlook in outlook_by_number.items() if outlook is not None}
 
 
 @dataclass(frozen=True, slots=True)

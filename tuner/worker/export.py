@@ -141,14 +141,14 @@ def _stored(result: ExportResult, store: CheckpointStore, export: str) -> Export
     """Return the result with an error in the variants whose file is not in the storage."""
     files = store.files(export)
     variants = [
-        one
-        if one.file is None or one.file in files
+        variant
+        if variant.file is None or variant.file in files
         else Variant(
-            one.format,
+            variant.format,
             code="not_stored",
             detail="the file could not be written to the storage",
-            seconds=one.seconds,
+            seconds=variant.seconds,
         )
-        for one in result.variants
+        for variant in result.variants
     ]
     return ExportResult(result.metric, tuple(variants), result.code, result.detail)

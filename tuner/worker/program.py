@@ -256,8 +256,8 @@ class Program:
             lines, self._printed = self._printed, []
             if last and self._line:
                 lines, self._line = [*lines, bytes(self._line)], bytearray()
-            found = (self._pattern.search(line.decode(errors="replace")) for line in lines)
-            return [_of_groups(match.groupdict()) for match in found if match is not None]
+            matches = (self._pattern.search(line.decode(errors="replace")) for line in lines)
+            return [_of_groups(match.groupdict()) for match in matches if match is not None]
         data = self._new_metrics()
         lines = data[: len(data) if last else data.rfind(b"\n") + 1].splitlines(keepends=True)
         if lines:
@@ -399,15 +399,15 @@ def _writes_below(pid: int, directory: Path) -> bool:
 
 def _of_json(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        parsed_line = json.loads(line)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        parsed_line = None
+    if not isinstance(parsed_line, dict):
         shown = line[:200].decode(errors="replace")
         raise ProgramFailed(
             f'the program wrote {shown!r} to its metrics; write an object of JSON in each line: {{"loss": 0.5}}'
         )
-    return found
+    return parsed_line
 
 
 def _of_groups(groups: Mapping[str, str | None]) -> dict[str, Any]:

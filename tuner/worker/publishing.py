@@ -177,7 +177,9 @@ def store_artifacts(
         except ArtifactsFull as full:
             return None, str(full)
         own = f"a{attempt.number}-"
-        return sum(one.size_bytes for one in stored.values() if one.stored_as.startswith(own)), ""
+        return sum(
+            artifact.size_bytes for artifact in stored.values() if artifact.stored_as.startswith(own)
+        ), ""
 
     assert attempt.staging is not None
     try:

@@ -64,9 +64,9 @@ def attack(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def own() -> channel.Channel:
-    found = channel.current()
-    assert found is not None
-    return found
+    current = channel.current()
+    assert current is not None
+    return current
 
 
 def fd() -> int:

@@ -40,10 +40,10 @@ def create_export(job: str, body: show.ExportRequest, response: Response, servic
 
     The answer is 409 if the job still runs, if another export of it has not ended, or if the budget does not pay for 30 s of a machine.
     """
-    wish = ExportWish(
+    export_request = ExportWish(
         tuple(dict.fromkeys(body.formats)), Money(int(body.max_cost_usd * MICRO)), body.max_drop
     )
-    view = exports.create(service, job, body.trial, wish)
+    view = exports.create(service, job, body.trial, export_request)
     response.headers["Location"] = f"/v1/jobs/{job}/exports/{view.row.id}"
     return _export(view, ServingQuery())
 
@@ -78,8 +78,8 @@ def get_variant(
     if_range: Annotated[str, Header()] = "",
 ) -> Response:
     """Download the file of a variant, which is named by its format. The `ETag` is the SHA-256 of the file."""
-    found, file = exports.open_variant(service, job, export, variant)
-    name = str(found.file).rpartition("/")[2]
+    stored_variant, file = exports.open_variant(service, job, export, variant)
+    name = str(stored_variant.file).rpartition("/")[2]
     headers = {"Tuner-File": name}
     return ranged(file, range_, if_range, name=f"{variant}-{name}", media_type=BYTES, headers=headers)
 
@@ -106,7 +106,7 @@ def _export(view: ExportView, serving: ServingQuery) -> show.Export:
         instance_type=None if row.offer is None else row.offer.instance_type,
         requests_per_second=serving.per_second,
         start_seconds=serving.start_s,
-        variants=[_variant(one) for one in view.variants],
+        variants=[_variant(variant_view) for variant_view in view.variants],
         pareto=list(view.front),
         created_at=rfc3339(row.created_at),
         started_at=None if row.started_at is None else rfc3339(row.started_at),
@@ -115,8 +115,8 @@ def _export(view: ExportView, serving: ServingQuery) -> show.Export:
 
 
 def _variant(view: VariantView) -> show.ExportVariant:
-    one = view.variant
-    plain = {name: value for name, value in one.plain().items() if name != "latency"}
-    latency = [show.VariantLatency.model_validate(each) for each in one.latency]
+    variant = view.variant
+    plain = {name: value for name, value in variant.plain().items() if name != "latency"}
+    latency = [show.VariantLatency.model_validate(each) for each in variant.latency]
     serving = [show.ServingPrice.model_validate(each) for each in view.serving]
     return show.ExportVariant(**plain, latency=latency, serving=serving)

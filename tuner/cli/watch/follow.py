@@ -56,8 +56,12 @@ class JobFollower:
             if event.type == "spend":
                 self._rate.note(self._clock(), event.data["usd"])
             at = f"{self._today():%H:%M:%S}" if is_live else ""
-            self._highlights += [(at, one) for one in highlights]
-            return highlights if is_live else [one for one in highlights if one.kind == "state"]
+            self._highlights += [(at, highlight) for highlight in highlights]
+            return (
+                highlights
+                if is_live
+                else [highlight for highlight in highlights if highlight.kind == "state"]
+            )
 
     def connection(self, is_there: bool) -> None:
         """Record whether the service answers. If it does not, call `silence` first, with the time since which it does not answer."""
@@ -149,9 +153,9 @@ def next_dollar(found: "BestAnswer") -> str:
     if forecast is not None and forecast.points_per_usd is not None:
         points = f"$1 is expected to gain {number(forecast.points_per_usd)} points; "
     if forecast is not None and forecast.items:
-        one = forecast.items[0]
-        gain = f"{number(one.expected_gain)} ({number(one.low_gain)} to {number(one.high_gain)})"
-        return f"{points}{usd(one.extra_usd)} for {one.trial} to step {one.to_step} may gain {gain}"
+        trial_forecast = forecast.items[0]
+        gain = f"{number(trial_forecast.expected_gain)} ({number(trial_forecast.low_gain)} to {number(trial_forecast.high_gain)})"
+        return f"{points}{usd(trial_forecast.extra_usd)} for {trial_forecast.trial} to step {trial_forecast.to_step} may gain {gain}"
     if point is not None:
         return f"{points}{usd(point.extra_usd)} more gains {number(point.gain)}, by {point.trial} at step {point.step}"
     return points + ("" if forecast is None or forecast.reason is None else forecast.reason)

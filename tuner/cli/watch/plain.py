@@ -29,9 +29,9 @@ class Log:
 
     def add(self, highlights: Sequence[Highlight]) -> None:
         with self._lock:
-            for one in highlights:
-                if one.kind in LOGGED:
-                    self._line(one.text)
+            for highlight in highlights:
+                if highlight.kind in LOGGED:
+                    self._line(highlight.text)
             self._progress(also=self._share() >= self._written_share + EVERY_SHARE)
 
     def last(self) -> None:

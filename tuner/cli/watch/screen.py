@@ -72,10 +72,10 @@ def lines(view: View, size: ScreenSize) -> list[Text]:
 
 def _joined(blocks: Sequence[list[Text]], height: int) -> list[Text]:
     """Return the blocks as one list of lines, cut to `height`. Empty lines separate the blocks if they fit."""
-    found = [block for block in blocks if block]
-    spare = height - sum(map(len, found))
+    filled_blocks = [block for block in blocks if block]
+    spare = height - sum(map(len, filled_blocks))
     joined: list[Text] = []
-    for index, block in enumerate(found):
+    for index, block in enumerate(filled_blocks):
         if index and spare > 0:
             joined.append(Text())
             spare -= 1
@@ -185,8 +185,8 @@ def _forecast(view: View) -> list[Text]:
 def _rungs(job: JobState, width: int) -> list[Text]:
     """Return a table of how many trials reached each rung. If there is no room for all, the highest rungs are shown."""
     cells = [
-        (str(one.step), str(one.reached), "-" if one.step == job.facts.last_step else str(one.promoted))
-        for one in job.rung_counts()
+        (str(rung.step), str(rung.reached), "-" if rung.step == job.facts.last_step else str(rung.promoted))
+        for rung in job.rung_counts()
     ]
     if not cells:
         return []

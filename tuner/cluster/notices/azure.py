@@ -75,16 +75,16 @@ def read_document(answer: MetadataAnswer, machine: str) -> AzureDocument:
         MalformedNotice: The answer is not a document of scheduled events.
     """
     succeeded(answer)
-    found = object_of(answer)
-    incarnation, listed = found.get("DocumentIncarnation"), found.get("Events")
+    document = object_of(answer)
+    incarnation, listed = document.get("DocumentIncarnation"), document.get("Events")
     if not isinstance(incarnation, int) or not isinstance(listed, list):
         raise MalformedNotice("the answer is no document of scheduled events")
     events, unread = [], ""
-    for one in listed:
+    for raw_event in listed:
         try:
-            named = _machines(one)
+            named = _machines(raw_event)
             if machine in named:
-                event = _event(one, shared=len(named) > 1)
+                event = _event(raw_event, shared=len(named) > 1)
                 events += [event] if event.type != FREEZE else []
         except MalformedNotice as error:
             unread = str(error)

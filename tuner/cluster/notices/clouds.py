@@ -89,17 +89,17 @@ def feeds(http: httpx2.Client, sources: Sources, over: threading.Event | None = 
     match cloud:
         case "aws":
             imds = aws.Imds(http, sources.aws_url, timeout_s=sources.answer_s)
-            found: list[Feed] = [aws.AwsFeed(imds, pause_s=sources.aws_poll_s)]
+            cloud_feeds: list[Feed] = [aws.AwsFeed(imds, pause_s=sources.aws_poll_s)]
         case "gcp":
-            found = _gcp_feeds(http, sources)
+            cloud_feeds = _gcp_feeds(http, sources)
         case "azure":
             azure_times = sources.azure_poll_s, sources.answer_s, sources.azure_first_answer_s
-            found = [azure.AzureFeed(http, sources.azure_url, *azure_times)]
+            cloud_feeds = [azure.AzureFeed(http, sources.azure_url, *azure_times)]
         case None:
             log.info("no cloud gives preemption notices to this machine")
             return []
-    log.info("watching for notices: %s", ", ".join(feed.name for feed in found))
-    return found
+    log.info("watching for notices: %s", ", ".join(feed.name for feed in cloud_feeds))
+    return cloud_feeds
 
 
 def _gcp_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:

@@ -76,12 +76,12 @@ def text_of(answer: MetadataAnswer) -> str:
 def object_of(answer: MetadataAnswer) -> Mapping[str, object]:
     """Return the body as a JSON object."""
     try:
-        found = json.loads(answer.body)
+        parsed_body = json.loads(answer.body)
     except (ValueError, RecursionError) as error:
         raise MalformedNotice(f"{shown(answer.body.decode(errors='replace'))} is not JSON") from error
-    if not isinstance(found, dict):
-        raise MalformedNotice(f"{shown(found)} is not a JSON object")
-    return found
+    if not isinstance(parsed_body, dict):
+        raise MalformedNotice(f"{shown(parsed_body)} is not a JSON object")
+    return parsed_body
 
 
 def string(found: Mapping[str, object], name: str) -> str:

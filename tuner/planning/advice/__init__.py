@@ -24,5 +24,11 @@ RULES: tuple[Rule, ...] = (
 
 def findings(evidence: JobEvidence) -> list[AdviceFinding]:
     """Return all findings, the largest savings first. Findings without an amount come last."""
-    found = [finding for rule in RULES if (finding := rule(evidence)) is not None]
-    return sorted(found, key=lambda one: (one.saves is None, -(one.saves.micro_usd if one.saves else 0)))
+    rule_findings = [finding for rule in RULES if (finding := rule(evidence)) is not None]
+    return sorted(
+        rule_findings,
+        key=lambda advice_finding: (
+            advice_finding.saves is None,
+            -(advice_finding.saves.micro_usd if advice_finding.saves else 0),
+        ),
+    )

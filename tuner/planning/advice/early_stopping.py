@@ -176,7 +176,10 @@ def _worst(evidence: JobEvidence, step: int, last: int) -> list[Curve]:
         if curve.last >= last and (point := curve.at(step)) is not None and point.score is not None
     ]
     keep = -(-len(scored) // evidence.spec.fidelity.reduction_factor)
-    return [curve for *_, curve in sorted(scored, key=lambda one: (-one[0], one[1]))[keep:]]
+    return [
+        curve
+        for *_, curve in sorted(scored, key=lambda scored_curve: (-scored_curve[0], scored_curve[1]))[keep:]
+    ]
 
 
 def _figure(value: float) -> Fraction:

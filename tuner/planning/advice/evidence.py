@@ -111,8 +111,8 @@ class JobEvidence:
     def home(self) -> Listing | None:
         """The job's machine in the catalogue, in its region if that is known. If several listings match, use the cheapest."""
         kind, region = self.offer.instance_type, self.offer.region or self.places.compute
-        found = self.catalogue.find(instance_type=kind, region=region, market=self.market)
-        return found[0] if found else None
+        listings = self.catalogue.find(instance_type=kind, region=region, market=self.market)
+        return listings[0] if listings else None
 
     def rate(self, *, cpus: float | None = None, gpus: float | None = None) -> Rate:
         """Return the rate of a trial on the job's machine. `cpus` and `gpus` replace the size that the job requests."""
@@ -131,16 +131,16 @@ class JobEvidence:
         here = home.price(self.market) if home is not None else None
         if home is None or here is None:
             return []
-        found = self.catalogue.find(cloud=home.cloud, region=home.region, market=self.market)
+        listings = self.catalogue.find(cloud=home.cloud, region=home.region, market=self.market)
         return [
-            one
-            for one in found
-            if one.zone == home.zone
-            and one.vcpus >= size.cpus
-            and one.accelerators >= size.gpus
-            and (price := one.price(self.market)) is not None
+            listing
+            for listing in listings
+            if listing.zone == home.zone
+            and listing.vcpus >= size.cpus
+            and listing.accelerators >= size.gpus
+            and (price := listing.price(self.market)) is not None
             and price < here
-            and fits(one)
+            and fits(listing)
         ]
 
 
@@ -165,13 +165,13 @@ def portion(amount: Money, part: Fraction) -> Money:
 
 def sums(pieces: Iterable[MeasuredAttempt]) -> dict[str, int]:
     """Return the sum of each count of `Usage` over the attempts. The result omits counts that no attempt has."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for piece in pieces:
         for name in COUNTS:
             value = getattr(piece.usage, name) if piece.usage is not None else None
             if value is not None:
-                found[name] = found.get(name, 0) + value
-    return found
+                totals[name] = totals.get(name, 0) + value
+    return totals
 
 
 def gpu_busy(pieces: Iterable[MeasuredAttempt]) -> Fraction | None:

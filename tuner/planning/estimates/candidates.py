@@ -100,8 +100,8 @@ class Ranked:
 
     def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> MachineEstimate | None:
         """Return the cheapest candidate that fits without changes. `in_time` requires that it meets the deadline."""
-        found = (each for each in self.fitting if market in (None, each.market))
-        return next((each for each in found if each.meets_deadline or not in_time), None)
+        market_candidates = (each for each in self.fitting if market in (None, each.market))
+        return next((each for each in market_candidates if each.meets_deadline or not in_time), None)
 
     def fastest(self) -> MachineEstimate | None:
         return min(self.fitting, key=lambda each: (each.wall_ns, each.usd), default=None)
@@ -111,7 +111,7 @@ def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
     """Evaluate and sort all offers. Whole machines are paid for, even if the run uses only a part of one."""
     left: dict[str, list[str]] = {}
     kinds: dict[tuple[object, ...], RunTime | str] = {}
-    found: list[MachineEstimate] = []
+    candidates: list[MachineEstimate] = []
     for listing, zones, market in offers(run.where.markets, listings):
         kind = (listing.cloud, listing.instance_type, listing.accelerators, listing.gpu_memory_gib)
         if kind not in kinds:
@@ -121,11 +121,11 @@ def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
         if isinstance(candidate, str):
             left.setdefault(candidate, []).append(listing.instance_type)
         else:
-            found.append(candidate)
-    found.sort(key=lambda each: (each.usd, each.wall_ns, each.listing.cloud, each.listing.region))
+            candidates.append(candidate)
+    candidates.sort(key=lambda each: (each.usd, each.wall_ns, each.listing.cloud, each.listing.region))
     return Ranked(
-        fitting=tuple(each for each in found if each.timed.fit is None or not each.timed.fit.changes),
-        changed=tuple(each for each in found if each.timed.fit is not None and each.timed.fit.changes),
+        fitting=tuple(each for each in candidates if each.timed.fit is None or not each.timed.fit.changes),
+        changed=tuple(each for each in candidates if each.timed.fit is not None and each.timed.fit.changes),
         left_out=excluded(left),
     )
 
@@ -147,14 +147,14 @@ def timed(run: TrainingRun, listing: Listing) -> RunTime | str:
     if isinstance(fitted, str):
         return fitted
     precision: Format = "bf16" if run.model is None else run.model.precision
-    found = speed(run, listing, precision if fitted is None else fitted.precision)
-    if found is None:
+    machine_speed = speed(run, listing, precision if fitted is None else fitted.precision)
+    if machine_speed is None:
         return UNKNOWN_SPEED
     link = link_within(listing) if gpus > 1 else None
-    efficiency = _efficiency(run, listing, gpus, found, link)
-    slower = RECOMPUTED if _recomputes(run, fitted, found) else Fraction(1)
-    least, counted, most = (each * max(1, gpus) * efficiency / slower for each in found.per_second)
-    work = run.work.flops if found.basis == "flops" else run.work.count
+    efficiency = _efficiency(run, listing, gpus, machine_speed, link)
+    slower = RECOMPUTED if _recomputes(run, fitted, machine_speed) else Fraction(1)
+    least, counted, most = (each * max(1, gpus) * efficiency / slower for each in machine_speed.per_second)
+    work = run.work.flops if machine_speed.basis == "flops" else run.work.count
     assert work is not None  # the validation of the run guarantees this
     train_ns = _ns(work / most), _ns(work / counted), _ns(work / least)
     if train_ns[2] > MAX_SECONDS * NS:
@@ -164,11 +164,13 @@ def timed(run: TrainingRun, listing: Listing) -> RunTime | str:
         gpus=gpus,
         fit=fitted,
         link=link,
-        speed=found,
+        speed=machine_speed,
         efficiency=efficiency,
         per_second=counted,
         train_ns=train_ns,
-        met=None if None in met else tuple(one for one in met if one is not None),
+        met=None
+        if None in met
+        else tuple(interrupted_time for interrupted_time in met if interrupted_time is not None),
     )
 
 

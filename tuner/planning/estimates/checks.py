@@ -45,21 +45,24 @@ def warnings(run: TrainingRun, ranked: Ranked) -> Iterator[str]:
     if not ranked.fitting:
         yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
     if run.deadline_ns is not None and ranked.fitting and ranked.cheapest(in_time=True) is None:
-        average = next((one for one in ranked.fitting if one.meets_on_average), None)
+        average = next(
+            (fitting_candidate for fitting_candidate in ranked.fitting if fitting_candidate.meets_on_average),
+            None,
+        )
         likely = (
             "" if average is None else f"; on average {average.listing.instance_type} does, for {average.usd}"
         )
         yield f"no machine that was looked at surely meets the deadline{likely}"
     named = (ranked.cheapest(), ranked.cheapest(in_time=True), ranked.fastest())
     seen: set[str] = set()
-    for one in named:
-        if one is None:
+    for candidate in named:
+        if candidate is None:
             continue
-        flags = [flag for flag in one.listing.flags if "spot" not in flag or one.market == "spot"]
+        flags = [flag for flag in candidate.listing.flags if "spot" not in flag or candidate.market == "spot"]
         caveats = "; ".join(CAVEATS[flag] for flag in flags if flag in CAVEATS)
         if caveats and caveats not in seen:
             seen.add(caveats)
-            yield f"{one.listing.instance_type} in {one.listing.region}: {caveats}"
+            yield f"{candidate.listing.instance_type} in {candidate.listing.region}: {caveats}"
 
 
 def _speed(run: TrainingRun) -> Iterator[StatedAssumption]:
@@ -175,17 +178,20 @@ def listings_in(where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
         if (words := getattr(where, name))
     ]
     return [
-        one
-        for one in catalogue.listings
-        if all(_name(field, str(getattr(one, field))) in words for field, words in wanted)
+        listing
+        for listing in catalogue.listings
+        if all(_name(field, str(getattr(listing, field))) in words for field, words in wanted)
     ]
 
 
 def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
     """Yield a fault at `pointer` if there is no data sheet for the accelerator."""
     if accelerator(name) is None:
-        known = {one.casefold(): one for one in ACCELERATORS}
-        near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.3)]
+        known = {known_name.casefold(): known_name for known_name in ACCELERATORS}
+        near = [
+            known[folded_name]
+            for folded_name in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.3)
+        ]
         nearest = ", ".join(near or ACCELERATORS)
         yield Fault(pointer, f"{name!r} is no accelerator with a data sheet here; the nearest: {nearest}")
 
@@ -193,7 +199,7 @@ def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
     """Yield a fault at `pointer` if no listing of the catalogue has the value `word` in the field."""
     known = catalogue.words("accelerator")
-    if field == "accelerator" and any(_name(field, word) == _name(field, one) for one in known):
+    if field == "accelerator" and any(_name(field, word) == _name(field, known_word) for known_word in known):
         return
     wrong = catalogue.unknown(field, word)
     if wrong is not None:
@@ -271,8 +277,8 @@ def _speed_faults(run: TrainingRun, catalogue: Catalogue) -> Iterator[Fault]:
     if not run.measurements and run.work.flops is None:
         fix = "how fast is it? give throughput, or flops (or tokens and model.parameters)"
         yield Fault("/run/throughput", fix)
-    for index, one in enumerate(run.measurements):
-        yield from _measurement_faults(f"/run/throughput/{index}", one, run, catalogue)
+    for index, measurement in enumerate(run.measurements):
+        yield from _measurement_faults(f"/run/throughput/{index}", measurement, run, catalogue)
 
 
 def _measurement_faults(
@@ -303,13 +309,15 @@ def _check_gpus(run: TrainingRun, listings: list[Listing]) -> None:
     if not run.gpus:
         return
     named = {word.casefold() for word in run.where.instance_types}
-    few = {one.instance_type: one.accelerators for one in listings if one.accelerators < run.gpus}
+    few = {
+        listing.instance_type: listing.accelerators for listing in listings if listing.accelerators < run.gpus
+    }
     short = {name: has for name, has in few.items() if name.casefold() in named}
     if short:
         listed = ", ".join(f"{name} has {has:g}" for name, has in sorted(short.items()))
         raise Invalid.at("/run/gpus", f"{run.gpus} are more than there are: {listed}")
-    if all(one.accelerators < run.gpus for one in listings):
-        counts = sorted({f"{one.accelerators:g}" for one in listings}, key=float)
+    if all(listing.accelerators < run.gpus for listing in listings):
+        counts = sorted({f"{listing.accelerators:g}" for listing in listings}, key=float)
         raise Invalid.at(
             "/run/gpus", f"no machine asked for has {run.gpus}; there are machines with {', '.join(counts)}"
         )

@@ -76,13 +76,22 @@ def _peak(precision: Format) -> Precision:
 
 
 def _measured_here(given: Sequence[Measurement], listing: Listing, kind: Accelerator | None) -> Speed | None:
-    by_type = [one for one in given if one.instance_type is not None]
-    for one in by_type:
-        if one.instance_type is not None and one.instance_type.casefold() == listing.instance_type.casefold():
-            return _as_measured(one, listing.instance_type)
-    for one in given:
-        if kind is not None and one.accelerator is not None and accelerator(one.accelerator) == kind:
-            return _as_measured(one, kind.name)
+    by_type = [
+        given_measurement for given_measurement in given if given_measurement.instance_type is not None
+    ]
+    for measurement in by_type:
+        if (
+            measurement.instance_type is not None
+            and measurement.instance_type.casefold() == listing.instance_type.casefold()
+        ):
+            return _as_measured(measurement, listing.instance_type)
+    for measurement in given:
+        if (
+            kind is not None
+            and measurement.accelerator is not None
+            and accelerator(measurement.accelerator) == kind
+        ):
+            return _as_measured(measurement, kind.name)
     return None
 
 
@@ -96,21 +105,21 @@ def _as_measured(one: Measurement, name: str) -> Speed:
 def _catalogued(given: Sequence[Measurement], kind: Accelerator, precision: Precision) -> Speed | None:
     """Convert measurements on other accelerators to this one, and return the result with the narrowest range, or None if there is none."""
     ranges = [
-        (one, factor)
-        for one in given
-        if one.accelerator is not None
-        and (factor := relative_speed(one.accelerator, kind.name, precision)) is not None
+        (given_measurement, factor)
+        for given_measurement in given
+        if given_measurement.accelerator is not None
+        and (factor := relative_speed(given_measurement.accelerator, kind.name, precision)) is not None
     ]
     if not ranges:
         return None
-    one, factor = min(ranges, key=lambda pair: pair[1][2] / pair[1][0])
-    each = one.per_second / max(1, one.gpus)
+    measurement, factor = min(ranges, key=lambda pair: pair[1][2] / pair[1][0])
+    each = measurement.per_second / max(1, measurement.gpus)
     least, counted, most = factor
     return Speed(
         basis="catalogued",
         per_second=(each * least, each * counted, each * most),
-        measured_on=one.accelerator,
-        measured_gpus=max(1, one.gpus),
+        measured_on=measurement.accelerator,
+        measured_gpus=max(1, measurement.gpus),
         factor=factor,
     )
 
@@ -217,13 +226,19 @@ def machines(
     points: Sequence[LinkEfficiency], listings: Sequence[Listing], hours_on_one: Fraction
 ) -> list[ScaledMachines]:
     """Return for each number of GPUs the on-demand machines on which the run is cheapest. Whole machines are paid for."""
-    by_place = {(one.gpus, one.link): one for one in points}
-    found: list[ScaledMachines] = []
-    for count in sorted({one.gpus for one in points}):
-        here = [one for listing in listings if (one := _on(listing, count, by_place, hours_on_one))]
+    by_place = {(scaling_point.gpus, scaling_point.link): scaling_point for scaling_point in points}
+    cheapest_machines: list[ScaledMachines] = []
+    for count in sorted({scaling_point.gpus for scaling_point in points}):
+        here = [
+            scaled_machines
+            for listing in listings
+            if (scaled_machines := _on(listing, count, by_place, hours_on_one))
+        ]
         if here:
-            found.append(_judged(min(here, key=lambda one: (one.usd, one.hours)), found))
-    return found
+            cheapest_machines.append(
+                _judged(min(here, key=lambda option: (option.usd, option.hours)), cheapest_machines)
+            )
+    return cheapest_machines
 
 
 def _on(

@@ -135,8 +135,8 @@ def scaling_view(asked: ScalingQuestion, catalogue: Catalogue) -> ScalingView:
         for listing in catalogue.listings
         if accelerator(listing.accelerator, listing.gpu_memory_gib) is kind
     ]
-    found = scaling.machines(points, listings, asked.hours_on_one) if asked.hours_on_one else []
-    return ScalingView(gradient_bytes=gradient_bytes, points=tuple(points), machines=tuple(found))
+    scaled_machines = scaling.machines(points, listings, asked.hours_on_one) if asked.hours_on_one else []
+    return ScalingView(gradient_bytes=gradient_bytes, points=tuple(points), machines=tuple(scaled_machines))
 
 
 def compute_view(asked: ComputeQuestion, catalogue: Catalogue) -> ComputeView:
@@ -160,13 +160,13 @@ def recurring_view(asked: RecurringQuestion, run: RunView | None) -> tuple[owner
         raise Invalid.at(
             "/recurring", "what does a run cost? give costs, or describe a run that fits somewhere"
         )
-    found = [
+    yearly_costs = [
         ownership.yearly(name, usd, runs_per_month=asked.runs_per_month, failed_share=asked.failed_share)
         for name, usd in costs
     ]
-    first = found[0].usd_per_year
-    others = [replace(cost, saving_usd_per_year=first - cost.usd_per_year) for cost in found[1:]]
-    return found[0], *others
+    first = yearly_costs[0].usd_per_year
+    others = [replace(cost, saving_usd_per_year=first - cost.usd_per_year) for cost in yearly_costs[1:]]
+    return yearly_costs[0], *others
 
 
 def ownership_view(asked: OwnershipQuestion, catalogue: Catalogue) -> ownership.OwnershipComparison:
@@ -190,15 +190,15 @@ def ownership_view(asked: OwnershipQuestion, catalogue: Catalogue) -> ownership.
     if not enough:
         raise Invalid.at("/ownership/gpus", f"no machine has {asked.gpus} of {asked.accelerator}")
     cheapest = min(enough, key=lambda listing: _micro(listing, asked.market))
-    found = ownership.compare(asked.owned, Price(_micro(cheapest, asked.market)))
-    return replace(found, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
+    comparison = ownership.compare(asked.owned, Price(_micro(cheapest, asked.market)))
+    return replace(comparison, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
 
 
 def _bought(asked: ComputeQuestion, catalogue: Catalogue) -> BoughtMachine:
     if asked.usd is None or asked.accelerator is None:
         raise Invalid.at("/compute_optimal", "give flops, or usd and an accelerator to spend it on")
-    found = _listed("/compute_optimal/accelerator", asked.accelerator, asked.market, catalogue)
-    whole = [listing for listing in found if listing.accelerators >= 1]
+    listings = _listed("/compute_optimal/accelerator", asked.accelerator, asked.market, catalogue)
+    whole = [listing for listing in listings if listing.accelerators >= 1]
     if not whole:
         raise Invalid.at("/compute_optimal/accelerator", f"no machine has a whole {asked.accelerator}")
     best = min(whole, key=lambda listing: Fraction(_micro(listing, asked.market), int(listing.accelerators)))
@@ -223,10 +223,10 @@ def _listed(pointer: str, name: str, market: Market, catalogue: Catalogue) -> Se
     if faults:
         raise Invalid(*faults)
     kind = accelerator(name)
-    found = catalogue.find(accelerator=name if kind is None else kind.name, market=market)
-    if not found:
+    listings = catalogue.find(accelerator=name if kind is None else kind.name, market=market)
+    if not listings:
         raise Invalid.at(pointer, f"the catalogue has no price of {name} on the market {market}")
-    return found
+    return listings
 
 
 def _micro(listing: Listing, market: Market) -> int:

@@ -47,10 +47,10 @@ class CurveGP:
         bounds = [BOUNDS_LENGTH] * self._d + BOUNDS
         centred = Data(data.x, data.t, data.y - data.y.mean(), data.trial)
         options = {"maxiter": ITERATIONS}
-        found = minimize(
+        optimum = minimize(
             self._objective, self._theta, (centred,), "L-BFGS-B", jac=True, bounds=bounds, options=options
         )
-        self._theta = found.x
+        self._theta = optimum.x
 
     def condition(self, data: Data) -> None:
         self._data, self._mean = data, float(data.y.mean())

@@ -110,11 +110,11 @@ def value_at(parameter: Parameter, u: float) -> Value:
     if (count := steps_of(parameter)) is not None:
         return parameter.nth(min(int(u * count), count - 1))
     first, last = _ends(parameter)
-    found = first + u * (last - first)
-    found = math.exp(found) if parameter.log else found
+    value = first + u * (last - first)
+    value = math.exp(value) if parameter.log else value
     if isinstance(parameter, Int):
-        found = round(found)
-    return min(parameter.high, max(parameter.low, found))
+        value = round(value)
+    return min(parameter.high, max(parameter.low, value))
 
 
 def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
@@ -124,8 +124,10 @@ def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
     if isinstance(parameter, Float):
         return u
     first, last = _ends(parameter)
-    found = first + u * (last - first)
-    whole = np.clip(np.round(np.exp(found) if parameter.log else found), parameter.low, parameter.high)
+    scaled_values = first + u * (last - first)
+    whole = np.clip(
+        np.round(np.exp(scaled_values) if parameter.log else scaled_values), parameter.low, parameter.high
+    )
     return np.asarray(
         ((np.log(whole) if parameter.log else whole) - first) / (last - first), dtype=np.float64
     )
